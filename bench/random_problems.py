@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bench.gpu_tiles import types_of
-from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction
+from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction, line_padded
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.epilogue import Epilogue
 from mgx_numba.codegen.problems.gemm import GemmProblem
@@ -122,12 +122,13 @@ class Product:
 
     def contraction(self, padded: bool = False) -> GpuContraction:
         """Return the contraction; ``padded``: with rows of whole vectors, into which odd ones are copied."""
-        depth = -(-self.depth // LANES) * LANES if padded else self.depth
+        depth = line_padded(self.depth, F16.size) if padded else self.depth
         columns = -(-self.columns // LANES) * LANES if padded else self.columns
         constant = self.right == "constant"
-        strides = (columns, 1) if self.right == "rows" else (1, depth)
+        strides = (columns, 1) if self.right == "rows" else (1, depth if constant or self.depth % LANES else self.depth)
+        left = depth if padded and self.depth % LANES else self.depth
         problem = GemmProblem(
-            self.rows, self.columns, self.depth, a_strides=(depth, 1), b_strides=strides, types=types_of("fp16")
+            self.rows, self.columns, self.depth, a_strides=(left, 1), b_strides=strides, types=types_of("fp16")
         )
         return GpuContraction(Request(problem, Epilogue(), (), 1, False), constant=constant, any_order=constant)
 
@@ -209,7 +210,9 @@ class Convolution:
 
     def contraction(self, padded: bool = False) -> GpuContraction:
         """Return the contraction; ``padded``: with whole vectors of channels, into which others are copied."""
-        channels = -(-self.channels // LANES) * LANES if padded and self.groups == 1 else self.channels
+        channels = self.channels
+        if padded and self.groups == 1 and channels % LANES:
+            channels = line_padded(channels, F16.size)
         problem = ConvProblem(
             self.batch, channels, self.out, self.lens, self.kernel, (self.stride,) * 2, (self.dilation,) * 2,
             pads_begin=self.padding, pads_end=self.padding, groups=self.groups, types=types_of("fp16"),

@@ -21,7 +21,7 @@ from ....dataclass import dataclass
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import packed_strides
-from .gpu_contraction import VECTOR_BYTES
+from .gpu_contraction import VECTOR_BYTES, line_padded
 from .wgmma_tiles import SLICE_BYTES, STEP_BYTES
 
 MOST_FILLED, MOST_OTHERS = {1: 8, 2: 6}, 4
@@ -111,8 +111,8 @@ def _work(filled: ChannelPadding) -> tuple[int, int, int]:
 
 
 def _with_zeros(problem: ConvProblem, lanes: int) -> ChannelPadding:
-    """Return a copy whose channels are padded to whole vectors."""
-    channels = -(-problem.in_channels // lanes) * lanes
+    """Return a copy whose channels are padded to whole vectors or lines."""
+    channels = line_padded(problem.in_channels, VECTOR_BYTES // lanes)
     filled = replace(problem, in_channels=channels, x_strides=())
     rank = len(problem.kernel)
     lens = (problem.batch, channels, *problem.in_lens)

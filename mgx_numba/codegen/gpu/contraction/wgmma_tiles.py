@@ -181,6 +181,8 @@ LEAST_SLICES = 2
 """Least slices per split; shorter splits cost more to add up than they save."""
 NEIGHBOURS = 8
 """Tiles along the rows that are computed next to each other, so that their operands stay in L2. No figures kept."""
+WIDEST = 8
+"""Most neighbouring results of 16 bits per store of a thread: 16 bytes."""
 # In cycles of a multiprocessor; fitted by `python -m bench.fit_tiles` to the times of 16-bit products, with and without
 # epilogues, and convolutions in `bench/data/gpu_tiles.json`: tiles that are chosen lose 1.6% in the mean to the fastest
 # of products, 0.6% with GELU, 3.9% with a float32 residual, and 3.8% of convolutions, most of which take a few us.
@@ -196,6 +198,12 @@ nothing alternates."""
 DELIVERY, DISTINCT = 11900, 3024
 """L2 bandwidth to all multiprocessors in bytes/cycle; and the rate of distinct bytes of concurrent blocks, each counted
 once. A slice waits for both."""
+LINE_RATES = {128: 90.0, 64: 39.0, 32: 38.0, 16: 26.4}
+"""Bytes/cycle that TMA loads to one multiprocessor, by the alignment in bytes of rows longer than a cache line: from
+the times of products of odd sizes (`bench.gpu_random --tiles`) on an H200; of whole lines that of `DELIVERY`."""
+STORED_BY_WIDTH = {1: 1.04, 2: 1.58, 4: 3.6}
+"""`STORING` where threads store fewer than 8 neighbouring results of 16 bits: measured at 1 and 2, between these and
+`STORING` at 4."""
 GATHERING = 33.6
 """TMA im2col bandwidth to one multiprocessor in bytes/cycle."""
 LEAST_SLICE = 297
@@ -240,6 +248,8 @@ class TileQuestion:
         taps: filter taps of a convolution in im2col mode; 0 otherwise.
         constant: whether the right operand is loaded before the preceding launch ends.
         activates: whether the epilogue has a function that takes many instructions, see `ACTIVATING`.
+        left_alignment, right_alignment: alignment (bytes) of the operands' rows in memory, see `LINE_RATES`.
+        width: neighbouring results per store of a thread, at most 8.
         reads: whether the epilogue has an operand with one element per result.
         parts: whether float32 is computed as three bfloat16 products (`wgmma_parts`).
         whole: whether split-K is excluded.
@@ -257,6 +267,9 @@ class TileQuestion:
     taps: int = 0
     constant: bool = False
     activates: bool = False
+    left_alignment: int = SLICE_BYTES
+    right_alignment: int = SLICE_BYTES
+    width: int = 8
 
 
 def chosen_tile(question: TileQuestion) -> tuple[WarpgroupTile, int]:
@@ -306,8 +319,8 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
     rounds = -(-blocks // (cores * tile.blocks))
     sharing = min(tile.blocks, -(-blocks // cores))
     part = -(-question.slices // splits)
-    rate = IN_TURNS if tile.pingpong > 1 else PAIRED if shared > 1 else MULTIPLIES
-    multiplying = tile.rows * tile.columns * SLICE_BYTES / rate
+    multiplied = IN_TURNS if tile.pingpong > 1 else PAIRED if shared > 1 else MULTIPLIES
+    multiplying = tile.rows * tile.columns * SLICE_BYTES / multiplied
     if question.parts:
         multiplying *= PART_PRODUCTS if tile.columns >= WIDE_PARTS else NARROW_PART_PRODUCTS
         if tile.consumers * tile.blocks == WARPGROUP:
@@ -315,10 +328,15 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
     bringing = 0.0  # which held up none of the sets that were measured
     if tile.pingpong == 1:
         bringing = _loading_cycles(tile, down, side, min(blocks, cores), max(1, question.taps))
+    left, right = (LINE_RATES[a] for a in (question.left_alignment, question.right_alignment))
     if question.taps:
-        bringing = max(bringing, tile.rows // tile.across * SLICE_BYTES / GATHERING)
+        left = min(left, GATHERING)
+    if min(left, right) < LINE_RATES[SLICE_BYTES]:
+        rows, columns = tile.rows // tile.across, tile.columns // tile.cluster
+        bringing = max(bringing, SLICE_BYTES * (rows / left + columns / right))
     slice = max(sharing * max(multiplying, bringing), LATENCY / tile.stages, LEAST_SLICE)
-    storing = sharing * tile.rows * tile.columns / STORING
+    rate = STORING if splits > 1 else STORED_BY_WIDTH.get(question.width, STORING)
+    storing = sharing * tile.rows * tile.columns / rate
     if question.activates and splits == 1:
         storing *= ACTIVATING
     if question.reads and splits == 1:
