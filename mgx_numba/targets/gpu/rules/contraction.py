@@ -380,16 +380,35 @@ def _images_of(low: Lowering, problem: ConvProblem, x: View) -> ChannelPadding |
         last = replace(problem, x_strides=row_major_strides(lens)[:-1])
     if not has_lengths(last) and not gemv_refusal(contraction(last)):
         return None
-    return next((f for f in channel_padding(problem) if in_vectors(contraction(f.problem, f.first_channel))), None)
+    found = (f for f in channel_padding(problem) if in_vectors(contraction(f.problem, f.first_channel)))
+    filled = next(found, None)
+    if filled is not None and filled.groups > 1:
+        copied = x.shape.bytes + prod(filled.lens) * x.type.size
+        seconds = copied / machine().bandwidth + LAUNCH / machine().clock
+        if seconds + _quickest(contraction(filled.problem)) >= _quickest(contraction(last)):
+            return None
+    return filled
+
+
+def _quickest(contraction: GpuContraction) -> float:
+    """Return the estimated seconds of the best kernel of a contraction."""
+    return own_candidates(contraction)[0].solver.estimate(contraction)
 
 
 def _filled_up(low: Lowering, ins: Instruction, filled: ChannelPadding, x: View) -> View:
     """Append the copy that makes the images with aligned channel vectors, and return them."""
     lens = filled.lens
+    if filled.groups > 1:
+        (_, channel, *spatial), channels = x.strides, x.lens[1] // filled.groups
+        split = (x.lens[0], channels, *x.lens[2:], filled.groups)
+        x = x.with_shape(Shape(x.type, split, (x.strides[0], channel, *spatial, channels * channel)))
     out = low.allocate(Shape.from_permutation(x.type, lens, (0, *range(2, len(lens)), 1)))
     how = filled.channels, filled.before, filled.step, filled.block, filled.taken
     launch = channel_padding_launch(x.tensor, out.tensor, *how, low.origin(ins))
     low.launch(launch, {"x": x, "out": out}, ins)
+    if filled.groups > 1:
+        whole = lens[0], filled.problem.in_channels, *lens[2:-1]
+        return out.with_shape(Shape.from_permutation(x.type, whole, (0, *range(2, len(whole)), 1)))
     return out
 
 
