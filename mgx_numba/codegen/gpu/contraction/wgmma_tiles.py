@@ -335,8 +335,10 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
         rows, columns = tile.rows // tile.across, tile.columns // tile.cluster
         bringing = max(bringing, SLICE_BYTES * (rows / left + columns / right))
     slice = max(sharing * max(multiplying, bringing), LATENCY / tile.stages, LEAST_SLICE)
-    rate = STORING if splits > 1 else STORED_BY_WIDTH.get(question.width, STORING)
-    storing = sharing * tile.rows * tile.columns / rate
+    storing = sharing * tile.rows * tile.columns / STORING
+    if splits == 1 and question.width in STORED_BY_WIDTH:
+        columns = -(-question.columns // side)
+        storing = sharing * tile.rows * columns / STORED_BY_WIDTH[question.width]
     if question.activates and splits == 1:
         storing *= ACTIVATING
     if question.reads and splits == 1:
