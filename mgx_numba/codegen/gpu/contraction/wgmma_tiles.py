@@ -328,12 +328,12 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
     bringing = 0.0  # which held up none of the sets that were measured
     if tile.pingpong == 1:
         bringing = _loading_cycles(tile, down, side, min(blocks, cores), max(1, question.taps))
-    left, right = (LINE_RATES[a] for a in (question.left_alignment, question.right_alignment))
     if question.taps:
-        left = min(left, GATHERING)
-    if min(left, right) < LINE_RATES[SLICE_BYTES]:
-        rows, columns = tile.rows // tile.across, tile.columns // tile.cluster
-        bringing = max(bringing, SLICE_BYTES * (rows / left + columns / right))
+        bringing = max(bringing, tile.rows // tile.across * SLICE_BYTES / GATHERING)
+    if min(question.left_alignment, question.right_alignment) < SLICE_BYTES:
+        left, right = LINE_RATES[question.left_alignment], LINE_RATES[question.right_alignment]
+        rows = tile.rows // tile.across / (min(left, GATHERING) if question.taps else left)
+        bringing = max(bringing, SLICE_BYTES * (rows + tile.columns // tile.cluster / right))
     slice = max(sharing * max(multiplying, bringing), LATENCY / tile.stages, LEAST_SLICE)
     storing = sharing * tile.rows * tile.columns / STORING
     if splits == 1 and question.width in STORED_BY_WIDTH:
