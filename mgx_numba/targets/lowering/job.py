@@ -36,6 +36,7 @@ class Resources:
         compile_body: compiles a body whose lengths become known when it runs; None: such bodies run by their NumPy
         meaning.
         solutions: solutions of problems planned before.
+        join: joins steps of a plan without jumps; takes the steps, and those that must stay. None: nothing is joined.
     """
 
     rules: RuleTable
@@ -45,6 +46,7 @@ class Resources:
     load: LoadKernels | None = None
     compile_body: Callable[[Program], Any] | None = None
     solutions: Solutions = field(default_factory=Solutions)
+    join: Callable[[Sequence[PendingStep], Sequence[PendingStep]], list[PendingStep]] | None = None
 
 
 @dataclass(frozen=True)
