@@ -8,7 +8,7 @@ queries, several blocks process parts of the keys (split-KV), and a second launc
 
 from __future__ import annotations
 
-from ....core.dim import Dim, ceil_div, less_equal, permitted, preferred
+from ....core.dim import Dim, ceil_div, is_symbolic, less_equal, permitted, preferred
 from ...launch import Grid, Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
@@ -44,6 +44,8 @@ MOST_FEATURES = 256
 """Most features whose accumulators fit a warp's registers."""
 KEYS = 64
 """Keys per tile; fewer if features exceed `WIDE_BYTES`. No figures kept."""
+LEAST_KEYS = 16
+"""Least keys per tile: the rows of two fragments."""
 WIDE_BYTES = 256
 """Most bytes of features for which two tiles of `KEYS` keys and values fit in shared memory."""
 APART_FEATURES = 96
@@ -166,6 +168,8 @@ class _FlashText(AttentionText):
         self.keys = KEYS
         while features * self.keys > WIDE_BYTES * KEYS or not (self.copied or _fits(features, self.keys)):
             self.keys //= 2
+        while not is_symbolic(problem.keys) and LEAST_KEYS <= self.keys // 2 >= problem.keys:
+            self.keys //= 2
         down = ceil_div(problem.queries, ROWS * self.warps)
         few = preferred(less_equal(problem.keys, FEW_TILES * self.keys))
         least = FEW_TILES + 1 if few else 1 if short else LEAST_TILES
@@ -268,7 +272,8 @@ class _FlashText(AttentionText):
                     zero = f"const_{self.problem.dtype}(0, {self.vector})"
                     buffer.line(f"{name}_next{turn} = where({inside}, {given}, {zero})")
                 continue
-            with buffer.block(f"for turn in range({turns}):"):
+            inside_keys = buffer.block(f"if {start} < end:")  # else zeros would be copied, which nothing reads
+            with inside_keys, buffer.block(f"for turn in range({turns}):"):
                 self._place(buffer, vectors, "turn")
                 source, inside = self._source(name, length, start)
                 copy = f"copy_async(tile_{name}, {self._to(name, slot)}, {name}, {source}, {inside})"

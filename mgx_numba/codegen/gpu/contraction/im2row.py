@@ -28,8 +28,8 @@ MOST_FILLED, MOST_OTHERS = {1: 8, 2: 6}, 4
 """Most growth of the image by zeros and duplicates: for 1-byte and 2-byte elements, and for other sizes. Tensor cores
 gain more than this factor over gathers of single elements. A 3-channel image grows by 4/3 or 8/3 (8 bits: up to 16/3;
 ResNet-50's first convolution in 16 bits: 14/3). No figures kept of larger factors."""
-MOST_GROUP = 2
-"""Most growth of the channels of a group by zeros."""
+MOST_OF_VECTORS, MOST_OF_SLICES = 2, 4
+"""Most growth of the channels of a group by zeros, for vectors and for slices of warpgroup MMA."""
 MOST_PIXEL = 32 << 10
 """Most bytes of a copied pixel, which a block holds in its 48 KiB of static shared memory."""
 INTEGERS = ("int8", "uint8")
@@ -86,10 +86,12 @@ def channel_padding(problem: ConvProblem) -> list[ChannelPadding]:
     already, or if the copy would exceed `MOST_FILLED`."""
     size = ITEMSIZE[problem.types.a]
     lanes = VECTOR_BYTES // size
-    if problem.group_in % lanes == 0 or problem.transposed or problem.prologue is not None:
+    if problem.transposed or problem.prologue is not None:
         return []
     if problem.groups > 1:
-        return [_in_groups(problem, lanes)] if 1 < problem.group_in >= lanes // MOST_GROUP else []
+        return _in_groups(problem, lanes)
+    if problem.in_channels % lanes == 0:
+        return []
     pads = (*problem.pads_begin, *problem.pads_end)
     found = []
     if problem.types.a in INTEGERS and len(problem.kernel) == 2 and set(problem.dilation) == {1} and min(pads) >= 0:
@@ -125,12 +127,16 @@ def _with_zeros(problem: ConvProblem, lanes: int) -> ChannelPadding:
     return ChannelPadding(filled, lens, channels, (0,) * rank, (1,) * rank, (1,) * rank, 1)
 
 
-def _in_groups(problem: ConvProblem, lanes: int) -> ChannelPadding:
-    """Return a copy in which the channels of each group are padded to whole vectors."""
-    channels, groups, rank = -(-problem.group_in // lanes) * lanes, problem.groups, len(problem.kernel)
-    filled = replace(problem, in_channels=groups * channels, x_strides=())
-    lens, ones = (problem.batch, channels, *problem.in_lens, groups), (1,) * (rank + 1)
-    return ChannelPadding(filled, lens, channels, (0,) * (rank + 1), ones, ones, 1, groups=groups)
+def _in_groups(problem: ConvProblem, lanes: int) -> list[ChannelPadding]:
+    """Return copies in which the channels of each group are padded to whole vectors, or to whole slices."""
+    groups, rank, found = problem.groups, len(problem.kernel), []
+    for whole, most in ((lanes, MOST_OF_VECTORS), (SLICE_BYTES // VECTOR_BYTES * lanes, MOST_OF_SLICES)):
+        channels = -(-problem.group_in // whole) * whole
+        if problem.group_in > 1 and problem.group_in < channels <= most * problem.group_in:
+            filled = replace(problem, in_channels=groups * channels, x_strides=())
+            lens, ones = (problem.batch, channels, *problem.in_lens, groups), (1,) * (rank + 1)
+            found.append(ChannelPadding(filled, lens, channels, (0,) * (rank + 1), ones, ones, 1, groups=groups))
+    return found
 
 
 def _side_by_side(problem: ConvProblem, lanes: int, rows: int = 1) -> ChannelPadding | None:

@@ -148,6 +148,7 @@ TILES = (
     WarpgroupTile(128, 128, 7, 1),
     WarpgroupTile(128, 128, 7, 1, 1, 2),
     WarpgroupTile(64, 256, 5, 1),
+    WarpgroupTile(64, 192, 7, 1),
     WarpgroupTile(64, 128, 9, 1),
     WarpgroupTile(128, 64, 9, 1),
     WarpgroupTile(64, 128, 9, 1, 1, 2),
@@ -201,6 +202,9 @@ once. A slice waits for both."""
 LINE_RATES = {128: 90.0, 64: 39.0, 32: 38.0, 16: 26.4}
 """Bytes/cycle that TMA loads to one multiprocessor, by the alignment in bytes of rows longer than a cache line: from
 the times of products of odd sizes (`bench.gpu_random --tiles`) on an H200; of whole lines that of `DELIVERY`."""
+PARTS_OF_ROWS = 2
+"""Rows of a slice that take as long as one of a transposed right operand of which a tile has less than
+`TRANSPOSED_COLUMNS` columns: 384 by 1536 by 2560 takes 9.5 us with 64 by 96, 8.4 with 64 by 128."""
 STORED_BY_WIDTH = {1: 1.04, 2: 1.58, 4: 3.6}
 """`STORING` where threads store fewer than 8 neighbouring results of 16 bits: measured at 1 and 2, between these and
 `STORING` at 4."""
@@ -303,8 +307,9 @@ def _weighed(question: TileQuestion, cores: int) -> tuple[tuple[float, Warpgroup
 
 def _alternates(tile: WarpgroupTile, splits: int, question: TileQuestion, cores: int) -> bool:
     """Return whether ping-pong scheduling may gain. Excluded for a transposed right operand: 3072 by 3072 by 768 takes
-    24.3 us on an H200, without ping-pong 22.5."""
-    if splits > 1 or question.reads or question.transposed:
+    24.3 us on an H200, without ping-pong 22.5; and for narrow stores: 16 images of 88 x 48 x 64 to 865 channels take
+    556 us by 5 x 5, without ping-pong 422."""
+    if splits > 1 or question.reads or question.transposed or question.width < WIDEST:
         return False
     tiles = -(-question.rows // tile.rows) * -(-question.columns // tile.columns) * question.planes
     return question.slices >= LONG_TURN and tiles > LEAST_TURNS * cores
@@ -330,15 +335,20 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
         bringing = _loading_cycles(tile, down, side, min(blocks, cores), max(1, question.taps))
     if question.taps:
         bringing = max(bringing, tile.rows // tile.across * SLICE_BYTES / GATHERING)
-    if min(question.left_alignment, question.right_alignment) < SLICE_BYTES:
+    columns = tile.columns // tile.cluster
+    part_rows = columns % TRANSPOSED_COLUMNS if question.transposed else 0
+    if part_rows or min(question.left_alignment, question.right_alignment) < SLICE_BYTES:
         left, right = LINE_RATES[question.left_alignment], LINE_RATES[question.right_alignment]
         rows = tile.rows // tile.across / (min(left, GATHERING) if question.taps else left)
-        bringing = max(bringing, SLICE_BYTES * (rows + tile.columns // tile.cluster / right))
+        if part_rows:
+            columns += PARTS_OF_ROWS * TRANSPOSED_COLUMNS - part_rows
+        bringing = max(bringing, SLICE_BYTES * (rows + columns / right))
     slice = max(sharing * max(multiplying, bringing), LATENCY / tile.stages, LEAST_SLICE)
-    storing = sharing * tile.rows * tile.columns / STORING
-    if splits == 1 and question.width in STORED_BY_WIDTH:
-        columns = -(-question.columns // side)
-        storing = sharing * tile.rows * columns / STORED_BY_WIDTH[question.width]
+    storing = tile.rows * tile.columns / STORING
+    width = question.width if splits == 1 else 2 * question.width  # partial sums have 32 bits
+    if width in STORED_BY_WIDTH:
+        storing = max(storing, tile.rows * min(tile.columns, question.columns) / STORED_BY_WIDTH[width])
+    storing *= sharing
     if question.activates and splits == 1:
         storing *= ACTIVATING
     if question.reads and splits == 1:

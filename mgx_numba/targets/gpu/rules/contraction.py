@@ -380,14 +380,16 @@ def _images_of(low: Lowering, problem: ConvProblem, x: View) -> ChannelPadding |
         last = replace(problem, x_strides=row_major_strides(lens)[:-1])
     if not has_lengths(last) and not gemv_refusal(contraction(last)):
         return None
-    found = (f for f in channel_padding(problem) if in_vectors(contraction(f.problem, f.first_channel)))
-    filled = next(found, None)
-    if filled is not None and filled.groups > 1:
+    found = [f for f in channel_padding(problem) if in_vectors(contraction(f.problem, f.first_channel))]
+    if problem.groups == 1 or not found:
+        return found[0] if found else None
+
+    def seconds(filled: ChannelPadding) -> float:
         copied = x.shape.bytes + prod(filled.lens) * x.type.size
-        seconds = copied / machine().bandwidth + LAUNCH / machine().clock
-        if seconds + _quickest(contraction(filled.problem)) >= _quickest(contraction(last)):
-            return None
-    return filled
+        return copied / machine().bandwidth + LAUNCH / machine().clock + _quickest(contraction(filled.problem))
+
+    filled = min(found, key=seconds)
+    return filled if seconds(filled) < _quickest(contraction(last)) else None
 
 
 def _quickest(contraction: GpuContraction) -> float:
