@@ -38,6 +38,7 @@ class Resources:
         solutions: solutions of problems planned before.
         planner: what solutions depend on besides problems, so that they are kept for other programs; None: they are
             not kept.
+        join: joins steps of a plan without jumps; takes the steps, and those that must stay. None: nothing is joined.
     """
 
     rules: RuleTable
@@ -48,6 +49,7 @@ class Resources:
     compile_body: Callable[[Program], Any] | None = None
     solutions: Solutions = field(default_factory=Solutions)
     planner: Hashable | None = None
+    join: Callable[[Sequence[PendingStep], Sequence[PendingStep]], list[PendingStep]] | None = None
 
 
 @dataclass(frozen=True)
