@@ -54,7 +54,6 @@ class Restored(Generic[C]):
             return self._more
 
     def keep_growth(self, keep: Callable[[Any], None]) -> None:
-        """See `Growing`."""
         self._keep = keep
         if self._more is not None:
             self._tell(self._more)
@@ -83,36 +82,28 @@ class Restored(Generic[C]):
         return results
 
     def resolve(self, inputs: Inputs) -> Program:
-        """See `Compiled.resolve`."""
         return self._whole().resolve(inputs)  # type: ignore[no-any-return]
 
     def observe(self, inputs: Inputs, observer: Observer) -> list[Any]:
-        """See `Compiled.observe`."""
         return self._whole().observe(inputs, observer)  # type: ignore[no-any-return]
 
     def stages(self, inputs: Inputs) -> list[Stage]:
-        """See `Planned.stages`."""
         return self._whole().stages(inputs)  # type: ignore[no-any-return]
 
     def trace(self, inputs: Inputs, level: int, out: TextIO) -> list[Any]:
-        """See `Compiled.trace`."""
         return self._whole().trace(inputs, level, out)  # type: ignore[no-any-return]
 
     def rewrite_log(self) -> RewriteLog:
-        """See `Compiled.rewrite_log`."""
         return self._whole().rewrite_log()  # type: ignore[no-any-return]
 
     def fallback_reasons(self) -> dict[str, str]:
-        """See `Compiled.fallback_reasons`."""
         return self._kept.fallback_reasons()  # type: ignore[no-any-return]
 
     def open_plans(self) -> list[OpenPlan]:
-        """See `OpenPlanned`."""
         whole = self._whole()
         return whole.open_plans() if isinstance(whole, OpenPlanned) else []
 
     def kept_plan(self) -> Kept | None:
-        """See `Compiled.kept_plan`."""
         return (self._kept if self._more is None else self._more).kept_plan()  # type: ignore[no-any-return]
 
     def _parts(self) -> list[C]:

@@ -35,7 +35,6 @@ class ServingPlans(Generic[P]):
     _kept_count = 0
 
     def keep_growth(self, keep: Callable[[Any], None]) -> None:
-        """See `Growing`."""
         self._keep, self._kept_count = keep, len(self._parts())
 
     def _grown(self) -> None:
@@ -46,7 +45,6 @@ class ServingPlans(Generic[P]):
             self._keep(self)
 
     def kept_plan(self) -> Kept | None:
-        """See `Compiled.kept_plan`."""
         plans = [plan.kept_plan() for plan in self._plans]
         fixed = [(key, plan.kept_plan()) for key, plan in self._fixed.items()]
         if any(kept is None for kept in (*plans, *(kept for _, kept in fixed))):

@@ -105,7 +105,6 @@ class SplitCompiled:
         return log
 
     def kept_plan(self) -> Kept | None:
-        """See `Compiled.kept_plan`."""
         head, tail = self._head.kept_plan(), self._tail.kept_plan()
         if head is None or tail is None:
             return None

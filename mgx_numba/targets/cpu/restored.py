@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...interrupts import whole_module
-from ...runtime.cpu.executor import Executable
+from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.plan import FallbackStep
 from ..base import FastPath, Kept, KeptPlan, KeptSplit
 from ..fallback_file import StoredCall
@@ -45,6 +45,8 @@ def runnable(kept: Kept, options: TargetOptions, shown: Callable[[], Program]) -
         for step in kept.plan.all_steps():
             if isinstance(step, FallbackStep) and isinstance(step.function, StoredCall):
                 step.function.body = partial(_body, options)
+        for kernel, symbol in zip(EXECUTOR_KERNELS, kept.symbols):
+            kernel.__dict__.setdefault("symbol", symbol)  # equal to the computed symbol, as in `PlansReader`
         executable = Executable(kept.plan, options.num_threads or None, store=options.store)
         return LoweredProgram(executable, kept.trees, shown, options.store)
     if isinstance(kept, KeptSplit):
@@ -77,7 +79,6 @@ class RestoredProgram(Restored[LoweredProgram], LoweredProgram):
         Restored.__init__(self, kept, compile)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        """See `LoweredProgram.run`."""
         return self._tried(lambda program: program.run(inputs))
 
     def direct(
@@ -101,15 +102,12 @@ class RestoredProgram(Restored[LoweredProgram], LoweredProgram):
         return for_lengths
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
-        """See `LoweredProgram.idle`."""
         self._tried(lambda program: program.idle(inputs))
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
-        """See `Timed.timeline`."""
         return self._whole().timeline(inputs)
 
     def export_library(
         self, folder: Path, name: str, output_names: Any, embed_weights: bool, link: bool | None
     ) -> Path:
-        """See `Exportable`."""
         return self._kept.export_library(folder, name, output_names, embed_weights, link)

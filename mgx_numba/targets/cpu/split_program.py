@@ -37,7 +37,6 @@ class SplitProgram(SplitCompiled, LoweredProgram):
         SplitCompiled.__init__(self, head, tail, split_point, trees)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        """See `LoweredProgram.run`."""
         return grouped(self.trees, self._in_stages(inputs, lambda stage, given: stage.run(given)))
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:

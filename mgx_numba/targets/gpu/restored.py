@@ -44,15 +44,12 @@ class RestoredDeviceProgram(Restored[Any], OpenLengthsProgram):
         Restored.__init__(self, kept, compile)
 
     def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[Any]:
-        """See `DeviceCalls.run_staying`."""
         return self._tried(lambda program: program.run_staying(inputs, stream, stays))  # type: ignore[no-any-return]
 
     def run_on(self, queue: Queue, inputs: Inputs) -> list[Any]:
-        """See `DeviceCalls.run_on`."""
         return self._tried(lambda program: program.run_on(queue, inputs))  # type: ignore[no-any-return]
 
     def step_seconds(self, inputs: Inputs) -> list[float]:
-        """See `Repeatable.step_seconds`."""
         return self._whole().step_seconds(inputs)  # type: ignore[no-any-return]
 
 

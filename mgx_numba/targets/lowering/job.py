@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,9 @@ class Resources:
         meaning.
         finish: returns the launch for a step of the plan; None: as it was planned.
         solutions: solutions of problems planned before.
+        planner: what solutions depend on besides problems, so that they are kept for other programs; None: they are
+            not kept.
+        join: joins steps of a plan without jumps; takes the steps, and those that must stay. None: nothing is joined.
     """
 
     rules: RuleTable
@@ -48,6 +51,8 @@ class Resources:
     compile_body: Callable[[Program], Any] | None = None
     finish: Callable[[Launch], Launch] | None = None
     solutions: Solutions = field(default_factory=Solutions)
+    planner: Hashable | None = None
+    join: Callable[[Sequence[PendingStep], Sequence[PendingStep]], list[PendingStep]] | None = None
 
 
 @dataclass(frozen=True)
