@@ -54,7 +54,7 @@ def product_program() -> Program:
 
 
 def through_a_file(path: Path, kept: KeptPlan) -> KeptPlan:
-    pieces = kept_pieces(kept, {})
+    pieces = kept_pieces(kept, {}, {})
     assert pieces is not None
     path.write_bytes(b"".join(bytes(piece) for piece in pieces))
     with path.open("rb", buffering=0) as file:
