@@ -14,7 +14,7 @@ from ..options import TargetOptions
 from ..restored import Restored
 from ..serving_plans import ServingPlans
 from .compiled import DeviceProgram, OpenLengthsProgram
-from .split_program import SplitGpuProgram, SymbolicStages
+from .split_program import GpuSymbolicSplit, SplitGpuProgram
 
 Inputs = Mapping[str, Any]
 
@@ -64,7 +64,7 @@ def runnable(
     if isinstance(kept, KeptPlan):
         return DeviceProgram(on, options, kept.plan, kept.trees, shown, constants=constants)
     if isinstance(kept, KeptSplit):
-        kind = SymbolicStages if kept.given else SplitGpuProgram
+        kind = GpuSymbolicSplit if kept.given else SplitGpuProgram
         return kind(made(kept.head), made(kept.tail), kept.split_point, kept.trees, shown, on, options)
     plans = DevicePlans(on, options, None, None, shown)
     plans._names, plans._plans = list(kept.names), [made(one) for one in kept.plans]
