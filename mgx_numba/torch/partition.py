@@ -31,6 +31,7 @@ def divide(graph_module: GraphModule, unsupported: Collection[Node], min_size: i
         unsupported: nodes that cannot be compiled.
         min_size: least number of operators of a region, unless one region has all nodes that can be compiled.
     """
+    _give_bodies(graph_module)
     left = set(unsupported) | _views_at_end(graph_module) | _of_lengths(graph_module)
     for node in graph_module.graph.find_nodes(op="call_function", target=operator.getitem):
         if node.args[0] in left:  # no region takes a tuple
@@ -41,7 +42,7 @@ def divide(graph_module: GraphModule, unsupported: Collection[Node], min_size: i
     least = 1 if whole else min_size
     kept = [group for group in groups if sum(not of_no_cost(node) for node in group) >= least]
     if kept:
-        fuse_by_partitions(graph_module, [dict.fromkeys(group) for group in kept], prefix=REGION)
+        fuse_by_partitions(graph_module, [dict.fromkeys(_with_bodies(group)) for group in kept], prefix=REGION)
     graph_module.recompile()
     return graph_module
 
@@ -61,6 +62,19 @@ def is_view(node: Node) -> bool:
 def of_no_cost(node: Node) -> bool:
     """Return whether a node computes nothing: it is a view, or takes a member of a tuple."""
     return node.target is operator.getitem or bool(getattr(node.target, "is_view", False))
+
+
+def _give_bodies(graph_module: GraphModule) -> None:
+    """Give each reader of an attribute of its own `get_attr` node, so that the node can be in the reader's region."""
+    for node in graph_module.graph.find_nodes(op="get_attr"):
+        for user in list(node.users)[1:]:
+            with graph_module.graph.inserting_before(user):
+                user.replace_input_with(node, graph_module.graph.node_copy(node))
+
+
+def _with_bodies(group: Collection[Node]) -> list[Node]:
+    """Return the nodes of a region with the attributes that they read: bodies of branches and loops, and constants."""
+    return [own for node in group for own in (*(x for x in node.all_input_nodes if x.op == "get_attr"), node)]
 
 
 def _views_at_end(graph_module: GraphModule) -> set[Node]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ...graph.program import Program
 from . import registry
 from .arrays import array_of
 from .builder import AtenBuilder
+from .control_flow import BUILDERS as BODIES
 from .decompositions import decomposition_table
 from .emission import emit
 from .node import AtenNode
@@ -70,6 +72,11 @@ def unsupported(graph_module: GraphModule) -> list[tuple[Node, str]]:
         if node.op != "call_function" or Symbols.is_symbolic(node.meta.get("val")):
             continue
         name = operator_name(node)
+        if is_higher_order(node):
+            reason = _body_unsupported(graph_module, node)
+            if reason:
+                found.append((node, reason))
+            continue
         if name not in IGNORED and not _is_member(node) and registry.find(name) is None:
             found.append((node, "there is no builder for it"))
             continue
@@ -78,6 +85,32 @@ def unsupported(graph_module: GraphModule) -> list[tuple[Node, str]]:
         if lacking:
             found.append((node, f"element type {lacking[0]} is not supported"))
     return found
+
+
+def is_higher_order(node: Node) -> bool:
+    """Return whether a node's operator has bodies, such as ``cond``."""
+    return isinstance(node.target, torch._ops.HigherOrderOperator)
+
+
+def bodies(graph_module: GraphModule, node: Node) -> list[GraphModule]:
+    """Return the graphs that a node of a higher-order operator runs."""
+    named = (x for x in node.all_input_nodes if x.op == "get_attr")
+    found = (graph_module.get_submodule(str(x.target)) for x in named if hasattr(graph_module, str(x.target)))
+    return [x for x in found if isinstance(x, GraphModule)]
+
+
+def _body_unsupported(graph_module: GraphModule, node: Node) -> str:
+    """Return why a higher-order operator is not supported; an empty text if it is."""
+    if operator_name(node) not in BODIES:
+        return "there is no builder for it"
+    values = node.meta.get("val")
+    if not isinstance(values, (list, tuple)) or not all(isinstance(x, torch.Tensor) for x in values):
+        return "a result is no tensor"
+    scanned = node.args[-2] if operator_name(node) in ("scan", "map_impl") else ()
+    if any(isinstance(x.meta["val"].shape[0], torch.SymInt) for x in scanned):  # type: ignore[union-attr]
+        return "the scanned length is open"
+    lacking = [pair for graph in bodies(graph_module, node) for pair in unsupported(graph)]
+    return f"in its body {operator_name(lacking[0][0])}: {lacking[0][1]}" if lacking else ""
 
 
 def operator_name(node: Node) -> str:
@@ -114,25 +147,46 @@ class AtenGraphParser:
         self.graph_module = graph_module
         self.given = constants
         self.program = Program()
-        self.builder = AtenBuilder(self.program.main, Constants(self.program.allowance))
+        self.builder = AtenBuilder(self.program.main, Constants(self.program.allowance), self.program)
         self.symbols = Symbols(self.builder, ranges)
         self.values: dict[Node, Any] = {}
         self._literals: dict[Any, Instruction] = {}
 
     def parse(self) -> Program:
         """Read the graph."""
-        for node in self.graph_module.graph.nodes:
-            if node.op == "placeholder":
-                self.values[node] = self._placeholder(node)
-            elif node.op == "get_attr":
-                self.values[node] = self._attribute(node)
+        for node in self.graph_module.graph.find_nodes(op="placeholder"):
+            self.values[node] = self._placeholder(node)
+        results = self._results(self.graph_module)
+        self.program.main.add_return(
+            [x if isinstance(x, Instruction) else self.builder.literal(x) for x in results if x is not None]
+        )
+        self.program.main.remove_unused()
+        return self.program
+
+    def _results(self, graph_module: GraphModule) -> list[Any]:
+        """Read the nodes of a graph whose inputs have values; return the values of its results."""
+        for node in graph_module.graph.nodes:
+            if node.op == "get_attr":
+                self.values[node] = self._attribute(graph_module, node)
             elif node.op == "call_function":
                 self._call(node)
-            elif node.op == "output":
-                self._return(node)
-            else:
+            elif node.op not in ("placeholder", "output"):
                 raise UnsupportedError(f"node {node.name!r} is a {node.op}, which no ATen graph has")
-        return self.program
+        found = graph_module.graph.output_node().args[0]
+        return [self._argument(x) for x in (found if isinstance(found, (list, tuple)) else [found])]
+
+    def _inlined(self, graph_module: GraphModule, values: Sequence[Any], g: AtenBuilder) -> list[Instruction]:
+        """Emit the graph of a body by a builder, with values for its inputs; return its results."""
+        own, literals = self.builder, self._literals
+        self.builder, self._literals = g, {}
+        try:
+            self.values.update(zip(graph_module.graph.find_nodes(op="placeholder"), values, strict=True))
+            return [
+                g.value(x, x.shape.type) if isinstance(x, Instruction) else g.literal(x)
+                for x in self._results(graph_module)
+            ]
+        finally:
+            self.builder, self._literals = own, literals
 
     def _placeholder(self, node: Node) -> Any:
         name, value = node.name, node.meta.get("val")
@@ -160,10 +214,8 @@ class AtenGraphParser:
             found = self._literals[key] = self.builder.literal(array_of(tensor))
         return found
 
-    def _attribute(self, node: Node) -> Any:
-        value: Any = self.graph_module
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
+    def _attribute(self, graph_module: GraphModule, node: Node) -> Any:
+        value = operator.attrgetter(str(node.target))(graph_module)
         return self._constant(value) if isinstance(value, torch.Tensor) else value
 
     def shape(self, value: torch.Tensor) -> Shape:
@@ -199,6 +251,10 @@ class AtenGraphParser:
         return AtenNode(node.name, name, types, ranks, _source_line(node), used)
 
     def _built(self, node: Node, described: AtenNode) -> Any:
+        if is_higher_order(node):
+            self.builder.symbols = (node.name,)
+            body = BODIES[described.operator]
+            return body(self.builder, self._inlined, *map(self._argument, node.args))
         if registry.find(described.operator) is None:
             raise UnsupportedError("the operator is not supported")
         g = self.builder
@@ -225,17 +281,6 @@ class AtenGraphParser:
         if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
             return None
         return value
-
-    def _return(self, node: Node) -> None:
-        found = []
-        listed = node.args[0] if isinstance(node.args[0], (list, tuple)) else [node.args[0]]
-        for value in listed:
-            x = self._argument(value)
-            if x is None:
-                continue
-            found.append(x if isinstance(x, Instruction) else self.builder.literal(x))
-        self.program.main.add_return(found)
-        self.program.main.remove_unused()
 
 
 def _source_line(node: Node) -> str:
