@@ -85,8 +85,10 @@ def compiled_graph(graph_module: GraphModule, static: Collection[int], options: 
         static: positions of the inputs that are parameters or buffers, which become constants.
         options: options of the backend.
     """
+    from ..frontends.torch.complex_values import without_complex
     from ..frontends.torch.parser import unsupported
 
+    graph_module = without_complex(graph_module)
     lacking = dict(unsupported(graph_module))
     if lacking:
         names = sorted({f"{node.target} ({reason})" for node, reason in lacking.items()})

@@ -7,7 +7,7 @@ Python computes symbolic lengths.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -19,6 +19,8 @@ REGION = "mgx_region_"
 """Prefix of the names of submodules that hold the graphs of regions."""
 _OF_LAYOUT = frozenset((torch.ops.aten.as_strided.default,))
 """Views of memory, not of elements: they are right only of values that lie in memory as PyTorch's do."""
+_OF_COMPLEX = frozenset((torch.ops.aten.view_as_real.default, torch.ops.aten.view_as_complex.default))
+"""Views between complex inputs or results and their parts, which regions take and give."""
 
 Count = Callable[[Collection[Node]], int]
 
@@ -32,11 +34,14 @@ def divide(graph_module: GraphModule, unsupported: Collection[Node], min_size: i
         min_size: least number of operators of a region, unless one region has all nodes that can be compiled.
     """
     _give_bodies(graph_module)
-    left = set(unsupported) | _views_at_end(graph_module) | _of_lengths(graph_module)
+    lengths = _of_lengths(graph_module)
+    left = set(unsupported) | _views_at_end(graph_module) | set(lengths)
+    left.update(node for node in graph_module.graph.nodes if node.target in _OF_COMPLEX)
     for node in graph_module.graph.find_nodes(op="call_function", target=operator.getitem):
         if node.args[0] in left:  # no region takes a tuple
             left.add(node)
-    compiled = [node for node in graph_module.graph.nodes if node.op == "call_function" and node not in left]
+    own = _inside(lengths, left)
+    compiled = [node for node in graph_module.graph.nodes if node.op == "call_function" and node not in left - own]
     whole = _is_one_region(graph_module, set(compiled))
     groups = [compiled] if whole else _groups(graph_module, left)
     least = 1 if whole else min_size
@@ -89,14 +94,34 @@ def _views_at_end(graph_module: GraphModule) -> set[Node]:
     return found
 
 
-def _of_lengths(graph_module: GraphModule) -> set[Node]:
+def _of_lengths(graph_module: GraphModule) -> list[Node]:
     """Return the nodes whose values are numbers of Python, such as symbolic lengths and their products."""
     numbers = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
-    return {
+    return [
         node
         for node in graph_module.graph.nodes
         if node.op == "call_function" and isinstance(node.meta.get("val"), numbers)
-    }
+    ]
+
+
+def _inside(lengths: Sequence[Node], left: set[Node]) -> set[Node]:
+    """Return the lengths that only compiled nodes read, among them copies of lengths that other nodes read, too.
+
+    A region computes such lengths from its inputs: a length of an intermediate value would divide the graph.
+    """
+    found: set[Node] = set()
+    for node in reversed(lengths):
+        readers = [user for user in node.users if user in found or (user.op == "call_function" and user not in left)]
+        if readers and len(readers) < len(node.users):
+            with node.graph.inserting_after(node):
+                copy = node.graph.node_copy(node)
+            for reader in readers:
+                reader.replace_input_with(node, copy)
+            found.add(copy)
+            left.add(copy)
+        elif readers:
+            found.add(node)
+    return found
 
 
 def _is_one_region(graph_module: GraphModule, compiled: set[Node]) -> bool:

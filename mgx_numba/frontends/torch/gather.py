@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from ...core.dim import known_equal
 from ...core.types import Type
 from ...errors import UnsupportedError
@@ -223,8 +225,6 @@ def scatter_reduce(
 
 
 def _limits(type: Type) -> tuple[Any, Any]:
-    import numpy as np
-
     if type.is_floating:
         return -np.inf, np.inf
     info = np.iinfo(type.numpy)
@@ -247,6 +247,23 @@ def index_add(
     aligned = g.reshape(index, [prod(g.lens(index)) if k == axis else 1 for k in range(rank(x))])
     places = g.broadcast(aligned, g.lens(source))
     return _scattered(g, "add" if node.base == "index_add" else "none", x, axis, places, source)
+
+
+@register("unfold_backward")
+def unfold_backward(
+    g: AtenBuilder, node: AtenNode, x: Instruction, input_sizes: Sequence[Any], dim: int, size: int, step: int
+) -> Instruction:
+    """Emit the sum of overlapping windows, the last axis of ``x``, at their places along an axis."""
+    axis = g.axis(dim, len(input_sizes))
+    frames = g.lens(x)[axis]
+    g.limit(frames * size, "positions of windows")
+    places = np.arange(frames)[:, None] * step + np.arange(size)
+    order = [*range(axis + 1), rank(x) - 1, *range(axis + 1, rank(x) - 1)]
+    lens = [frames * size if k == axis else n for k, n in enumerate(input_sizes)]
+    windows = g.broadcast(x, [*(frames if k == axis else n for k, n in enumerate(input_sizes)), size])
+    rows = g.reshape(g.transpose(windows, order), lens)
+    aligned = g.reshape(g.literal(places.reshape(-1)), [frames * size if k == axis else 1 for k in range(len(lens))])
+    return _scattered(g, "add", g.zeros(input_sizes, node.type), axis, g.broadcast(aligned, lens), rows)
 
 
 @register("index_fill.int_Scalar")

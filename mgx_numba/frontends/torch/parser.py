@@ -40,6 +40,8 @@ IGNORED = frozenset(
     }
 )
 """Operators that check and give no result."""
+COMPLEX_VIEWS = frozenset({"aten::view_as_real", "aten::view_as_complex"})
+"""Operators that do nothing to a complex tensor of a program, whose parts are a last axis of length 2."""
 SKIPPED = frozenset("device layout pin_memory memory_format non_blocking copy generator requires_grad".split())
 """Arguments that do not affect the values of a result."""
 
@@ -69,9 +71,9 @@ def unsupported(graph_module: GraphModule) -> list[tuple[Node, str]]:
     """Return the nodes of an ATen graph that have no builder, or a type that has no counterpart, each with a reason."""
     found = []
     for node in graph_module.graph.nodes:
-        if node.op != "call_function" or Symbols.is_symbolic(node.meta.get("val")):
-            continue
         name = operator_name(node)
+        if node.op != "call_function" or Symbols.is_symbolic(node.meta.get("val")) or name in COMPLEX_VIEWS:
+            continue
         if is_higher_order(node):
             reason = _body_unsupported(graph_module, node)
             if reason:
@@ -80,7 +82,8 @@ def unsupported(graph_module: GraphModule) -> list[tuple[Node, str]]:
         if name not in IGNORED and not _is_member(node) and registry.find(name) is None:
             found.append((node, "there is no builder for it"))
             continue
-        types = [x.dtype for x in _tensors(node.meta.get("val"))]
+        values = [x.meta.get("val") for x in node.all_input_nodes]
+        types = [x.dtype for x in _tensors([node.meta.get("val"), *values])]
         lacking = [t for t in types if str(t) not in TYPES or TYPES[str(t)].hosted]
         if lacking:
             found.append((node, f"element type {lacking[0]} is not supported"))
@@ -208,6 +211,7 @@ class AtenGraphParser:
         """Return the literal of a tensor, the same for tensors of the same memory and shape."""
         if isinstance(tensor, np.ndarray):
             return self.builder.literal(tensor)
+        tensor = _parts(tensor)
         key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
         found = self._literals.get(key) if tensor.numel() else None
         if found is None:
@@ -220,6 +224,7 @@ class AtenGraphParser:
 
     def shape(self, value: torch.Tensor) -> Shape:
         """Return the shape of a value of a graph, with ranges for open lengths."""
+        value = _parts(value)
         type = ir_type(value.dtype)
         return Shape.dynamic(type, [self.symbols.dimension(n) for n in value.shape]) if value.dim() else Shape(type)
 
@@ -232,6 +237,9 @@ class AtenGraphParser:
             self.values[node] = self.values[node.args[0]][node.args[1]]  # type: ignore[index]
             return
         if name in IGNORED:
+            return
+        if name in COMPLEX_VIEWS:
+            self.values[node] = self.values[node.args[0]]  # type: ignore[index]
             return
         described = self._described(node, name)
         try:
@@ -281,6 +289,11 @@ class AtenGraphParser:
         if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
             return None
         return value
+
+
+def _parts(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor; a complex tensor with its parts as a last axis."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _source_line(node: Node) -> str:

@@ -52,7 +52,7 @@ FAMILIES = {
         "scatter.src scatter.value "
         "scatter_add scatter_reduce.two index_add index_copy index_fill.int_Scalar masked_scatter nonzero one_hot "
         "take_along_dim masked_select embedding_bag _embedding_bag_forward_only _embedding_bag scatter.reduce "
-        "scatter.value_reduce"
+        "scatter.value_reduce unfold_backward"
     ),
     "order": "histc topk sort sort.stable argsort argsort.stable searchsorted.Tensor bucketize.Tensor kthvalue",
     "reduction": (
