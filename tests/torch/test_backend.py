@@ -261,3 +261,19 @@ def test_the_names_of_the_backend_are_entry_points() -> None:
         module, _, name = place.partition(":")
         found: Callable[..., Any] = getattr(importlib.import_module(module), name)
         assert found is mgx_numba
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_node_whose_translation_fails_runs_in_eager_mode_alone(dynamic: bool, programs: list[Any]) -> None:
+    """Only the node that a builder refuses is left to PyTorch, at run time too, when its lengths are known at last."""
+
+    def places(x: Any, w: Any) -> Any:
+        own = torch.nn.functional.adaptive_max_pool2d((x.sin() @ w).relu(), (2, 3), return_indices=True)[1]
+        return own.float() * 2 + x.sum() + w.cos().sum()
+
+    compiled = torch.compile(places, backend="mgx_numba", dynamic=dynamic)
+    with torch.no_grad():
+        for n in (6, 7):
+            args = torch.randn(2, 3, n, n), torch.randn(n, n)
+            torch.testing.assert_close(compiled(*args), places(*args), atol=1e-4, rtol=1e-4)
+    assert len(programs) >= 2

@@ -314,7 +314,8 @@ _MADE: dict[Any, Callable[..., Any]] = {
 """Operators by functions of their own: PyTorch gives them no form, or one that is slow or imprecise."""
 _EACH = (
     "index.Tensor gather embedding slice_scatter select_scatter cat stack split.Tensor split_with_sizes unbind.int "
-    "expand clone constant_pad_nd lift_fresh_copy as_strided index_put diag_embed"
+    "expand clone constant_pad_nd lift_fresh_copy as_strided index_put diag_embed roll reflection_pad1d "
+    "reflection_pad2d replication_pad1d replication_pad2d tril triu unfold scatter.src take index_select pixel_shuffle"
 ).split()
 """Operators that apply to each part alone, and that PyTorch states no form of, or only one of a single tensor."""
 for _name in _EACH:

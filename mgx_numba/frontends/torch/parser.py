@@ -23,7 +23,7 @@ from .builder import AtenBuilder
 from .control_flow import BUILDERS as BODIES
 from .decompositions import decomposition_table
 from .emission import emit
-from .node import AtenNode
+from .node import AtenNode, located
 from .symbols import Symbols
 from .types import TYPES, ir_type
 
@@ -245,9 +245,9 @@ class AtenGraphParser:
         try:
             self.values[node] = self._built(node, described)
         except MgxError as error:
-            raise type(error)(f"{described.where}: {error}") from (error.__cause__ or error)
+            raise located(error, described) from (error.__cause__ or error)
         except Exception as error:
-            raise ParseError(f"{described.where}: {type(error).__name__}: {error}") from error
+            raise located(ParseError(f"{type(error).__name__}: {error}"), described) from error
 
     def _described(self, node: Node, name: str) -> AtenNode:
         value = node.meta.get("val")
