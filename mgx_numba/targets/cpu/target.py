@@ -30,7 +30,7 @@ class CpuTarget:
     backend = "cpu"
     passes = PASSES
     tunes = True
-    device_options: frozenset[str] = frozenset(("float32_matmul_precision",))
+    device_options: frozenset[str] = frozenset(("float32_matmul_precision", "memory"))
 
     def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> LoweredProgram:
         """See `Target.compile`."""
