@@ -37,6 +37,7 @@ model.compile(context, tuning_params)
 
 MEMORY = """
 memory_params = {
+    "memory": "low",
     "memory_reuse": True,
     "aggressive_memory": True
 }
