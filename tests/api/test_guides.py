@@ -37,7 +37,6 @@ model.compile(context, tuning_params)
 
 MEMORY = """
 memory_params = {
-    "memory": "low",
     "memory_reuse": True,
     "aggressive_memory": True
 }
