@@ -30,6 +30,7 @@ def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
         if isinstance(op, torch._ops.OpOverload)
         and registry.find(_name(op)) is None
         and op._schema.name not in _OF_COMPLEX
+        and torch.Tag.nondeterministic_seeded not in op.tags
         and not any(part in op._schema.name for part in _FURTHER)
     }
 

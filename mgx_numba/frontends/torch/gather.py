@@ -317,13 +317,31 @@ def repeated_positions(g: AtenBuilder, node: AtenNode, repeats: Instruction, out
     return g.cast(g.reduce("reduce_sum", g.cast(passed, Type.int64_type), [1], keep=False), node.type)
 
 
-@register("_unique2", "unique_dim")
-def unique(g: AtenBuilder, node: AtenNode, x: Instruction, *given: Any, **named: Any) -> list[Instruction]:
-    """Emit the distinct elements, or slices of an axis, in order, the number of each element's, and their counts."""
-    axis = g.axis(given[0], rank(x)) if node.base == "unique_dim" else None
+@register("_unique2")
+def unique(
+    g: AtenBuilder,
+    node: AtenNode,
+    x: Instruction,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: int | None = None,
+) -> list[Instruction]:
+    """Emit the distinct elements, or slices of an axis, in order; if asked for, the number of each element's and the
+    counts, else empty vectors."""
     result = g.op("unique", x, axis=axis, sorted=True)
     values, _, places, counts = (g.op("get_tuple_elem", result, index=k) for k in range(4))
-    return [values, g.reshape(places, g.lens(x)) if axis is None else places, counts]
+    none = g.literal(np.zeros(0, np.int64))
+    places = g.reshape(places, g.lens(x)) if axis is None and return_inverse else places
+    return [values, places if return_inverse else none, counts if return_counts else none]
+
+
+@register("unique_dim")
+def unique_slices(
+    g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, sorted: bool = True, *asked: bool
+) -> list[Instruction]:
+    """Emit the distinct slices of an axis; see `unique`."""
+    return unique(g, node, x, sorted, *asked, axis=g.axis(dim, rank(x)))
 
 
 @register("nonzero")

@@ -79,8 +79,9 @@ def unsupported(graph_module: GraphModule) -> list[tuple[Node, str]]:
             if reason:
                 found.append((node, reason))
             continue
-        if name not in IGNORED and not _is_member(node) and registry.find(name) is None:
-            found.append((node, "there is no builder for it"))
+        trains = name == "aten::native_dropout" and node.args[2] is not False
+        if name not in IGNORED and not _is_member(node) and (trains or registry.find(name) is None):
+            found.append((node, "it takes random numbers" if trains else "there is no builder for it"))
             continue
         values = [x.meta.get("val") for x in node.all_input_nodes]
         types = [x.dtype for x in _tensors([node.meta.get("val"), *values])]
