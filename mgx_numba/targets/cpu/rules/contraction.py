@@ -295,4 +295,4 @@ def _packed_at_run_time(
     return target
 
 
-CPU_SUPPORT = ContractionSupport(_refused, check_body, _launch, line_gaps=True, layouts=True)
+CPU_SUPPORT = ContractionSupport(_refused, check_body, _launch, line_gaps=True, layouts=True, in_place=True)
