@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import re
 import sys
 from collections.abc import Iterator
@@ -25,13 +26,16 @@ from mgx_numba.codegen.gpu.attention.warpgroups import AttentionTile, fits_warpg
 from mgx_numba.codegen.launch import Grid, Solution
 from mgx_numba.codegen.problems.attention import AttentionProblem
 from mgx_numba.codegen.problems.gemm import packed_strides
+from mgx_numba.errors import CompileError
 from mgx_numba.runtime.gpu.cuda import cuda_engine
 
 CASES = (
     (1, 12, 12, 128, 128, 64, False), (8, 12, 12, 384, 384, 64, False), (1, 12, 12, 197, 197, 64, False),
     (1, 12, 12, 1, 513, 64, False), (1, 32, 8, 1, 4096, 128, False), (4, 16, 16, 2048, 2048, 64, True),
     (4, 16, 16, 2048, 2048, 128, False), (2, 8, 8, 4096, 4096, 40, False), (2, 8, 8, 1024, 1024, 80, False),
-    (2, 8, 8, 256, 256, 160, False), (2, 8, 8, 4096, 77, 40, False),
+    (2, 8, 8, 256, 256, 160, False), (2, 8, 8, 4096, 77, 40, False), (4, 3, 3, 1152, 1152, 192, False),
+    (8, 8, 2, 256, 256, 192, False), (2, 12, 6, 1439, 1439, 160, True), (16, 8, 1, 960, 960, 96, True),
+    (4, 16, 16, 2048, 2048, 192, False), (4, 16, 16, 2048, 2048, 256, False), (16, 36, 9, 96, 96, 128, False),
 )  # fmt: skip
 """Batch, heads, key heads, queries, keys, features, causal."""
 KINDS = {"float16": (CASES, 2e-3), "medium": (CASES[:4], 4e-3), "high": (CASES[:4] + CASES[7:], 1e-5)}
@@ -77,7 +81,9 @@ def compile_part(part: int, kinds: list[str], tiles: list[AttentionTile]) -> int
     asked = (s for kind in kinds for case in KINDS[kind][0] for _, s in solutions(kind, case, tiles))
     kernels = {k.symbol: k for s in asked for k in s.kernels}
     mine = [kernels[symbol] for k, symbol in enumerate(sorted(kernels)) if k % WORKERS == part]
-    cuda_engine().load(mine)
+    for kernel in mine:
+        with contextlib.suppress(CompileError):  # more registers than a tile's blocks have
+            cuda_engine().load([kernel])
     return len(mine)
 
 
@@ -97,7 +103,10 @@ def compare(
     for label, solution in solutions(kind, case, tiles):
         out = torch.full_like(q, float("nan"))
         places = {"q": q.data_ptr(), "k": k.data_ptr(), "v": v.data_ptr(), "out": out.data_ptr()}
-        seconds = runner.seconds(solution, places)
+        try:
+            seconds = runner.seconds(solution, places)
+        except CompileError:
+            continue
         error = float((out.double() - wanted).norm() / wanted.norm())
         spilt = runner.local_bytes(solution)
         found.append((seconds, f"{label}{f' spills {spilt}' * bool(spilt)}", error))

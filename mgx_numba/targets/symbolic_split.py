@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from ..core.device_array import DeviceArray
 from ..core.dim import Dim
-from ..runtime.explicit_lengths import explicit_lengths
 from ..runtime.plan import Plan
 from .base import Stage, without_buffers
 from .split_point import SplitCompiled
@@ -75,6 +74,8 @@ class SymbolicSplit(SplitCompiled):
         values = self._head.symbol_values(inputs)
         assert values is not None
         lens: Lens = {name: lens_of(value) for name, value in given.items()}
+        from ..runtime.explicit_lengths import explicit_lengths
+
         explicit = {**given, **explicit_lengths(self._tail.first_plan(), values)}
         if not self._tail.serves(explicit):
             raise UnservedLengths([lens])

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 
 from ...dataclass import dataclass
 from ...errors import DeviceError
-from .architecture import ARCHITECTURES, Architecture, chosen, lowering_for
+from .architecture import ARCHITECTURES, Architecture, chosen, device_in_use, lowering_for
 from .driver.device import device
 
 __all__ = ["MACHINES", "GpuMachine", "machine", "multiprocessors", "planning_for"]
@@ -88,18 +88,19 @@ def planning_for(given: GpuMachine) -> Iterator[None]:
         _given.reset(token)
 
 
-def machine(number: int = 0) -> GpuMachine:
-    """Return the machine to plan for: that of `planning_for`, a device's, or a record of the chosen architecture."""
+def machine(number: int | None = None) -> GpuMachine:
+    """Return the machine to plan for: that of `planning_for`, a device's (by default of `device_in_use`), or a record
+    of the chosen architecture."""
     given = _given.get()
     if given is not None:
         return given
     try:
-        return _of_device(number)
+        return _of_device(device_in_use() if number is None else number)
     except DeviceError:
         return _of_architecture(chosen())
 
 
-def multiprocessors(number: int = 0) -> int:
+def multiprocessors(number: int | None = None) -> int:
     """Return the multiprocessors of the machine to plan for."""
     return machine(number).multiprocessors
 

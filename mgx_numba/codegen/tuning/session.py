@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from ...environment import environment_flag
 from ...errors import MgxError
 from ...messages import warn
 from ..backend import Backend
-from .record import DeviceFingerprint, Problem, TuningRecord, explain_miss, extents_of
+from .record import DeviceFingerprint, Extents, Problem, TuningRecord, explain_miss, extents_of
 from .request import Candidate, Estimate, Request, TuningRequest
 from .source import (
     ENVIRONMENT,
@@ -144,9 +144,14 @@ class Tuning:
         found = self._sources.find(request.key(), self._fingerprint_of(request))
         return None if found is None else self.backend.solvers.candidate_of(request, found.record)
 
+    @property
+    def extents(self) -> Collection[Extents]:
+        """Extents of all problems with records."""
+        return self._sources.extents
+
     def knows(self, request: Request) -> bool:
         """Return whether a record of the problem may exist: a faster test than `recorded`."""
-        return extents_of(vars(request.problem)) in self._sources.extents
+        return extents_of(vars(request.problem)) in self.extents
 
     def note_instruction(self, request: TuningRequest, instruction: str, taken: Candidate) -> None:
         """Record that an instruction uses another candidate than the chosen one.

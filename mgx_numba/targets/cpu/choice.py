@@ -106,11 +106,12 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
     def export_library(
         self, folder: Path, name: str, output_names: Sequence[str], embed_weights: bool, link: bool | None
     ) -> Path:
-        """See `LoweredProgram.export_library`: the library serves the lengths that the plan serves."""
-        if len(self._parts()) != 1:
+        """See `LoweredProgram.export_library`: the library serves the lengths that the symbolic plan serves, or those
+        of the only plan."""
+        plans = self._plans or self._parts()
+        if len(plans) != 1:
             return super().export_library(folder, name, output_names, embed_weights, link)
-        (only,) = self._parts()
-        return only.export_library(folder, name, output_names, embed_weights, link)
+        return plans[0].export_library(folder, name, output_names, embed_weights, link)
 
     def kept_plan(self) -> Kept | None:
         plans = [plan.kept_plan() for plan in self._plans]

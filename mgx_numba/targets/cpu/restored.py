@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 
 from ...interrupts import whole_module
-from ...runtime.cpu.executor import Executable
+from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.plan import FallbackStep
 from ..base import FastPath, Growing, Kept, KeptPlan, KeptSplit, OpenPlan, OpenPlanned, Outgrown, Stage
 from ..fallback_file import StoredCall
@@ -46,6 +46,8 @@ def runnable(kept: Kept, options: TargetOptions, shown: Callable[[], Program]) -
         for step in kept.plan.all_steps():
             if isinstance(step, FallbackStep) and isinstance(step.function, StoredCall):
                 step.function.body = partial(_body, options)
+        for kernel, symbol in zip(EXECUTOR_KERNELS, kept.symbols):
+            kernel.__dict__.setdefault("symbol", symbol)  # equal to the computed symbol, as in `PlansReader`
         executable = Executable(kept.plan, options.num_threads or None, store=options.store)
         return LoweredProgram(executable, kept.trees, shown, options.store)
     if isinstance(kept, KeptSplit):

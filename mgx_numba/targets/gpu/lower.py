@@ -13,6 +13,7 @@ from ..lowering.lowering import Lowering
 from ..options import TargetOptions
 from ..passes import GPU_PASSES
 from .capabilities import pass_options
+from .equal_launches import joined
 from .rules import RULES
 
 WORKERS = 1
@@ -34,4 +35,4 @@ def optimized(program: Program, options: TargetOptions) -> Program:
 
 def lowering(job: LoweringJob, compile_body: Callable[[Program], Any] | None = None) -> Lowering:
     """Return the lowering of an optimised program; ``compile_body`` as in `Resources`."""
-    return Lowering(job, Resources(RULES, BACKEND, WORKERS, compile_body=compile_body))
+    return Lowering(job, Resources(RULES, BACKEND, WORKERS, compile_body=compile_body, join=joined))

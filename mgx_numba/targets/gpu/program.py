@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from ...codegen.gpu.architecture import lowering_on
 from ...dataclass import dataclass
 from ...graph.program import Program
 from ...graph.specialize import is_dynamic
@@ -56,6 +57,14 @@ def compile_program(
         DeviceError: there is no device, or not enough memory.
     """
     device = on or engine(options.device_id)
+    with lowering_on(device.number):
+        return _compiled(program, options, progress, device, common)
+
+
+def _compiled(
+    program: Program, options: TargetOptions, progress: Progress | None, device: Engine, common: Common | None
+) -> DeviceProgram | SplitGpuProgram:
+    """Compile a program for ``device``, the device in use; arguments as of `compile_program`."""
     if is_dynamic(program):
 
         def fixed(

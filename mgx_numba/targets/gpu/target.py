@@ -47,10 +47,12 @@ class GpuTarget:
     def machine(self, device_id: int = 0) -> Mapping[str, str] | None:
         """Return architecture, versions and the device's model; None if there is no device, or if the device is
         interpreted."""
+        from ...codegen.gpu.architecture import lowering_on
         from ...runtime.gpu.choice import model_of
 
         try:
-            return {**backend(self.backend).identity(), "model": model_of(device_id)}
+            with lowering_on(device_id):
+                return {**backend(self.backend).identity(), "model": model_of(device_id)}
         except DeviceError:
             return None
 

@@ -6,6 +6,7 @@ For symbolic lengths the costs of blockings are compared at sample lengths. Betw
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from ....core.dim import (
 )
 from ....dataclass import dataclass
 from ...problems.element_types import ITEMSIZE
-from ..machine import machine
+from ..machine import Machine, machine
 from ..microkernels.register_tile import RegisterTile
 
 SUMS_BYTES = 65536
@@ -75,6 +76,8 @@ SAMPLE_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 3
 """Values of a symbolic length at which costs are compared."""
 FAR = 1 << 20
 """A length from which other lengths grow in proportion."""
+REMEMBERED = 4096
+"""Sizes whose blockings are cached: more than the products of a network at all sample lengths."""
 CLEARLY = 0.99
 """A blocking replaces the best so far only if its cost is below this fraction; of equal costs the largest block is
 taken."""
@@ -164,9 +167,9 @@ def cut(
     if given is not None:
         return fit(given, tile, m, n, depth, taps)
     lens = (m, n, depth, groups)
-    how = (threads, beside, forming, shared)
+    how = (threads, beside, forming, shared, machine())
     if not any(isinstance(length, Dim) for length in lens):
-        return _best(tile, m, n, depth, taps, groups, *how)[1]  # type: ignore[arg-type]
+        return _best(tile, m, n, depth, taps, groups, *how)[1]
     found: list[tuple[int, _Way]] = []  # least value of the first symbolic length, and the kind of blocking from there
     m, n, depth, groups = lens = tuple(maximum(length, 1) for length in lens)  # an image may have no pixels
     place, first = next((k, length) for k, length in enumerate(lens) if isinstance(length, Dim))
@@ -276,6 +279,7 @@ def _bounded(made: Blocking, tile: RegisterTile, taps: int, depth: Length) -> Bl
     return Blocking(maximum(rows, 1), p_block, made.taps, made.depth, made.parts)
 
 
+@functools.lru_cache(maxsize=REMEMBERED)
 def _best(
     tile: RegisterTile,
     m: int,
@@ -287,8 +291,9 @@ def _best(
     beside: bool,
     forming: bool,
     shared: bool,
-) -> tuple[_Way, Blocking, dict[tuple[Length, ...], float]]:
-    """Return the cheapest kind of blocking, its blocking, and the costs of the others by their sizes."""
+    _of: Machine,
+) -> tuple[_Way, Blocking, Mapping[tuple[Length, ...], float]]:
+    """Return the cheapest kind of blocking on a machine, its blocking, and the costs of all kinds by their sizes."""
     steps = _Steps.of(tile, m, depth, taps)
     panels = -(-n // tile.columns)
     sums = SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
