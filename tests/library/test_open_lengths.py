@@ -13,14 +13,13 @@ from onnx import TensorProto, helper
 
 import mgx_numba as migraphx
 from mgx_numba.core.types import Type, from_numpy
-from mgx_numba.runtime.cpu.library.linking import compiler
 
 from ..dynamic.models import Case, decoder, encoder
 from ..frontends.support import make_model
 from ..values import normal
-from .support import CXX, build, finished, needs_compiler
+from .support import CC, CXX, build, finished, needs_compiler
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(CC is None, reason="no C compiler")
 
 Size = ctypes.c_size_t
 

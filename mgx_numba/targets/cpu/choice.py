@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ...codegen.store import Store
     from ...graph.program import Program
+    from ...runtime.cpu.library import LibraryForm
 
 
 class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
@@ -104,14 +105,12 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
 
         return for_lengths
 
-    def export_library(
-        self, folder: Path, name: str, output_names: Sequence[str], embed_weights: bool, link: bool | None
-    ) -> Path:
+    def export_library(self, folder: Path, name: str, output_names: Sequence[str], form: LibraryForm) -> Path:
         """See `LoweredProgram.export_library`: the library serves the lengths that the plan serves."""
         if len(self._parts()) != 1:
-            return super().export_library(folder, name, output_names, embed_weights, link)
+            return super().export_library(folder, name, output_names, form)
         (only,) = self._parts()
-        return only.export_library(folder, name, output_names, embed_weights, link)
+        return only.export_library(folder, name, output_names, form)
 
     def kept_plan(self) -> Kept | None:
         """See `LoweredProgram.kept_plan`."""
