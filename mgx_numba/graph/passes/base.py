@@ -48,7 +48,7 @@ LOWERING_STEPS = frozenset({"memory_coloring"})
 
 @dataclass(frozen=True)
 class Options:
-    """What passes may assume.
+    """Assumptions that passes may make.
 
     Attributes:
         fast_math: whether inexact rules apply, see `RewriteRule`.

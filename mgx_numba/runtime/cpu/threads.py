@@ -46,7 +46,7 @@ def available_cores() -> int:
 
 
 def _cores(cpus: Iterable[int]) -> int:
-    """Return the number of physical cores to which these CPUs belong."""
+    """Return the number of physical cores that contain ``cpus``."""
     return len({_siblings(cpu) for cpu in cpus})
 
 

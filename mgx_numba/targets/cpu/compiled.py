@@ -68,7 +68,7 @@ class LoweredProgram:
         return self._optimized()
 
     def _for(self, inputs: Mapping[str, np.ndarray]) -> LoweredProgram:
-        """Return the program that runs for these inputs' lengths."""
+        """Return the program that runs for the lengths of ``inputs``."""
         return self
 
     def serves(self, inputs: Mapping[str, np.ndarray]) -> bool:
@@ -137,7 +137,7 @@ class LoweredProgram:
         return [row_major(inputs[p.name]) for p in self.executable.plan.parameters]
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
-        """Return the optimised program for the lengths of these inputs."""
+        """Return the optimised program for the lengths of ``inputs``."""
         return self._for(inputs)._shown(inputs)[0]
 
     def _shown(self, inputs: Mapping[str, np.ndarray]) -> tuple[Program, Callable[[str], str]]:
@@ -159,7 +159,6 @@ class LoweredProgram:
         return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), step_observer(note)))
 
     def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
-        """See `Planned.stages`."""
         target = self._for(inputs)
         if target is not self:
             return target.stages(inputs)
@@ -171,7 +170,6 @@ class LoweredProgram:
         return [Stage(program, plan)]
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
-        """See `Timed.timeline`."""
         from ..base import ThreadSpan
 
         target = self._for(inputs)
@@ -239,7 +237,6 @@ class LoweredProgram:
         return self.program.log
 
     def kept_plan(self) -> Kept | None:
-        """See `Compiled.kept_plan`."""
         if self.executable is None:
             return None
         plan = self.executable.plan
