@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ...codegen.store import Store
     from ...graph.program import Program
     from ...graph.rewrite_log import RewriteLog
+    from ...runtime.cpu.library import LibraryForm
     from ...runtime.plan_json import LengthsReader
     from ..base import Observer, ThreadSpan
 
@@ -187,10 +188,8 @@ class RestoredProgram(LoweredProgram):
     def kept_plan(self) -> Kept | None:
         return (self._more or self._kept).kept_plan()
 
-    def export_library(
-        self, folder: Path, name: str, output_names: Any, embed_weights: bool, link: bool | None
-    ) -> Path:
-        return self._kept.export_library(folder, name, output_names, embed_weights, link)
+    def export_library(self, folder: Path, name: str, output_names: Any, form: LibraryForm) -> Path:
+        return self._kept.export_library(folder, name, output_names, form)
 
     def _parts(self) -> list[LoweredProgram]:
         made = [one for one in (self._more, self._compiled) if one is not None]
