@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ...codegen.store import Store
     from ...graph.program import Program
+    from ...runtime.cpu.library import LibraryForm
 
 
 class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
@@ -79,12 +80,10 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
 
         return for_lengths
 
-    def export_library(
-        self, folder: Path, name: str, output_names: Sequence[str], embed_weights: bool, link: bool | None
-    ) -> Path:
+    def export_library(self, folder: Path, name: str, output_names: Sequence[str], form: LibraryForm) -> Path:
         """See `LoweredProgram.export_library`: the library serves the lengths that the symbolic plan serves, or those
         of the only plan."""
         plans = self._plans or self._parts()
         if len(plans) != 1:
-            return super().export_library(folder, name, output_names, embed_weights, link)
-        return plans[0].export_library(folder, name, output_names, embed_weights, link)
+            return super().export_library(folder, name, output_names, form)
+        return plans[0].export_library(folder, name, output_names, form)

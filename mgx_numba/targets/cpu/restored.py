@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from ...codegen.store import Store
     from ...graph.program import Program
+    from ...runtime.cpu.library import LibraryForm
     from ...runtime.plan_json import LengthsReader
     from ..base import ThreadSpan
 
@@ -107,7 +108,5 @@ class RestoredProgram(Restored[LoweredProgram], LoweredProgram):
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
         return self._whole().timeline(inputs)
 
-    def export_library(
-        self, folder: Path, name: str, output_names: Any, embed_weights: bool, link: bool | None
-    ) -> Path:
-        return self._kept.export_library(folder, name, output_names, embed_weights, link)
+    def export_library(self, folder: Path, name: str, output_names: Any, form: LibraryForm) -> Path:
+        return self._kept.export_library(folder, name, output_names, form)
