@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from ...codegen.backend import backend
-from ...errors import DeviceError, FormatError
+from ...errors import DeviceError
 from ...interrupts import whole_module
 from ..passes import GPU_PASSES
 
@@ -59,8 +59,7 @@ class GpuTarget:
     def restore(self, kept: Kept, options: TargetOptions, portable: Callable[[], Program]) -> Compiled:
         """See `Target.restore`; kernels are loaded, and constants uploaded, when the program is first run."""
         from ...runtime.gpu.choice import engine
-        from ..base import KeptPlan
-        from .compiled import DeviceProgram
+        from .restored import DevicePlans, restored
 
         def optimized() -> Program:
             whole_module("mgx_numba.targets.gpu.lower")
@@ -69,9 +68,15 @@ class GpuTarget:
 
             return passed(without_tuples(portable())[0], options)
 
-        if not isinstance(kept, KeptPlan):
-            raise FormatError("a plan file for a device has plans for several lengths")
-        return DeviceProgram(engine(options.device_id), options, kept.plan, kept.trees, optimized)
+        device = engine(options.device_id)
+
+        def compiled(known: DevicePlans | None) -> Compiled:
+            whole_module("mgx_numba.targets.gpu.program")
+            from .program import compile_program
+
+            return compile_program(portable(), options, on=device, known=known)
+
+        return restored(kept, device, options, optimized, compiled)  # type: ignore[no-any-return]
 
     def limits(self, num_threads: int = 0, units: Collection[str] = ()) -> Limits | None:
         """Return the first device's limits, measured once; ``num_threads`` is ignored. See `Target.limits`."""

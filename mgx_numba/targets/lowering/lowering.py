@@ -301,6 +301,8 @@ class Lowering(PlanConstants):
         """Append a native step; ``operands`` has a view for every operand name of the launch."""
         if launch.empty:
             return
+        if self.resources.finish is not None:
+            launch = self.resources.finish(launch)
         self.draft.steps.append(
             PendingStep(launch, dict(operands), label or f"{self.backend.name}::{launch.kernel.name}", ins)
         )
