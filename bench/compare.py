@@ -39,7 +39,7 @@ class Comparison:
 
     @property
     def fastest_peer(self) -> str | None:
-        """Name of the other engine with the lowest median."""
+        """Return the name of the peer engine with the lowest median."""
         peers = {engine: timing.median for engine, timing in self.timings.items() if engine != OURS}
         return min(peers, key=peers.__getitem__) if peers else None
 

@@ -125,7 +125,7 @@ class Ours:
         return engine.device.room()[0] - before, weights
 
     def seconds(self) -> float:
-        """Return the seconds of one call, in a row of `CALLS`."""
+        """Return the seconds per call, measured over `CALLS` calls in sequence."""
         start, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
         self._torch.cuda.synchronize()
         start.record(self._stream)

@@ -87,7 +87,7 @@ def only(tile: PersistentTile | None) -> Iterator[None]:
 
 
 def ways(weights: list[np.ndarray], case: tuple[int, int, int], every: bool) -> Iterator[tuple[str, GpuProgram]]:
-    """Yield the chosen method and the others to measure."""
+    """Yield the chosen method, then the alternatives to measure."""
     ranked: list[PersistentTile | None] = []
 
     def noted(problem: RecurrenceProblem, *machine: Any) -> list[PersistentTile | None]:

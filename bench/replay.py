@@ -30,6 +30,6 @@ CLOCK = Clock()
 
 
 def replay(benchmark: Any, seconds: Sequence[float], clock: Clock = CLOCK) -> None:
-    """Give a benchmark one round of each of these durations."""
+    """Give a benchmark one round per duration."""
     durations = iter(seconds)
     benchmark.pedantic(lambda: clock.advance(next(durations)), rounds=len(seconds), iterations=1)

@@ -123,7 +123,7 @@ def kernels(b: GraphBuilder, x: str, nodes: int) -> str:
 
 
 def results(b: GraphBuilder, x: str, nodes: int) -> str:
-    """Add as many results as nodes, each of its own constant."""
+    """Add a result per node, each with a separate constant."""
     for k in range(nodes - 1):
         b.output(f"r{k}", b.node("Add", x, b.weight(f"w{k}", b.normal(8, std=1))), LENS)
     return b.node("Neg", x)
@@ -154,7 +154,7 @@ def duplicates(b: GraphBuilder, x: str, nodes: int) -> str:
 
 
 def slices(b: GraphBuilder, x: str, nodes: int) -> str:
-    """Append slices of one value, concatenated in another order."""
+    """Append slices of a value, concatenated in a different order."""
     wide = b.node("Expand", x, b.ints(2, 8))
     columns = [b.node("Slice", wide, b.ints(k % 7), b.ints(k % 7 + 1), b.ints(1)) for k in range(nodes // 2)]
     pairs = [b.node("Concat", *columns[k : k + 2][::-1], axis=1) for k in range(0, len(columns), 2)]

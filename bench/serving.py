@@ -116,7 +116,7 @@ class Soak:
                 self.texts.setdefault(json.dumps(body), Counter())[text] += 1
 
     def streamed(self, number: int, chance: random.Random) -> None:
-        """Ask for a streamed text and read all of it."""
+        """Request a streamed text and read it to the end."""
         path, body = self.body(chance)
         begin = time.monotonic()
         status, response = self.ask(path, {**body, "stream": True, "stream_options": {"include_usage": True}})
@@ -195,7 +195,7 @@ def report(soak: Soak, memory: list[float], seconds: float) -> None:
 
 
 def main() -> int:
-    """Run the server and its clients, and print what they saw."""
+    """Run the server and its clients, and print latencies, throughput and errors."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--seconds", type=float, default=600)

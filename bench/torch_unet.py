@@ -42,7 +42,7 @@ class Residual(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention to a sequence of other features, or to itself."""
+    """Cross attention, or self attention without a context."""
 
     def __init__(self, width: int, other: int) -> None:
         super().__init__()

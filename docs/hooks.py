@@ -19,7 +19,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def changes() -> str:
-    """The changelog, with links as they are from here."""
+    """Return the changelog with links relative to the site's page."""
     return (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
 
 

@@ -45,7 +45,7 @@ def small_model() -> onnx.ModelProto:
 
 
 def ask(address: str, name: str, row: np.ndarray) -> Any:
-    """The answer to a request of one row."""
+    """Answer a request of one row."""
     entry = {"name": name, "shape": [1, *row.shape], "datatype": "FP32", "data": row.ravel().tolist()}
     request = urllib.request.Request(address, json.dumps({"inputs": [entry]}).encode())
     with urllib.request.urlopen(request) as answer:

@@ -1,4 +1,4 @@
-"""What each table measures: a benchmark of this repository in a process of its own, and the table of its figures."""
+"""Run the benchmark behind each table in a process, and return the table's figures."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def start_table(processes: Sequence[Mapping[str, Any]], command: str) -> Table:
 
 
 def precisions(folder: Path, small: bool) -> Table:
-    """Measure models in bfloat16 and 8 bits beside the peers."""
+    """Measure models in bfloat16 and 8 bits and compare with the peers."""
     trial = ["--models", "mlp", "--budget", "0.2", "--inputs", "1"] if small else []
     command, records = _run("precisions", [*trial, "--threads", "2"], folder / "precisions")
     return precisions_table(records, command)
@@ -151,7 +151,7 @@ NINE = (
 
 
 def torch(folder: Path, small: bool) -> Table:
-    """Measure PyTorch models beside eager mode and inductor."""
+    """Measure PyTorch models and compare with eager mode and inductor."""
     trial = ["--only", "^transformers/bert$", "--budget", "0.2"] if small else ["--only", NINE]
     command, records = _run("torch_sweep", [*trial, "--threads", "2"], folder / "torch.json")
     return torch_table(records, command)
@@ -178,7 +178,7 @@ def torch_table(records: Sequence[Mapping[str, Any]], command: str) -> Table:
 
 
 def gpu_networks(folder: Path, small: bool) -> Table:
-    """Measure networks on a GPU beside PyTorch's inductor."""
+    """Measure networks on a GPU and compare with PyTorch's inductor."""
     trial = ["--models", "resnet50", "--kinds", "fp16"] if small else []
     command, records = _run("gpu_inductor", trial, folder / "networks.json")
     return gpu_networks_table(records, command)

@@ -27,7 +27,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """Options of one compilation, defaults as in MIGraphX."""
+    """Options of a compilation, with MIGraphX's defaults."""
 
     offload_copy: bool = True
     fast_math: bool = True

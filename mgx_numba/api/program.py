@@ -572,7 +572,7 @@ class program:
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        """Return a summary of one line; `print` shows the instructions."""
+        """Return a one-line summary; `print` shows the instructions."""
         count = sum(not ins.name.startswith("@") for module in self._shown.reachable_modules() for ins in module)
         target = f"compiled for {self._form.target.name()}" if self._form is not None else "not compiled"
         names = ", ".join(self.get_parameter_names())
@@ -594,7 +594,6 @@ class program:
 
 
 def _derived(source: PortableForm, call: str, change: Callable[[Program], object]) -> bool:
-    """See `kept_models.derive`."""
     from .kept_models import derive
 
     return derive(source, call, change)

@@ -48,7 +48,7 @@ class Symbol:
 
     @property
     def is_local(self) -> bool:
-        """Return whether other objects cannot refer to it."""
+        """Return whether the symbol is local to its object."""
         return self.info >> 4 == _STB_LOCAL
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from dataclasses import field
 
 from ..dataclass import dataclass
@@ -26,6 +25,8 @@ class KernelSource:
 
     def identity(self) -> dict[str, str]:
         """Return everything that the machine code depends on, by field; equal identities have equal objects."""
+        import hashlib  # late: it loads OpenSSL, which kernels of a cached plan do not need
+
         return {"source": hashlib.sha256(self.text.encode()).hexdigest(), **registered(self.backend).identity()}
 
     @property
@@ -37,6 +38,8 @@ class KernelSource:
 
 @functools.lru_cache(maxsize=4096)
 def _symbol(text: str, environment: tuple[tuple[str, str], ...]) -> str:
+    import hashlib
+
     identity = {"source": hashlib.sha256(text.encode()).hexdigest(), **dict(environment)}
     lines = "".join(f"{key}={value}\n" for key, value in sorted(identity.items()))
     # 96 bits: collisions are negligible even over the kernels of all users.

@@ -47,11 +47,11 @@ class Scope:
         self.interned: dict[Terms, Dim] = {}
         self.atoms: dict[Any, Atom] = {}
         self.sums: dict[tuple[Length, Length], Length] = {}
-        """What was added: offsets and ranges of equal shapes are computed again and again."""
+        """Cache of sums: offsets and ranges of equal shapes are computed repeatedly."""
         self.lesser: dict[tuple[Length, Length], Length] = {}
         """For pairs that were compared the condition that the first one is less: 1, 0, or an expression."""
         self.products: dict[tuple[Length, Length], Length] = {}
-        """What was multiplied: strides of equal shapes are computed again and again."""
+        """Cache of products: strides of equal shapes are computed repeatedly."""
         self.equal: dict[tuple[Length, Length], Length] = {}
         """For pairs that were compared the condition that they are equal."""
         self._implied: dict[Dim, bool | None] = {}
@@ -75,7 +75,7 @@ class Scope:
         return made
 
     def __reduce__(self) -> Any:
-        """Pickle symbols first, since all other expressions are built from them."""
+        """Pickle symbols first, since all expressions are built from symbols."""
         symbols = [(s.terms[0][0][0].name, s.low, s.high, self._hints[s.terms[0][0][0]]) for s in self.symbols]
         state = {
             "samples": self.samples,
@@ -168,6 +168,11 @@ class Scope:
         self._closed = True
         for known in (self.sums, self.products, self.lesser, self.equal):
             known.clear()
+
+    def forget_expressions(self) -> None:
+        """Close the scope, and forget all expressions but those in use, with which nothing is computed any more."""
+        self.close()
+        self.interned, self.atoms = {}, {}
 
     def holds(self) -> Length:
         """Return the condition that all guards have the recorded answers."""

@@ -180,7 +180,7 @@ def common_lens(*lens: Sequence[int]) -> tuple[int, ...]:
 
 
 def other_rank(a: Shape, b: Shape) -> bool:
-    """Return whether one shape is a scalar and the other shape is a vector of one element."""
+    """Return whether the shapes are a scalar and a one-element vector."""
     if len(a.strides) != 1 or len(b.strides) != 1 or known_equal(a.strides[0], 0) == known_equal(b.strides[0], 0):
         return False  # compare lengths last: a trace records each comparison of a length
     return known_equal(a.lens[0], 1) and known_equal(b.lens[0], 1)
@@ -252,7 +252,6 @@ class Shape:
         if isinstance(elements, Dim):  # a plan's sizes are checked when its lengths are known
             self.symbolic = True
             self.elements = elements
-            self.element_space = 1 + sum((n - 1) * stride for n, stride in zip(own, self.strides))
             return
         self.symbolic = any(isinstance(v, Dim) for v in (*own, *self.strides))
         if strides is not None and not elements:
@@ -372,9 +371,9 @@ class Shape:
         """Elements of memory from the first to the last used element."""
         if self.is_dynamic:
             return self.elements
-        if 0 in self.lens:
+        if not self.symbolic and 0 in self.lens:
             return 0
-        return 1 + sum((n - 1) * s for n, s in zip(self.lens, self.strides))
+        return 1 + sum([(n - 1) * s for n, s in zip(self.lens, self.strides)])
 
     @property
     def bytes(self) -> int:

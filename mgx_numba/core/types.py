@@ -59,7 +59,7 @@ class Type(IntEnum):
 
     @property
     def size(self) -> int:
-        """Bytes of one stored element (0 for ``tuple_type``)."""
+        """Bytes per stored element (0 for ``tuple_type``)."""
         return _SIZES[self]
 
     @property

@@ -25,7 +25,7 @@ _Model = tuple[int, program, dict[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class BatchTime:
-    """Time (s) of one run of a batch of ``size`` inferences."""
+    """Time (s) of a run with a batch of ``size`` inferences."""
 
     size: int
     seconds: float

@@ -138,7 +138,7 @@ class GraphBuilder(Emitter):
         return found
 
     def int_value(self, x: Instruction, what: str) -> int:
-        """Return the element of a constant integer input of one element."""
+        """Return the only element of a constant integer input."""
         values = self.ints(x, what)
         if len(values) != 1:
             raise ParseError(f"input {what!r} has {len(values)} elements, expected 1")

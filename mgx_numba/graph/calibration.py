@@ -118,10 +118,10 @@ class Calibration:
         self.batches += 1
 
     def merge(self, other: Calibration) -> None:
-        """Add the statistics of another calibration of the same program.
+        """Add the statistics of ``other``, a calibration of the same program.
 
         Raises:
-            OptionError: the other calibration has other values, or another observer method.
+            OptionError: ``other`` observed different values, or by a different method.
         """
         self.expect([one.label for one in other.values], "the other calibration")
         for one, more in zip(self.values, other.values):

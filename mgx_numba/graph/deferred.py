@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Reader(Protocol):
-    """Expands deferred nodes into operators in the modules of one program."""
+    """Expand deferred nodes into operators in all modules of a program."""
 
     def expand(self, module: Module, op: Deferred, inputs: Sequence[Instruction]) -> list[Instruction]:
         """Append the operators of a deferred node to ``module`` and return the node's results, in order.

@@ -148,13 +148,13 @@ class Emitter:
         return self.op("unsqueeze", x, axes=tuple(sorted(axes))) if axes else x
 
     def slice(self, x: Instruction, axis: int, start: int, end: int) -> Instruction:
-        """Emit elements ``start`` to ``end`` of one axis."""
+        """Emit elements ``start`` to ``end`` (exclusive) of an axis."""
         if not x.shape.is_dynamic and known_equal(start, 0) and known_equal(end, x.shape.lens[axis]):
             return x
         return self.op("slice", x, axes=(axis,), starts=(start,), ends=(end,))
 
     def split(self, x: Instruction, axis: int, sizes: Sequence[int]) -> list[Instruction]:
-        """Emit slices of one axis with lengths ``sizes``."""
+        """Emit consecutive slices of an axis with lengths ``sizes``."""
         result = []
         start = 0
         for size in sizes:

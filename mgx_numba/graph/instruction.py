@@ -1,4 +1,4 @@
-"""Instructions: an operator applied to other instructions, with the resulting shape."""
+"""Instructions: an operator, its input instructions, and the resulting shape."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Calibration observers: choose the range of an activation that 8 bits cover, from values of sample batches.
 
-Four observers choose the range by different methods:
+Four observers choose the range by different methods.
 
     minmax      the smallest and the largest value
     percentile  the range without the share `LEFT_OUT` of the values at either end

@@ -72,7 +72,7 @@ def format_instruction(ins: Instruction, names: dict[Instruction, str]) -> str:
 
 
 def print_module(module: Module) -> str:
-    """Return the text of one module, a line for each instruction."""
+    """Return a module's text, a line per instruction."""
     names = instruction_names([module])
     return "".join(f"{format_instruction(ins, names)}\n" for ins in module)
 

@@ -97,7 +97,7 @@ class RewriteLog:
         return log
 
     def refusals(self, rule: str | None = None) -> list[Refusal]:
-        """Return the refusals of one rule, or all refusals, in order."""
+        """Return a rule's refusals, or all refusals, in order."""
         return [r for r in (*self._closed, *self._open.values()) if rule is None or r.rule == rule]
 
     @functools.cached_property

@@ -89,7 +89,7 @@ GGUF_NAMES = {
 
 @dataclass(frozen=True)
 class DecoderArchitecture:
-    """What all decoders of a name have in common.
+    """Properties that all decoders of an architecture share.
 
     Attributes:
         name: name in both kinds of files, ``model_type`` and ``general.architecture``.

@@ -65,7 +65,7 @@ def mixture_of_experts(decoder: Any, i: int, x: Instruction) -> Instruction:
 
 
 def _expert(decoder: Any, name: str, i: int, e: int) -> Weight:
-    """Return a matrix of an expert, which a file may have alone or among those of all experts."""
+    """Return an expert's matrix, which a file stores separately or stacked with all experts."""
     whole = decoder.weight(f"experts_{name}", i)
     if whole is not None:
         return Weight(np.asarray(whole.array[e]), whole.layout)

@@ -16,7 +16,7 @@ from .dims import any_dynamic, meet_dim
 @register
 @dataclass(frozen=True)
 class Concat(Operator):
-    """Inputs one after the other along ``axis``, packed in the memory order that most of them have."""
+    """Concatenate inputs along ``axis``; the result is packed in the memory order that most inputs have."""
 
     name: ClassVar[str] = "concat"
     AXES: ClassVar[tuple[str, ...]] = ("axis",)

@@ -125,7 +125,7 @@ class CustomPointwise(Pointwise):
         return "custom_pointwise"
 
     def input_types(self, types: Sequence[Type]) -> None:
-        """Any types: the expression says which of them meet."""
+        """Accept any types: the expression checks how types combine."""
 
     def scalar(self, s: ScalarOps, *x: Any) -> Any:
         try:
@@ -251,7 +251,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _kind(name: str, parameter: inspect.Parameter) -> str:
-    """What an attribute holds, by its default."""
+    """Return the type of an attribute, by its default."""
     value = parameter.default
     for kind in (bool, int, float, str):
         if isinstance(value, kind):

@@ -107,7 +107,7 @@ class ScalarElement(np.lib.mixins.NDArrayOperatorsMixin):
         return self._of(getattr(self._handler, name)(*(v.value for v in values)))
 
     def _operands(self, name: str, operands: Any) -> list[ScalarElement]:
-        """Operands of one type, numbers as constants of it."""
+        """Return operands of a common type; Python numbers become constants of that type."""
         types = {x.type: None for x in operands if isinstance(x, ScalarElement)}
         if len(types) > 1:
             listed = " and ".join(t.name for t in types)

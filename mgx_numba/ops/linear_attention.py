@@ -20,9 +20,14 @@ class LinearAttention(Operator):
     """The recurrence ``S = exp(g) * S; S += k (beta * (v - S^T k))^T; o = scale * S^T q`` over tokens: a tuple of the
     results o [b, h, t, e] and the last state [b, hk, d, e].
 
-    Inputs are q [b, h, t, d], k [b, hk, t, d], v [b, hk, t, e], the state [b, hk, d, e], the logarithm g of the decay
-    [b, hk, t, d or 1] and beta [b, hk, t, 1], all of one type; hk divides h. Without ``retrieves`` the term ``S^T k``
-    is left out.
+    Inputs, all of the same type; hk divides h:
+
+    - q [b, h, t, d], k [b, hk, t, d], v [b, hk, t, e]
+    - the state S [b, hk, d, e]
+    - the decay's logarithm g [b, hk, t, d or 1]
+    - beta [b, hk, t, 1]
+
+    Without ``retrieves`` the term ``S^T k`` is left out.
     """
 
     name: ClassVar[str] = "linear_attention"

@@ -18,7 +18,7 @@ from .scalar import cast_array
 
 @register_enum
 class PadMode(IntEnum):
-    """What padding holds: a value, the mirror image without the edge, the edge, or the other end."""
+    """Padding mode: a constant, the mirror image without the edge, the edge, or the opposite end."""
 
     constant = 0
     reflect = 1

@@ -22,7 +22,7 @@ from .window import PaddingMode, auto_padding, check_window, fits_nowhere, known
 
 @register_enum
 class PoolingMode(Enum):
-    """What a window becomes: its mean, its largest element, or the ``lp_order`` norm of its elements."""
+    """Reduction of a window: its mean, its largest element, or the ``lp_order`` norm of its elements."""
 
     average = 0
     max = 1
@@ -62,7 +62,7 @@ class Pooling(Operator):
         return self.with_attributes(padding=padding, padding_mode=PaddingMode.default_)
 
     def pads(self, lens: Sequence[int]) -> list[tuple[int, int]]:
-        """Padding before and after each spatial axis for these input lengths."""
+        """Return the padding before and after each spatial axis for input lengths."""
         if self.padding_mode is PaddingMode.default_:
             return pad_pairs(self, self.padding, len(lens))
         return auto_padding(self.padding_mode, lens, self.lengths, self.stride, self.dilations)

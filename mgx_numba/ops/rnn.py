@@ -20,7 +20,7 @@ from .recurrence import CELLS, Recurrence, reverse_sequences
 
 @register_enum
 class RnnDirection(Enum):
-    """Which way a layer reads its sequences; ``bidirectional`` has two sets of weights, forward first."""
+    """Direction in which a layer reads its sequences; ``bidirectional`` has two sets of weights, forward first."""
 
     forward = 0
     reverse = 1
@@ -35,7 +35,7 @@ def _functions(*names: str) -> tuple[Operator, ...]:
 
 @dataclass(frozen=True)
 class RecurrentBase(Operator):
-    """What recurrent layers share.
+    """Attributes and checks that recurrent layers share.
 
     Inputs are x [s, b, i], w [d, gates * h, i], r [d, gates * h, h], then, each perhaps missing (left out at
     the end, or ``undefined``): bias [d, 2 * gates * h], lengths [b] (integers), initial hidden state [d, b,

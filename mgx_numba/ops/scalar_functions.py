@@ -216,7 +216,7 @@ FUNCTIONS = {function.name: function for function in _TABLE}
 
 
 def named(*groups: str) -> frozenset[str]:
-    """Return the names of the functions of some groups."""
+    """Return the names of the functions in ``groups``."""
     return frozenset(function.name for function in _TABLE if function.group in groups)
 
 

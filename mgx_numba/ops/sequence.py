@@ -20,7 +20,7 @@ ANY = DynamicDimension(0, UNBOUNDED)
 
 
 def holding(values: Iterable[Any]) -> np.ndarray:
-    """Return a sequence, or an optional, of these values."""
+    """Return a sequence, or an optional, that holds ``values``."""
     values = list(values)
     held = np.empty(len(values), object)
     for k, value in enumerate(values):
@@ -259,7 +259,7 @@ class OptionalConstruct(_Construct):
 @register
 @dataclass(frozen=True)
 class OptionalGetElement(_Holder):
-    """What an optional holds."""
+    """Return the element of an optional."""
 
     name: ClassVar[str] = "optional_get_element"
 

@@ -29,7 +29,7 @@ class _OfStrings(Operator):
     """Base class of operators whose inputs are all strings."""
 
     def strings(self, inputs: Sequence[Shape], count: int) -> None:
-        """Raise ``ShapeError`` unless there are so many inputs, all of strings."""
+        """Raise ``ShapeError`` unless all inputs hold strings and their number is ``count``."""
         self.expect_inputs(inputs, count)
         for position, shape in enumerate(inputs):
             if shape.type is not Type.string_type:

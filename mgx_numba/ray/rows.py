@@ -152,5 +152,5 @@ def _pieces(inputs: Mapping[str, np.ndarray], size: int) -> Iterator[dict[str, n
 
 
 def _padded(array: np.ndarray, count: int) -> np.ndarray:
-    """Rows of zeros at the end, so that there are ``count``."""
+    """Append rows of zeros up to ``count`` rows."""
     return np.concatenate([array, np.zeros((count - len(array), *array.shape[1:]), array.dtype)])

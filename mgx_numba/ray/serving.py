@@ -77,7 +77,7 @@ def deployment(
 
 
 class Replica:
-    """What `deployment` runs: a model, and batches of requests to it."""
+    """Runs a model on batches of requests; the class that `deployment` deploys."""
 
     def __init__(
         self,

@@ -81,7 +81,7 @@ def tune(
 
 
 def _tuning(model: program | str | os.PathLike[str], options: dict[str, Any]) -> Tuning:
-    """What a model asks of tuning, and the records that answer it."""
+    """A model's tuning problems, and the records that answer them."""
     if not isinstance(model, program):
         name = os.fspath(model)
         model = load(name) if name.endswith((".mxr", ".migraphx")) else parse_onnx(name)

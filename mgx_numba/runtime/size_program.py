@@ -140,7 +140,7 @@ class SizeProgram:
         return total
 
     def rows_until(self, numbers: Iterable[int]) -> int:
-        """Return how many rows have to be evaluated for these values."""
+        """Return how many rows need evaluation for ``values``."""
         return max(0, max(numbers, default=-1) + 1 - len(self.symbols))
 
     def number(self, length: Length) -> int:

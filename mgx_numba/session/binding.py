@@ -158,7 +158,7 @@ class IOBinding:
 
 
 def _same(memory: np.ndarray | device_argument, value: Any) -> bool:
-    """Return whether a result lies in the memory bound for it."""
+    """Return whether a result is in the memory bound for it."""
     if isinstance(memory, np.ndarray):
         return isinstance(value, np.ndarray) and value.ctypes.data == memory.ctypes.data
     return isinstance(value, device_argument) and value._value.address == memory._value.address

@@ -26,7 +26,7 @@ dynamic = migraphx.shape(dyn_dims=[migraphx.dynamic_dimension(1, 4), migraphx.dy
 
 
 def built(op: migraphx.op, **shape: Any) -> migraphx.program:
-    """Return a program of one operator on the parameter ``x``."""
+    """Return a one-operator program on the parameter ``x``."""
     net = migraphx.program()
     main = net.get_main_module()
     main.add_return([main.add_instruction(op, [main.add_parameter("x", migraphx.shape(**shape))])])

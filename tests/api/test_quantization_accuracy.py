@@ -285,7 +285,8 @@ def test_products_of_empty_values(rows: int, inner: int, accuracy: Any) -> None:
 
 
 def hard() -> mgx_numba.program:
-    """Return three products of which the second is inaccurate in 8 bits: one value is a thousand times the others."""
+    """Return three products; the second is inaccurate in 8 bits, since one value is a thousand times larger than the
+    rest."""
     p = mgx_numba.program()
     main = p.get_main_module()
     rng = np.random.default_rng(3)

@@ -69,7 +69,7 @@ def full_epilogue(dtype: str) -> Epilogue:
 
 
 def apply_full_epilogue(sums: np.ndarray, e: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the reference of `full_epilogue` for these sums."""
+    """Return the reference of `full_epilogue` for accumulators."""
     return np.maximum((sums + e["e0"] + e["e1"]) * e["e2"], e["e3"])
 
 

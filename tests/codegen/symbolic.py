@@ -52,7 +52,7 @@ def planned(
 
 
 def symbols(*names: str) -> list[Dim]:
-    """Return symbols of one scope with least value 1."""
+    """Return symbols of a common scope with least value 1."""
     return [*scope_of(**dict.fromkeys(names, (1, None)))[1].values()]
 
 

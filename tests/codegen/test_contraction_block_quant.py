@@ -225,7 +225,7 @@ def test_extremes_fit_the_sums(features: str, bits: int, int8_rows: bool, monkey
 
 
 def check_extremes(form: BlockFormat, k: int, value: float, rtol: float) -> None:
-    """Check rows of one value times the largest codes."""
+    """Check constant rows times the largest codes."""
     x = np.full((1, k), np.float32(value))
     w = weights(form, 16, k)
     w.codes[...] = 255
@@ -367,8 +367,8 @@ def test_weights_that_come_from_memory_are_asked_for_early(features: str, monkey
 def test_weights_that_come_from_memory_are_read_by_a_loop_of_a_line(
     form: BlockFormat, features: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With few sums, reading dominates; results equal those of other loops. NaN and infinities in rows use the float32
-    path."""
+    """With few accumulators, loads dominate; results equal those of the wide loops. NaN and infinities in rows use the
+    float32 path."""
     monkeypatch.setenv("MGX_CPU_FEATURES", features)
     n, k, quads = 83, 3 * form.size + 7, has_dot4(host.host(), host.host().vector_bits)
     w = weights(form, n, k)

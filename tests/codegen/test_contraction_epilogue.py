@@ -150,4 +150,4 @@ def test_one_kernel_for_equal_epilogues() -> None:
 def test_text_that_cannot_be_inlined(line: str) -> None:
     function = ir.Function(ir.Module(), ir.FunctionType(ir.VoidType(), []), "f")
     with pytest.raises(TypingError, match="inline"):
-        inline(None, ir.IRBuilder(function.append_basic_block()), [line], {})
+        inline(ir.IRBuilder(function.append_basic_block()), [line], {})

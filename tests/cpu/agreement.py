@@ -277,6 +277,6 @@ def wrong_elements(got: np.ndarray, wanted: np.ndarray, allowed: np.ndarray) -> 
 
 
 def assert_identical(got: Sequence[np.ndarray], again: Sequence[np.ndarray]) -> None:
-    """Check that results have the same bits, including those of NaN."""
+    """Check that results have equal bits, including the bits of NaN."""
     for k, (a, b) in enumerate(zip(got, again, strict=True)):
         assert a.tobytes() == b.tobytes(), f"result {k} differs between runs"

@@ -26,7 +26,7 @@ NAME = "conv_winograd_2x2_tiles"
 
 
 def network(*behind: onnx.NodeProto, last: str, side: int = SIDE) -> onnx.ModelProto:
-    """Return a chain of 3x3 convolutions, followed by the nodes ``behind``."""
+    """Return a chain of 3x3 convolutions, followed by ``behind``, a list of nodes."""
     nodes, weights = [], []
     for k in range(LAYERS):
         values = RNG.standard_normal((CHANNELS[k + 1], CHANNELS[k], 3, 3)).astype(np.float32) / 24

@@ -22,7 +22,7 @@ NAMES = ("x", "w", "x_zero", "w_zero")
 def model_of(
     node: onnx.NodeProto, values: dict[str, np.ndarray], inputs: Sequence[str], opened: bool = False
 ) -> onnx.ModelProto:
-    """Return a model of one node; values named in ``inputs`` are its inputs, all other values are constants."""
+    """Return a one-node model; values named in ``inputs`` are its inputs, all remaining values are constants."""
     given = [
         helper.make_tensor_value_info(
             name,

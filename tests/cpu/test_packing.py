@@ -82,7 +82,7 @@ def test_weights_that_look_alike_are_told_apart() -> None:
 
 
 def test_transposed_convolutions_with_other_phases_of_as_many_taps_shared_weights() -> None:
-    """An output of one row has no second phase along rows, an output of one column none along columns."""
+    """A one-row output has no second phase along rows, a one-column output none along columns."""
     net = migraphx.program()
     ref = migraphx.program()
     for network, name in ((net, "cpu"), (ref, "ref")):

@@ -182,7 +182,7 @@ def test_casts_around_one_operation_round_where_the_author_wrote_them(fast: bool
 
 
 def test_products_of_a_resize_are_rounded_once() -> None:
-    """A resize handles its axes one after the other."""
+    """A resize handles its axes in sequence."""
     scales = np.array([1, 1, 0.6, 1.5], np.float32)
     x = np.where(np.arange(54).reshape(1, 1, 6, 9) % 4 < 2, 60000, -60000).astype(np.float16)
     results = []

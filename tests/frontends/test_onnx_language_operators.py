@@ -29,7 +29,7 @@ def scalar(value: float, dtype: Any = np.float32) -> np.ndarray:
 
 
 def unit(heads: int, *lens: int, seed: int = 0) -> np.ndarray:
-    """Return keys [..., heads * d] of which each head has length 1."""
+    """Return keys [..., heads * d]; each head has norm 1."""
     x = normal(*lens[:-1], heads, lens[-1] // heads, seed=seed)
     return (x / np.linalg.norm(x, axis=-1, keepdims=True)).reshape(lens).astype(np.float32)
 

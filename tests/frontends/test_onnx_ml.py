@@ -23,7 +23,7 @@ X = normal(5, 4)
 def model(
     op_type: str, inputs: list[np.ndarray], outputs: list[int] | None = None, version: int = 3, **attributes: Any
 ):
-    """Return a model of one operator, and its feeds."""
+    """Return a one-operator model and its feeds."""
     feeds = {f"x{k}": value for k, value in enumerate(inputs)}
     types = outputs or [FLOAT]
     node = helper.make_node(op_type, list(feeds), [f"y{k}" for k in range(len(types))], domain=ML, **attributes)

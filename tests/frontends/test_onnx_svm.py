@@ -24,7 +24,7 @@ X = normal(7, 4)
 
 
 def classifier(x: np.ndarray, label: int = INT64, **attributes: Any) -> Any:
-    """Return a model of one classifier, and its feeds."""
+    """Return a one-classifier model and its feeds."""
     node = helper.make_node("SVMClassifier", ["x"], ["label", "score"], domain=ML, **attributes)
     model = make_model([node], {"x": x}, {"label": label, "score": FLOAT})
     model.opset_import.append(helper.make_opsetid(ML, 1))

@@ -79,8 +79,7 @@ class SymbolicPlan:
         return grouped(self.trees, results)
 
     def check(self, *lengths: Sequence[int]) -> None:
-        """Compare results with those of ref for random inputs of these lengths, given in order of the dimensions'
-        names."""
+        """Compare results with ref's for random inputs of ``lengths``, given in order of the dimensions' names."""
         for own in lengths:
             inputs = random_inputs(self.source, own)
             assert_agrees(self.run(inputs), reference(self.source, inputs))

@@ -17,7 +17,7 @@ from .programs import compiled
 
 
 def launches(program: Program, on: Engine) -> list[str]:
-    """Check that results equal those of ref; return the program's kernels."""
+    """Check that results equal ref's; return the program's kernels."""
     rng = np.random.default_rng(0)
     inputs = {}
     for name, shape in program.parameter_shapes().items():

@@ -48,7 +48,7 @@ def parsed(model: bytes, most: int = 10) -> Program:
 
 
 def agrees(model: bytes, feeds: dict[str, np.ndarray], on: Engine, most: int = 10) -> Plan:
-    """Check twice that results equal those of ref; return the plan."""
+    """Check twice that results equal ref's; return the plan."""
     program = parsed(model, most)
     net = compiled(program, on)
     for _ in range(2):

@@ -27,7 +27,7 @@ F32, F16 = Type.float_type, Type.half_type
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use blocks of one warp with two vectors per thread, so that rows of some hundred elements count as long."""
+    """Use one-warp blocks with two vectors per thread, so that rows of a few hundred elements count as long."""
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     monkeypatch.setattr(thread_layout, "MOST_THREADS", 32)
     monkeypatch.setattr(thread_layout, "MOST_HELD", 2)

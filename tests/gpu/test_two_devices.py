@@ -1,4 +1,4 @@
-"""Two devices of one machine: programs run on both at once, and other libraries' current device is respected."""
+"""Two devices of a machine: programs run on both at once, and the process's current CUDA device stays as it was."""
 
 from __future__ import annotations
 

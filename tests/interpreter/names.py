@@ -151,7 +151,7 @@ def _splat(x: Any, lanes: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)
 def elementwise_names() -> dict[str, Any]:
-    """Return the functions that access neither memory nor other threads."""
+    """Return the functions that access neither memory nor state shared between threads."""
     names: dict[str, Any] = {}
     for name in (*(f.name for f in FUNCTIONS.values() if f.group != "nearest"), "fma"):
         names[name] = _elementwise(name)

@@ -317,7 +317,7 @@ def _line_of_caller() -> int:
 
 
 def _counted(counter: Place) -> np.ndarray:
-    """Return the int32 block counter as an array of one element."""
+    """Return the int32 block counter as a one-element array."""
     counted: np.ndarray = counter.allocation.data[counter.start : counter.start + 4].view(np.int32)
     return counted
 

@@ -130,7 +130,7 @@ def _places(columns: int) -> tuple[np.ndarray, np.ndarray]:
 def _multiplied(
     product: Product, sync: BlockAsync, first: int, held: np.ndarray, left: Any, b: Any, turned: int, steps: int
 ) -> list[Any]:
-    """Return each thread's accumulators after an MMA; ``held`` are those before."""
+    """Return each thread's accumulators after an MMA; ``held`` are the accumulators before."""
     rows, columns = _places(2 * held.shape[1])
     whole = np.empty((64, 2 * held.shape[1]), held.dtype)
     whole[rows, columns] = held

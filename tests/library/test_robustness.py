@@ -46,7 +46,7 @@ EXPECTED = {
 
 
 def network(seed: int) -> onnx.ModelProto:
-    """Return a model of some layers, with steps that threads share."""
+    """Return a model with ``layers`` layers, with steps that threads share."""
     feeds = {"image": normal(2, 3, 8, 8)}
     constants = {"w": normal(64, 3, 3, 3, seed=seed), "v": normal(64, 64, 3, 3, seed=seed + 1, scale=0.1)}
     nodes = [

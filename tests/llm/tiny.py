@@ -30,7 +30,7 @@ class Tiny:
     head: np.ndarray
 
     def logits(self, tokens) -> np.ndarray:
-        """Return the logits behind each token, (tokens, vocabulary), in float64."""
+        """Return the logits after each token, (tokens, vocabulary), in float64."""
         count = len(tokens)
         x = self.embedding[list(tokens)].astype(np.float64)
         if self.kind == "plain":

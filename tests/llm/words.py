@@ -9,7 +9,7 @@ from tests.llm.tiny import VOCABULARY
 
 
 class Words:
-    """Token N is the text ``tN`` with a space behind."""
+    """Token N is the text ``tN`` followed by a space."""
 
     has_chat_template = True
 

@@ -159,7 +159,7 @@ def test_weights_beyond_the_range(size: float, dynamic: bool) -> None:
 @DYNAMIC
 @pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan, 1e-10])
 def test_constants_that_lose_nothing(odd: float, dynamic: bool) -> None:
-    """Infinities, NaN, and numbers that vanish beside larger ones."""
+    """Infinities, NaN, and numbers that vanish in sums with larger numbers."""
     n = Numbers((2, 3), dynamic)
     value = n.both("mul", n.x, np.array([0.5, odd, 1.0], np.float32))
     program = n.g.ret(n.both("add", n.g.op("relu", value), np.array([1e-10, 0.0, 1e-9], np.float32)))

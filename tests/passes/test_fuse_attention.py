@@ -315,7 +315,7 @@ def test_a_causal_choice_and_an_added_mask_are_combined_once(padded: bool) -> No
 @pytest.mark.parametrize("form", ["plain", "converted", "merged"])
 @pytest.mark.parametrize("shared", [1, 2])
 def test_grouped_keys_and_values_are_not_repeated(shared: int, form: str) -> None:
-    """Keys are rounded behind the repetition; the axis of groups may come from a reshape of other axes."""
+    """Keys are rounded after the repetition; the axis of groups may come from a reshape of several axes."""
     g = Graph()
     q = g.param("q", [B, H, S, D])
 

@@ -1,4 +1,4 @@
-"""Products of one input that form a gated linear unit are joined, if their results have no other readers."""
+"""Products of a common input that form a gated linear unit are joined if their results have no further readers."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ LOOSE = {"rtol": 3e-2, "atol": 3e-2}
 
 
 def taking(kernels: tuple[str, ...] = ("convolution", "convolution_backwards", "dot")) -> Options:
-    """Return options of a CPU whose tiles compute these operators."""
+    """Return options of a CPU with tiles for ``operators``."""
     known = pass_options(TargetOptions()).capabilities
     assert known is not None
     return Options(fast_math=True, capabilities=replace(known, multiplies_bfloat16=lambda ins: ins.name in kernels))

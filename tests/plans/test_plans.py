@@ -22,7 +22,7 @@ NAME = "sum"
 
 
 def recorded() -> dict[str, Any]:
-    """Return a file's content with the plan of one addition."""
+    """Return a file's content with the plan of an addition."""
     program = Program()
     x, y = (program.main.add_parameter(name, Shape(Type.float_type, (3, 5))) for name in "xy")
     program.main.add_return([program.main.add_instruction("add", [x, y])])

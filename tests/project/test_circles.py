@@ -25,7 +25,7 @@ def package(name: str, known: Mapping[str, Path]) -> str:
 
 
 def run_time_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield all nodes except those for type checkers only."""
+    """Yield all nodes except imports under ``TYPE_CHECKING``."""
     for child in ast.iter_child_nodes(node):
         if not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
             yield child

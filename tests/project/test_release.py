@@ -1,4 +1,4 @@
-"""What is released: version, changelog, wheels, names in documents, deprecations."""
+"""Releases: version, changelog, wheels, names in documents, deprecations."""
 
 from __future__ import annotations
 

@@ -114,66 +114,32 @@ Their own modules describe the contraction tiles (`microkernels`, `contraction.s
 moves through registers (`lang.shuffle`, `lang.transpose`), and atomics, waiting and bulk copies (`lang.executor`).
 """
 
-# ruff: noqa: F403
 from __future__ import annotations
 
 from ..lang import arith, memory, reduce, values, vecmath
-from ..lang.arith import *
-from ..lang.memory import *
-from ..lang.reduce import *
-from ..lang.values import *
-from ..lang.vecmath import *
+from ..lang.values import INF, NAN
+from ..lang.vector import kernel_functions
 from .contraction.strassen import tile as strassen_tile
-from .contraction.strassen.tile import *
-from .contraction.winograd import transforms as winograd_transforms
-from .contraction.winograd.transforms import *
-from .lang import bfloat16 as rounding
-from .lang import byte_rounding, dots, executor, float8_rounding, indexed, part_stores, shuffle, stream, transpose
-from .lang.bfloat16 import *
-from .lang.byte_rounding import *
-from .lang.dots import *
-from .lang.executor import *
-from .lang.float8_rounding import *
-from .lang.indexed import *
-from .lang.part_stores import *
-from .lang.shuffle import *
-from .lang.stream import *
-from .lang.transpose import *
-from .microkernels import amx, bfloat16, depthwise, fused_epilogue, int8, matrix_rows, stored, tile
-from .microkernels.amx import *
-from .microkernels.bfloat16 import *
-from .microkernels.depthwise import *
-from .microkernels.fused_epilogue import *
-from .microkernels.int8 import *
-from .microkernels.matrix_rows import *
-from .microkernels.stored import *
-from .microkernels.tile import *
-
-_PARTS = (
-    amx,
-    arith,
+from .contraction.winograd import transforms
+from .lang import (
     bfloat16,
     byte_rounding,
-    depthwise,
     dots,
     executor,
     float8_rounding,
-    fused_epilogue,
     indexed,
-    int8,
-    matrix_rows,
-    memory,
     part_stores,
-    reduce,
-    rounding,
     shuffle,
-    stored,
-    strassen_tile,
     stream,
-    tile,
     transpose,
-    values,
-    vecmath,
-    winograd_transforms,
-)
-__all__ = [name for part in _PARTS for name in part.__all__]
+)  # fmt: skip
+from .microkernels import amx, depthwise, fused_epilogue, int8, matrix_rows, stored, tile
+from .microkernels import bfloat16 as bfloat16_tiles
+
+_FUNCTIONS = kernel_functions(
+    amx, arith, bfloat16, bfloat16_tiles, byte_rounding, depthwise, dots, executor, float8_rounding, fused_epilogue,
+    indexed, int8, matrix_rows, memory, part_stores, reduce, shuffle, stored, strassen_tile, stream, tile, transforms,
+    transpose, values, vecmath,
+)  # fmt: skip
+globals().update(_FUNCTIONS)
+__all__ = ["INF", "NAN", *_FUNCTIONS]

@@ -168,20 +168,17 @@ Faults
 Between two barriers no thread may touch an element, of a block's memory or of a result, that another thread writes.
 """
 
-# ruff: noqa: F403
 from __future__ import annotations
 
 from ..lang import arith, memory, reduce, values, vecmath
-from ..lang.arith import *
-from ..lang.memory import *
-from ..lang.reduce import *
-from ..lang.values import *
-from ..lang.vecmath import *
+from ..lang.values import INF, NAN
+from ..lang.vector import kernel_functions
 from .lang import (
     blocks,
     bytes,
     clusters,
     codes,
+    double,
     faults,
     grids,
     matrix_cores,
@@ -196,29 +193,12 @@ from .lang import (
     tensor_cores,
     threads,
     warpgroups,
-)
-from .lang.blocks import *
-from .lang.bytes import *
-from .lang.clusters import *
-from .lang.codes import *
-from .lang.double import *
-from .lang.faults import *
-from .lang.grids import *
-from .lang.matrix_cores import *
-from .lang.mbarriers import *
-from .lang.operand_stores import *
-from .lang.pipelines import *
-from .lang.quick import *
-from .lang.remainders import *
-from .lang.rounding import *
-from .lang.tagged import *
-from .lang.tensor_copies import *
-from .lang.tensor_cores import *
-from .lang.threads import *
-from .lang.warpgroups import *
-
-_PARTS = (
-    arith, blocks, bytes, clusters, codes, faults, grids, matrix_cores, mbarriers, memory, operand_stores, pipelines,
-    quick, reduce, remainders, rounding, tagged, tensor_copies, tensor_cores, threads, values, vecmath, warpgroups,
 )  # fmt: skip
-__all__ = [name for part in _PARTS for name in part.__all__]
+
+_FUNCTIONS = kernel_functions(
+    arith, memory, reduce, values, vecmath, blocks, bytes, clusters, codes, double, faults, grids, matrix_cores,
+    mbarriers, operand_stores, pipelines, quick, remainders, rounding, tagged, tensor_copies, tensor_cores, threads,
+    warpgroups,
+)  # fmt: skip
+globals().update(_FUNCTIONS)
+__all__ = ["INF", "NAN", *_FUNCTIONS]

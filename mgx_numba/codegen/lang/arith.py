@@ -14,7 +14,18 @@ from llvmlite import ir
 from ..toolchain.numba_core import TypingError
 from .builder import VectorBuilder, has_fma, is_signed
 from .convert import convert, truth
-from .vector import DTYPES, FLOATS, INTEGERS, describe, elementwise, make_intrinsic, value_type
+from .vector import (
+    DTYPES,
+    FLOATS,
+    INTEGERS,
+    Definition,
+    KernelFunction,
+    Values,
+    describe,
+    elementwise,
+    kernel_function,
+    value_type,
+)
 
 NUMBERS = (*FLOATS, *INTEGERS)
 LOGICAL = ("bool", *INTEGERS)
@@ -236,7 +247,8 @@ def _shift_right(b: VectorBuilder, dtype: str, x: ir.Value, count: ir.Value) -> 
     return b.select(inside, b.lshr(x, b.select(inside, count, 0)), 0)
 
 
-def _define_where(condition: Any, x: Any, y: Any) -> Any:
+@kernel_function
+def where(condition: Any, x: Any, y: Any) -> Definition:
     kind, lanes = describe("where", condition)
     if kind != "bool":
         raise TypingError(f"where: the condition must be bool, got {condition}")
@@ -247,7 +259,7 @@ def _define_where(condition: Any, x: Any, y: Any) -> Any:
     if vectors or (lanes and lanes != count):
         raise TypingError(f"where: operands must have one dtype and lane count, got {condition}, {x}, {y}")
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, args: Values) -> ir.Value:
         b = VectorBuilder(builder)
         values = []
         for (own, width), value in zip(kinds, args[1:], strict=True):
@@ -256,7 +268,7 @@ def _define_where(condition: Any, x: Any, y: Any) -> Any:
         return builder.select(args[0], *values)
 
     given = [value_type(kind, lanes), *(value_type(*operand) for operand in kinds)]
-    return value_type(dtype, count)(*given), lower
+    return value_type(dtype, count)(*given), emit
 
 
 def _unchecked(operation: str) -> Any:
@@ -266,11 +278,11 @@ def _unchecked(operation: str) -> Any:
     return emit
 
 
-def _binary(name: str, emit: Any, dtypes: tuple[str, ...] = NUMBERS, result: str | None = None) -> Any:
+def _binary(name: str, emit: Any, dtypes: tuple[str, ...] = NUMBERS, result: str | None = None) -> KernelFunction:
     return elementwise(name, emit, 2, dtypes, result, fast=name.endswith("_fast"))
 
 
-def _unary(name: str, emit: Any, dtypes: tuple[str, ...] = NUMBERS, result: str | None = None) -> Any:
+def _unary(name: str, emit: Any, dtypes: tuple[str, ...] = NUMBERS, result: str | None = None) -> KernelFunction:
     return elementwise(name, emit, 1, dtypes, result, fast=name.endswith("_fast"))
 
 
@@ -320,17 +332,8 @@ bitwise_xor = _binary("bitwise_xor", _bitwise("xor"), LOGICAL)
 bitwise_not = _unary("bitwise_not", _bitwise("not_"), LOGICAL)
 shift_left = _binary("shift_left", _shift_left, INTEGERS)
 shift_right = _binary("shift_right", _shift_right, INTEGERS)
-where = make_intrinsic("where", _define_where, 3)
 
 imin = _binary("imin", emit_min, ("int64",))
 imax = _binary("imax", emit_max, ("int64",))
 idiv = _binary("idiv", _unchecked("udiv"), ("int64",))
 imod = _binary("imod", _unchecked("urem"), ("int64",))
-
-__all__ = [
-    "abs", "add", "add_fast", "arg_ge", "arg_gt", "arg_le", "arg_lt", "bitwise_and", "bitwise_not",
-    "bitwise_or", "bitwise_xor", "ceil", "div", "eq", "first_greater", "floor", "fma", "fmod", "ge", "gt",
-    "idiv", "imax", "imin", "imod", "isinf", "isnan", "le", "logical_and", "logical_not", "logical_or",
-    "logical_xor", "lt", "max", "min", "mod", "mul", "mul_fast", "ne", "nearbyint", "neg", "recip",
-    "shift_left", "shift_right", "sign", "sqrt", "sub", "sub_fast", "where",
-]  # fmt: skip

@@ -36,7 +36,7 @@ _MAGIC = {32: 1.5 * 2.0**23, 64: 1.5 * 2.0**52}
 
 
 def element_type(dtype: str) -> ir.Type:
-    """LLVM type of one element of a dtype in a register."""
+    """LLVM type of a dtype's element in a register."""
     return _ELEMENTS[dtype]
 
 
@@ -151,7 +151,7 @@ class VectorBuilder:
         return self.ir.shuffle_vector(vector, self.poison(vector.type), mask)
 
     def joined(self, low: ir.Value, high: ir.Value) -> ir.Value:
-        """The lanes of two vectors of one length, one after the other."""
+        """Return the concatenation of two vectors of equal length."""
         places = [ir.Constant(_I32, k) for k in range(2 * low.type.count)]
         return self.ir.shuffle_vector(low, high, ir.Constant(ir.VectorType(_I32, len(places)), places))
 

@@ -95,7 +95,7 @@ _LIMITS = {
     "int8": (-128, 127), "uint8": (0, 255), "int16": (-(1 << 15), 32767), "uint16": (0, 65535),
     "int32": (-(1 << 31), (1 << 31) - 128),
 }  # fmt: skip
-"""What float32 holds of the range of an integer that int32 has room for."""
+"""Range of each integer type, limited to the numbers that float32 represents."""
 
 
 def _saturated(b: VectorBuilder, x: ir.Value, target: str) -> ir.Value:

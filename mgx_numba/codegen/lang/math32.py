@@ -92,7 +92,7 @@ def _scalef(b: VectorBuilder, p: ir.Value, n: ir.Value) -> ir.Value:
 
 
 def _lookup(b: VectorBuilder, index: ir.Value, values: Sequence[float]) -> ir.Value:
-    """values[i mod 32] for every lane i of an integer vector; there are 32 of them, in two registers."""
+    """Return values[i mod 32] for each lane i of an integer vector; ``values`` fills two registers of 16 elements."""
     type_ = ir.VectorType(ir.FloatType(), REGISTER_LANES)
     halves = [[ir.Constant(ir.FloatType(), v) for v in values[k : k + REGISTER_LANES]] for k in (0, REGISTER_LANES)]
     low, high = (ir.Constant(type_, half) for half in halves)
@@ -105,7 +105,7 @@ def _lookup(b: VectorBuilder, index: ir.Value, values: Sequence[float]) -> ir.Va
 
 
 def _lookup_16(b: VectorBuilder, index: ir.Value, values: Sequence[float]) -> ir.Value:
-    """values[i mod 16] for every lane i of an integer vector; there are 16 of them."""
+    """Return values[i mod 16] for each lane i of an integer vector; ``values`` has 16 elements."""
     type_ = ir.VectorType(ir.FloatType(), REGISTER_LANES)
     held = ir.Constant(type_, [ir.Constant(ir.FloatType(), v) for v in values])
 
@@ -117,7 +117,7 @@ def _lookup_16(b: VectorBuilder, index: ir.Value, values: Sequence[float]) -> ir
 
 
 def _lookup_8(b: VectorBuilder, index: ir.Value, values: Sequence[int]) -> ir.Value:
-    """values[i mod 8] for every lane i of an integer vector of registers of AVX2; there are 8 of them."""
+    """Return values[i mod 8] for each lane i of an integer vector of AVX2 registers; ``values`` has 8 elements."""
     type_ = ir.VectorType(ir.IntType(32), _EIGHT)
     held = ir.Constant(type_, [ir.Constant(ir.IntType(32), v) for v in values])
 
@@ -291,7 +291,7 @@ def _reciprocal_coarse(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 
 def _estimate(b: VectorBuilder, name: str, x: ir.Value, more: Sequence[ir.Value] = ()) -> ir.Value:
-    """A vector of what an instruction of x86 estimates."""
+    """Return the vector that an x86 estimate instruction computes."""
     callee = b.function(f"llvm.x86.{name}", x.type, [x.type, *(v.type for v in more)])
     return b.ir.call(callee, [x, *more])
 

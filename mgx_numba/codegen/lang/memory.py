@@ -7,7 +7,6 @@ pointers and never made from integers. Vectors may lie at any address that is al
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from llvmlite import ir
 
@@ -16,18 +15,20 @@ from .builder import VectorBuilder, element_type
 from .convert import convert
 from .target import has, itemsize
 from .values import tail_mask
-from .vector import DTYPES, Vec, constant_int, describe, make_intrinsic, pointer_dtype, pointer_type, scalar_type
-
-__all__ = [
-    "load",
-    "load_scalar",
-    "load_splat",
-    "load_tail",
-    "offset",
-    "store",
-    "store_scalar",
-    "store_tail",
-]
+from .vector import (
+    DTYPES,
+    Definition,
+    KernelFunction,
+    Values,
+    Vec,
+    constant_int,
+    describe,
+    kernel_function,
+    make_intrinsic,
+    pointer_dtype,
+    pointer_type,
+    scalar_type,
+)
 
 _I1, _I8, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
 _INT = types.int64
@@ -35,14 +36,12 @@ _ARGS = types.CPointer(types.int64)
 _STACK_LIMIT = 1 << 16
 """Bytes of one array on the stack, of which kernels have a few: threads of macOS have 512 KiB, of Linux 8 MiB."""
 
-Definition = tuple[Any, Callable[..., Any]]
-
 
 # Elements in memory
 
 
 def memory_element(dtype: str) -> ir.Type:
-    """LLVM type of one element in memory: a byte for bool."""
+    """LLVM type of an element in memory: a byte for bool."""
     return _I8 if dtype == "bool" else element_type(dtype)
 
 
@@ -122,11 +121,11 @@ def fill_vector(b: VectorBuilder, value: ir.Value, source: str, dtype: str, lane
 # Definitions. Each `define` takes the operands' Numba types and gives the signature and the lowering.
 
 
-def _pointer(name: str, dtype: str) -> Any:
+def _pointer(name: str, dtype: str) -> KernelFunction:
     result = pointer_type(dtype)
 
     def define(args: types.Type, slot: types.Type) -> Definition:
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             element = memory_element(dtype).as_pointer()
             place = builder.bitcast(builder.gep(values[0], [values[1]]), element.as_pointer())
             loaded = builder.load(place)
@@ -134,58 +133,60 @@ def _pointer(name: str, dtype: str) -> Any:
                 loaded.set_metadata("invariant.load", builder.module.add_metadata([]))
             return loaded
 
-        return result(_ARGS, _INT), lower
+        return result(_ARGS, _INT), emit
 
-    return make_intrinsic(f"{name}_{dtype}", define, 2)
+    return make_intrinsic(f"{name}_{dtype}", define)
 
 
-def _local(dtype: str) -> Any:
+def _local(dtype: str) -> KernelFunction:
     name = f"local_{dtype}"
     result = pointer_type(dtype)
 
     def define(count: types.Type) -> Definition:
         size = constant_int(name, "COUNT", count, low=1, high=_STACK_LIMIT // itemsize(dtype))
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             element = memory_element(dtype)
             place = VectorBuilder(builder).reserve(ir.ArrayType(element, size))
             return builder.bitcast(place, element.as_pointer())
 
-        return result(count), lower
+        return result(count), emit
 
-    return make_intrinsic(name, define, 1, literal=True)
+    return make_intrinsic(name, define, literal=True)
 
 
-def _offset(p: types.Type, i: types.Type) -> Definition:
+@kernel_function
+def offset(p: types.Type, i: types.Type) -> Definition:
     pointer_dtype("offset", p)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         return builder.gep(values[0], [values[1]])
 
-    return p(p, _INT), lower
+    return p(p, _INT), emit
 
 
-def _load_scalar(p: types.Type, i: types.Type) -> Definition:
+@kernel_function
+def load_scalar(p: types.Type, i: types.Type) -> Definition:
     dtype = pointer_dtype("load_scalar", p)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         b = VectorBuilder(builder)
         return from_memory(b, builder.load(builder.gep(values[0], [values[1]])), dtype)
 
-    return scalar_type(dtype)(p, _INT), lower
+    return scalar_type(dtype)(p, _INT), emit
 
 
-def _store_scalar(p: types.Type, i: types.Type, x: types.Type) -> Definition:
+@kernel_function
+def store_scalar(p: types.Type, i: types.Type, x: types.Type) -> Definition:
     dtype = pointer_dtype("store_scalar", p)
     source = scalar_dtype("store_scalar", x)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+    def emit(builder: ir.IRBuilder, values: Values) -> None:
         b = VectorBuilder(builder)
         value = to_memory(b, convert(b, values[2], source, dtype), dtype)
         builder.store(value, builder.gep(values[0], [values[1]]))
-        return context.get_dummy_value()
 
-    return types.void(p, _INT, scalar_type(source)), lower
+    return types.void(p, _INT, scalar_type(source)), emit
 
 
 def scalar_dtype(name: str, x: types.Type) -> str:
@@ -200,23 +201,23 @@ def scalar_dtype(name: str, x: types.Type) -> str:
     return dtype
 
 
-def loader(name: str, arity: int, emit: Callable[..., ir.Value]) -> Any:
+def loader(name: str, arity: int, emit: Callable[..., ir.Value]) -> KernelFunction:
     """Intrinsic name(p, int64..., LANES); `emit(b, dtype, lanes, p, ...)` gives values in memory form."""
 
     def define(p: types.Type, *rest: types.Type) -> Definition:
         dtype = pointer_dtype(name, p)
         lanes = constant_int(name, "LANES", rest[-1], low=1)
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit_call(builder: ir.IRBuilder, values: Values) -> ir.Value:
             b = VectorBuilder(builder)
             return from_memory(b, emit(b, dtype, lanes, *values[:-1]), dtype)
 
-        return Vec(dtype, lanes)(p, *[_INT] * (len(rest) - 1), rest[-1]), lower
+        return Vec(dtype, lanes)(p, *[_INT] * (len(rest) - 1), rest[-1]), emit_call
 
     return make_intrinsic(name, define, arity, literal=True)
 
 
-def tail_loader(name: str, arity: int, emit: Callable[..., ir.Value]) -> Any:
+def tail_loader(name: str, arity: int, emit: Callable[..., ir.Value]) -> KernelFunction:
     """Intrinsic name(p, int64..., count, fill, LANES), `emit(b, dtype, lanes, fill, p, ..., count)`."""
 
     def define(p: types.Type, *rest: types.Type) -> Definition:
@@ -224,17 +225,17 @@ def tail_loader(name: str, arity: int, emit: Callable[..., ir.Value]) -> Any:
         lanes = constant_int(name, "LANES", rest[-1], low=1)
         source = scalar_dtype(name, rest[-2])
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit_call(builder: ir.IRBuilder, values: Values) -> ir.Value:
             b = VectorBuilder(builder)
             fill = fill_vector(b, values[-2], source, dtype, lanes)
             return from_memory(b, emit(b, dtype, lanes, fill, *values[:-2]), dtype)
 
-        return Vec(dtype, lanes)(p, *[_INT] * (len(rest) - 2), scalar_type(source), rest[-1]), lower
+        return Vec(dtype, lanes)(p, *[_INT] * (len(rest) - 2), scalar_type(source), rest[-1]), emit_call
 
     return make_intrinsic(name, define, arity, literal=True)
 
 
-def storer(name: str, arity: int, value_at: int, emit: Callable[..., None]) -> Any:
+def storer(name: str, arity: int, value_at: int, emit: Callable[..., None]) -> KernelFunction:
     """Intrinsic over a pointer, int64 operands and, at `value_at`, a vector of the pointer's dtype."""
 
     def define(p: types.Type, *rest: types.Type) -> Definition:
@@ -245,14 +246,13 @@ def storer(name: str, arity: int, value_at: int, emit: Callable[..., None]) -> A
         given: list[types.Type] = [_INT] * len(rest)
         given[value_at - 1] = v
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        def emit_call(builder: ir.IRBuilder, values: Values) -> None:
             b = VectorBuilder(builder)
             values = list(values)
             values[value_at] = to_memory(b, values[value_at], dtype)
             emit(b, dtype, *values)
-            return context.get_dummy_value()
 
-        return types.void(p, *given), lower
+        return types.void(p, *given), emit_call
 
     return make_intrinsic(name, define, arity)
 
@@ -279,9 +279,6 @@ def _store_tail(b: VectorBuilder, dtype: str, p: ir.Value, i: ir.Value, v: ir.Va
     masked_store(b, b.ir.gep(p, [i]), v, count, dtype)
 
 
-offset = make_intrinsic("offset", _offset, 2)
-load_scalar = make_intrinsic("load_scalar", _load_scalar, 2)
-store_scalar = make_intrinsic("store_scalar", _store_scalar, 3)
 load = loader("load", 3, _load)
 load_splat = loader("load_splat", 3, _load_splat)
 load_tail = tail_loader("load_tail", 5, _load_tail)
@@ -292,4 +289,3 @@ for _dtype in DTYPES:
     for _name in ("pointer", "local_pointer"):
         globals()[f"{_name}_{_dtype}"] = _pointer(_name, _dtype)
     globals()[f"local_{_dtype}"] = _local(_dtype)
-__all__ += [f"{_kind}_{_dtype}" for _kind in ("pointer", "local_pointer", "local") for _dtype in DTYPES]

@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from llvmlite import ir
 
 from ..toolchain.numba_core import Type, TypingError
 from . import arith
 from .builder import VectorBuilder, is_signed
-from .vector import FLOATS, Vec, make_intrinsic, scalar_type
-
-__all__ = [
-    "reduce_add",
-    "reduce_and",
-    "reduce_argmax",
-    "reduce_argmax_last",
-    "reduce_argmin",
-    "reduce_argmin_last",
-    "reduce_first_greater",
-    "reduce_max",
-    "reduce_min",
-    "reduce_mul",
-    "reduce_or",
-    "scan_add",
-    "scan_add_back",
-    "scan_add_before",
-    "scan_add_behind",
-]
+from .vector import FLOATS, Definition, KernelFunction, Values, Vec, make_intrinsic, scalar_type
 
 
 def _fold(
@@ -52,30 +33,30 @@ def _vector(name: str, v: Type, dtypes: tuple[str, ...]) -> Vec:
     return v
 
 
-def _reduction(name: str, emit: Callable[..., ir.Value], dtypes: tuple[str, ...]) -> Any:
-    def define(v: Type) -> Any:
+def _reduction(name: str, emit: Callable[..., ir.Value], dtypes: tuple[str, ...]) -> KernelFunction:
+    def define(v: Type) -> Definition:
         dtype = _vector(name, v, dtypes).dtype
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        def emit_call(builder: ir.IRBuilder, args: Values) -> ir.Value:
             b = VectorBuilder(builder)
             return _fold(b, [args[0]], lambda low, high: [emit(b, dtype, low[0], high[0])])[0]
 
-        return scalar_type(dtype)(v), lower
+        return scalar_type(dtype)(v), emit_call
 
-    return make_intrinsic(name, define, 1)
+    return make_intrinsic(name, define)
 
 
-def _arg_reduction(name: str, beats: Callable[..., ir.Value], last: bool) -> Any:
+def _arg_reduction(name: str, beats: Callable[..., ir.Value], last: bool) -> KernelFunction:
     """Index operand of the lane whose value beats all others; `last` picks the highest index among equals."""
 
-    def define(v: Type, index: Type) -> Any:
+    def define(v: Type, index: Type) -> Definition:
         vector = _vector(name, v, arith.NUMBERS)
         dtype, lanes = vector.dtype, vector.lanes
         if not isinstance(index, Vec) or index.lanes != lanes or index.dtype in (*FLOATS, "bool"):
             raise TypingError(f"{name}: expected an integer vector of {lanes} indices, got {index}")
         signed = is_signed(index.dtype)
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, args: Values) -> ir.Value:
             b = VectorBuilder(builder)
 
             def combine(low: list[ir.Value], high: list[ir.Value]) -> list[ir.Value]:
@@ -87,19 +68,19 @@ def _arg_reduction(name: str, beats: Callable[..., ir.Value], last: bool) -> Any
 
             return _fold(b, [args[0], args[1]], combine)[1]
 
-        return scalar_type(index.dtype)(v, index), lower
+        return scalar_type(index.dtype)(v, index), emit
 
-    return make_intrinsic(name, define, 2)
+    return make_intrinsic(name, define)
 
 
-def _scan(name: str, back: bool, own: bool) -> Any:
-    """Sums of all lanes before each lane, or behind it, with its own or without."""
+def _scan(name: str, back: bool, own: bool) -> KernelFunction:
+    """Define a prefix sum over lanes (a suffix sum with ``back``), inclusive if ``own``."""
 
-    def define(v: Type) -> Any:
+    def define(v: Type) -> Definition:
         vector = _vector(name, v, arith.NUMBERS)
         dtype, lanes = vector.dtype, vector.lanes
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, args: Values) -> ir.Value:
             b = VectorBuilder(builder)
             total, step = args[0], 1
 
@@ -118,9 +99,9 @@ def _scan(name: str, back: bool, own: bool) -> Any:
             other, mask = moved(total, 1)
             return b.select(mask, other, 0)
 
-        return v(v), lower
+        return v(v), emit
 
-    return make_intrinsic(name, define, 1)
+    return make_intrinsic(name, define)
 
 
 def _logical(operation: str) -> Callable[..., ir.Value]:

@@ -23,7 +23,7 @@ def fills_registers(b: VectorBuilder, x: ir.Value) -> bool:
 def by_registers(
     b: VectorBuilder, emit: Callable[..., ir.Value], *operands: ir.Value, register: int = REGISTER_LANES
 ) -> ir.Value:
-    """What ``emit`` gives for vectors of one register of so many lanes, of vectors of several."""
+    """Return ``emit`` applied to each register of the operands, with the results joined into a vector."""
     lanes = b.lanes(operands[0])
     pieces = []
     for start in range(0, lanes, register):

@@ -1,4 +1,4 @@
-"""What the kernel language is lowered for: features of the processor, as LLVM calls them, and sizes of elements.
+"""Target of the kernel language's lowering: processor features by LLVM's names, and element sizes.
 
 A back end names the features around each lowering; nothing of the language asks the machine that it runs on.
 """

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 
 from ..toolchain.numba_core import TypingError, types
 from .builder import VectorBuilder, element_type
 from .convert import convert
-from .vector import DTYPES, INTEGERS, STORAGE, Vec, constant_int, describe, make_intrinsic, scalar_type, value_type
-
-__all__ = ["INF", "NAN", "extract", "lane_mask", "splat"]
+from .vector import (
+    DTYPES,
+    INTEGERS,
+    STORAGE,
+    Definition,
+    KernelFunction,
+    Values,
+    Vec,
+    constant_int,
+    describe,
+    kernel_function,
+    literal_function,
+    make_intrinsic,
+    scalar_type,
+    value_type,
+)
 
 INF = float("inf")
 NAN = float("nan")
@@ -23,97 +34,100 @@ _BITS |= {name: int("".join(filter(str.isdigit, name))) for name in INTEGERS}
 _BITS |= {name: 8 for name in STORAGE if name.startswith("float8")}
 
 
-def _const(dtype: str) -> Any:
+def _const(dtype: str) -> KernelFunction:
     name = f"const_{dtype}"
 
-    def define(value: types.Type, lanes: types.Type) -> Any:
+    def define(value: types.Type, lanes: types.Type) -> Definition:
         count = constant_int(name, "LANES", lanes)
         source, _ = describe(name, value)
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, args: Values) -> ir.Value:
             b = VectorBuilder(builder)
             scalar = convert(b, args[0], source, dtype)
             return b.splat(scalar, count) if count else scalar
 
-        return value_type(dtype, count)(types.unliteral(value), lanes), lower
+        return value_type(dtype, count)(types.unliteral(value), lanes), emit
 
-    return make_intrinsic(name, define, 2, literal=True)
+    return make_intrinsic(name, define, literal=True)
 
 
-def _cast(dtype: str) -> Any:
+def _cast(dtype: str) -> KernelFunction:
     name = f"cast_{dtype}"
 
-    def define(x: types.Type) -> Any:
+    def define(x: types.Type) -> Definition:
         source, count = describe(name, x)
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, args: Values) -> ir.Value:
             return convert(VectorBuilder(builder), args[0], source, dtype)
 
-        return value_type(dtype, count)(value_type(source, count)), lower
+        return value_type(dtype, count)(value_type(source, count)), emit
 
-    return make_intrinsic(name, define, 1)
+    return make_intrinsic(name, define)
 
 
-def _bits(dtype: str) -> Any:
+def _bits(dtype: str) -> KernelFunction:
     name = f"bits_{dtype}"
 
-    def define(x: types.Type) -> Any:
+    def define(x: types.Type) -> Definition:
         source, count = describe(name, x)
         if not _BITS[source] or _BITS[source] != _BITS[dtype]:
             raise TypingError(f"{name}: {source} and {dtype} have different widths")
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, args: Values) -> ir.Value:
             b = VectorBuilder(builder)
             return builder.bitcast(args[0], b.like(args[0], element_type(dtype)))
 
-        return value_type(dtype, count)(value_type(source, count)), lower
+        return value_type(dtype, count)(value_type(source, count)), emit
 
-    return make_intrinsic(name, define, 1)
+    return make_intrinsic(name, define)
 
 
-def _iota(dtype: str) -> Any:
+def _iota(dtype: str) -> KernelFunction:
     name = f"iota_{dtype}"
 
-    def define(lanes: types.Type) -> Any:
+    def define(lanes: types.Type) -> Definition:
         count = constant_int(name, "LANES", lanes)
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, args: Values) -> ir.Value:
             return VectorBuilder(builder).iota(element_type(dtype), count)
 
-        return value_type(dtype, count)(lanes), lower
+        return value_type(dtype, count)(lanes), emit
 
-    return make_intrinsic(name, define, 1, literal=True)
+    return make_intrinsic(name, define, literal=True)
 
 
-def _define_splat(x: types.Type, lanes: types.Type) -> Any:
+@literal_function
+def splat(x: types.Type, lanes: types.Type) -> Definition:
     count = constant_int("splat", "LANES", lanes, low=1)
     dtype, own = describe("splat", x)
     if own not in (0, count):
         raise TypingError(f"splat: expected a scalar or {count} lanes, got {x}")
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, args: Values) -> ir.Value:
         return args[0] if own else VectorBuilder(builder).splat(args[0], count)
 
-    return Vec(dtype, count)(value_type(dtype, own), lanes), lower
+    return Vec(dtype, count)(value_type(dtype, own), lanes), emit
 
 
-def _define_extract(v: types.Type, k: types.Type) -> Any:
+@kernel_function
+def extract(v: types.Type, k: types.Type) -> Definition:
     if not isinstance(v, Vec) or not v.lanes:
         raise TypingError(f"extract: expected a vector, got {v}")
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, args: Values) -> ir.Value:
         return VectorBuilder(builder).extract(args[0], args[1])
 
-    return scalar_type(v.dtype)(v, types.int64), lower
+    return scalar_type(v.dtype)(v, types.int64), emit
 
 
-def _define_lane_mask(count: types.Type, lanes: types.Type) -> Any:
+@literal_function
+def lane_mask(count: types.Type, lanes: types.Type) -> Definition:
     width = constant_int("lane_mask", "LANES", lanes, low=1)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, args: Values) -> ir.Value:
         return tail_mask(VectorBuilder(builder), args[0], width)
 
-    return Vec("bool", width)(types.int64, lanes), lower
+    return Vec("bool", width)(types.int64, lanes), emit
 
 
 def tail_mask(b: VectorBuilder, count: ir.Value, lanes: int) -> ir.Value:
@@ -125,10 +139,6 @@ def tail_mask(b: VectorBuilder, count: ir.Value, lanes: int) -> ir.Value:
     return b.icmp("<", b.iota(i32, lanes), limit)
 
 
-splat = make_intrinsic("splat", _define_splat, 2, literal=True)
-extract = make_intrinsic("extract", _define_extract, 2)
-lane_mask = make_intrinsic("lane_mask", _define_lane_mask, 2, literal=True)
-
 for _dtype in DTYPES:
     globals()[f"const_{_dtype}"] = _const(_dtype)
     globals()[f"cast_{_dtype}"] = _cast(_dtype)
@@ -136,10 +146,3 @@ for _dtype in DTYPES:
         globals()[f"bits_{_dtype}"] = _bits(_dtype)
 for _dtype in INTEGERS:
     globals()[f"iota_{_dtype}"] = _iota(_dtype)
-__all__ += [
-    f"{_kind}_{_dtype}"
-    for _kind in ("const", "cast", "bits")
-    for _dtype in DTYPES
-    if (_kind, _dtype) != ("bits", "bool")
-]
-__all__ += [f"iota_{_dtype}" for _dtype in INTEGERS]

@@ -20,14 +20,7 @@ from . import polynomials as table
 from .arith import emit_integer_power
 from .builder import VectorBuilder
 from .registers import fills_registers
-from .vector import FLOATS, INTEGERS, elementwise
-
-__all__ = [
-    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "exp_fast",
-    "gelu_erf", "gelu_erf_fast", "gelu_tanh", "gelu_tanh_fast", "log", "log2", "mish", "over_power_075",
-    "pow", "rsqrt", "sigmoid", "sigmoid_fast", "silu", "silu_fast", "sin", "sinh", "softplus", "softplus_fast",
-    "tan", "tanh", "tanh_fast",
-]  # fmt: skip
+from .vector import FLOATS, INTEGERS, KernelFunction, elementwise
 
 Emit = Callable[..., ir.Value]
 
@@ -102,7 +95,7 @@ SINGLE: dict[str, Emit] = {}
 """The float32 versions by name."""
 
 
-def _function(name: str, single: Emit, double: Emit, arity: int = 1) -> Any:
+def _function(name: str, single: Emit, double: Emit, arity: int = 1) -> KernelFunction:
     """Intrinsic `name` with its float32 and float64 versions."""
     SINGLE[name] = single
 

@@ -8,32 +8,17 @@ a dtype that Numba knows is Numba's own type; a scalar of a storage dtype is a `
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeAlias
 
 from llvmlite import ir
 
-from ..toolchain.numba_core import TypingError, intrinsic, models, register_model, types
+from ..toolchain.numba_core import Intrinsic, TypingError, intrinsic, models, register_model, types
 from .builder import VectorBuilder, element_type
 from .convert import convert
 from .target import MAX_LANES
-
-__all__ = [
-    "DEFINITIONS",
-    "DTYPES",
-    "FLOATS",
-    "INTEGERS",
-    "STORAGE",
-    "Vec",
-    "constant_int",
-    "describe",
-    "elementwise",
-    "make_intrinsic",
-    "pointer_dtype",
-    "pointer_type",
-    "scalar_type",
-    "value_type",
-]
 
 FLOATS = ("float32", "float64")
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
@@ -122,8 +107,15 @@ def constant_int(name: str, what: str, numba_type: types.Type, low: int = 0, hig
     return value
 
 
-Emit = Callable[..., ir.Value]
-Lower = Callable[[Any, ir.IRBuilder, Any, Sequence[ir.Value]], Any]
+Values: TypeAlias = list[ir.Value]
+Emit: TypeAlias = Callable[..., ir.Value]
+EmitCall: TypeAlias = Callable[[ir.IRBuilder, Values], "ir.Value | None"]
+"""Emits the code of a call, given the operands' values; returns the result, or None."""
+Definition: TypeAlias = tuple[Any, EmitCall]
+"""A Numba signature, and how calls with it are emitted."""
+Define: TypeAlias = Callable[..., Definition]
+KernelFunction: TypeAlias = Callable[..., Any]
+"""A function of the kernel language. It has a meaning in kernel text only."""
 
 
 def _common(name: str, operands: Sequence[tuple[str, int]]) -> tuple[str, int]:
@@ -148,7 +140,7 @@ def elementwise(
     dtypes: Sequence[str],
     result: str | None = None,
     fast: bool = False,
-) -> Any:
+) -> KernelFunction:
     """Intrinsic over `arity` operands of one dtype and lane count.
 
     `emit(b, dtype, *values)` writes the code with a `VectorBuilder`; scalars have been converted and
@@ -160,7 +152,7 @@ def elementwise(
         `dtypes`.
     """
 
-    def define(*operands: types.Type) -> tuple[Any, Lower]:
+    def define(*operands: types.Type) -> Definition:
         kinds = [describe(name, operand) for operand in operands]
         dtype, lanes = _common(name, kinds)
         if dtype not in dtypes:
@@ -168,59 +160,80 @@ def elementwise(
             raise TypingError(f"{name}: not defined for {dtype}{hint}")
         given = [value_type(*kind) for kind in kinds]
 
-        def lower(context: Any, ir_builder: ir.IRBuilder, signature: Any, args: Sequence[ir.Value]) -> ir.Value:
-            b = VectorBuilder(ir_builder, fast)
+        def emit_call(builder: ir.IRBuilder, args: Values) -> ir.Value:
+            b = VectorBuilder(builder, fast)
             values = []
             for (own, count), value in zip(kinds, args, strict=True):
                 value = convert(b, value, own, dtype)
                 values.append(b.splat(value, lanes) if lanes and not count else value)
             return emit(b, dtype, *values)
 
-        return value_type(result or dtype, lanes)(*given), lower
+        return value_type(result or dtype, lanes)(*given), emit_call
 
     return make_intrinsic(name, define, arity)
 
 
-Define = Callable[..., tuple[Any, Lower]]
 DEFINITIONS: dict[str, Define] = {}
-"""What `make_intrinsic` was given, by name; first, where GPUs have a version of what back ends share. No others have
-one name: which of two is first is a matter of what a process loads."""
+"""Definitions given to `make_intrinsic`, by name. A GPU version of a shared intrinsic takes precedence; no two further
+definitions have a common name."""
+_OPERANDS = "abcdefghijklmnop"
+"""Names of operands in the signatures that Numba sees."""
 
 
-def make_intrinsic(name: str, define: Define, arity: int, literal: bool = False) -> Any:
-    """Register `define(*operand_types) -> (signature, lowering)` as the intrinsic `name`.
+def make_intrinsic(name: str, define: Define, arity: int | None = None, literal: bool = False) -> KernelFunction:
+    """Register the kernel function ``name``, which Numba types by ``define`` and lowers by its `EmitCall`.
 
-    With `literal`, integer operands written as literals arrive as literal types.
+    Args:
+        define: takes the operands' Numba types.
+        arity: number of operands; None: the number of parameters of ``define``.
+        literal: integer operands written as literals arrive as literal types.
     """
     DEFINITIONS.setdefault(name, define)
+    count = len(inspect.signature(define).parameters) if arity is None else arity
+    return _intrinsic(name, define, count, literal)
 
-    def none(typingctx):
-        return define()
 
-    def one(typingctx, a):
-        return define(a)
+def _intrinsic(name: str, define: Define, arity: int, literal: bool = False) -> KernelFunction:
+    def typed(typingctx, *operands):
+        signature, emit = define(*operands)
 
-    def two(typingctx, a, b):
-        return define(a, b)
+        def lower(context, builder, signature, values):
+            result = emit(builder, list(values))
+            return context.get_dummy_value() if result is None else result
 
-    def three(typingctx, a, b, c):
-        return define(a, b, c)
+        return signature, lower
 
-    def four(typingctx, a, b, c, d):
-        return define(a, b, c, d)
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    names = ("typingctx", *_OPERANDS[:arity])
+    shown: Any = typed
+    shown.__signature__ = inspect.Signature([inspect.Parameter(parameter, kind) for parameter in names])
+    shown.__name__ = shown.__qualname__ = name
+    return intrinsic(prefer_literal=literal)(shown)
 
-    def five(typingctx, a, b, c, d, e):
-        return define(a, b, c, d, e)
 
-    def six(typingctx, a, b, c, d, e, f):
-        return define(a, b, c, d, e, f)
+def kernel_function(define: Define) -> KernelFunction:
+    """Register a definition as the kernel function of its own name."""
+    return make_intrinsic(define.__name__, define)
 
-    def seven(typingctx, a, b, c, d, e, f, g):
-        return define(a, b, c, d, e, f, g)
 
-    def eight(typingctx, a, b, c, d, e, f, g, h):
-        return define(a, b, c, d, e, f, g, h)
+def literal_function(define: Define) -> KernelFunction:
+    """Register a definition as the kernel function of its own name, some of whose operands are integer literals."""
+    return make_intrinsic(define.__name__, define, literal=True)
 
-    function = (none, one, two, three, four, five, six, seven, eight)[arity]
-    function.__name__ = function.__qualname__ = name
-    return intrinsic(prefer_literal=literal)(function)
+
+def emits(signature: Any) -> Callable[[Callable[..., ir.Value | None]], KernelFunction]:
+    """Make a function of the IR builder and the operands' values the kernel function of its own name. It has one
+    signature, and cannot be written inline (`DEFINITIONS`)."""
+
+    def register(write: Callable[..., ir.Value | None]) -> KernelFunction:
+        def define(*operands: types.Type) -> Definition:
+            return signature, lambda builder, values: write(builder, *values)
+
+        return _intrinsic(write.__name__, define, len(signature.args))
+
+    return register
+
+
+def kernel_functions(*modules: ModuleType) -> dict[str, KernelFunction]:
+    """Return the kernel functions of modules, by name; of two with one name the last."""
+    return {name: value for module in modules for name, value in vars(module).items() if isinstance(value, Intrinsic)}

@@ -108,7 +108,7 @@ class Epilogue:
 
     @property
     def saturates(self) -> bool:
-        """Return whether results are bounded by 1 whatever the accumulators are."""
+        """Return whether results are bounded by 1 for any accumulators."""
         return self.body is not None and self.body.last in ("tanh", "sigmoid")
 
     @property

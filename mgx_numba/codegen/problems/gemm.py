@@ -48,7 +48,7 @@ class BlockFormat:
 
     @property
     def middle(self) -> int:
-        """Return the default zero point: the middle code, or 0 beside offsets."""
+        """Return the default zero point: the middle code, or 0 with offsets."""
         return 0 if self.offsets else 1 << (self.bits - 1)
 
     def blocks(self, k: Length) -> Any:
@@ -105,7 +105,7 @@ class StoredBlocks(NamedTuple):
         return Columns(codes, scales, None, offsets)
 
     def scale_rows(self) -> np.ndarray:
-        """Return all scales, float32 [n, blocks], and all offsets beside them."""
+        """Return all scales, float32 [n, blocks], followed by all offsets."""
         layout = layout_named(self.layout)
         both = [[values for values in layout.decode_scales(part) if values is not None] for part in self.parts]
         return np.concatenate([np.concatenate(each, 1) for each in both])

@@ -46,7 +46,7 @@ class Problem:
 
     @classmethod
     def of(cls, operation: str, threads: int, fields: Mapping[str, Any]) -> Problem:
-        """Return the problem with these fields (JSON values)."""
+        """Return the problem decoded from its JSON fields."""
         return cls(canonical({**fields, "operation": operation, "threads": threads}))
 
     @functools.cached_property

@@ -252,7 +252,7 @@ class _Pipes:
         self.ends = (request, answer)
 
     def passed(self) -> None:
-        """Close the other process's pipe ends in this process, so that the answers end when the other process ends."""
+        """Close the child's pipe ends in this process, so that the child's exit ends the stream of answers."""
         for end in self.ends:
             os.close(end)
 

@@ -31,7 +31,7 @@ def read_message(stream: IO[bytes]) -> Any:
     """Read the next message.
 
     Raises:
-        EOFError: the other process has ended.
+        EOFError: the process at the stream's far end has ended.
     """
     header = stream.read(_LENGTH.size)
     if len(header) < _LENGTH.size:

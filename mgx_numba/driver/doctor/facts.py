@@ -39,7 +39,7 @@ _TOLD_VALUES = re.compile(r"[\w.,:+\-/=~ ]*")
 
 
 class Findings:
-    """What is wrong, in words.
+    """Problems found, in words.
 
     Attributes:
         problems: keep models from being compiled or run.
@@ -137,7 +137,7 @@ def _optional(found: Findings) -> Facts:
 
 
 def _installed(names: list[str]) -> str:
-    """Return the installed packages with versions, then the others."""
+    """Return the installed packages with versions, then the missing packages."""
     installed, absent = [], []
     for name in names:
         try:

@@ -95,7 +95,7 @@ def _numbers(*lens: int, seed: int = 1) -> np.ndarray:
 
 
 def convolutions() -> tuple[ModelProto, Sequence[Feeds]]:
-    """Make a residual network of five convolutions, one of them depthwise."""
+    """Make a residual network of five convolutions, including a depthwise convolution."""
     g = _OnnxGraph()
     x = g.add("Relu", g.add("Conv", "x", g.random(16, 3, 3, 3), strides=[2, 2], pads=[1, 1, 1, 1]))
     x = g.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])

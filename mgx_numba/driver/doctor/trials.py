@@ -98,7 +98,7 @@ def trials(names: Sequence[str], limit: float = LIMIT_SECONDS) -> Iterator[Model
 
 
 def _death(status: int, told: str) -> str:
-    """Return why a process ended before it told an outcome."""
+    """Return why a process ended without an outcome."""
     last = next((line for line in reversed(told.splitlines()) if line.strip()), "")
     if status < 0:
         try:

@@ -54,7 +54,7 @@ class Mask:
 
 
 def positions(g: Builder, count: int, axis: int, axes: int = 2) -> Instruction:
-    """Emit 0, 1, ... along one axis; other axes have length 1."""
+    """Emit 0, 1, ... along ``axis``; the remaining axes have length 1."""
     return g.iota(count, axis, axes)
 
 

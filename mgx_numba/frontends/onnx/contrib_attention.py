@@ -177,7 +177,7 @@ def decoder_masked_attention(
     beams: Instruction | None = None,
     bias: Instruction | None = None,
 ) -> list[Instruction]:
-    """Emit attention of one new token; with ``past_present_share_buffer`` the caches are longer than what they hold."""
+    """Emit attention of one new token; with ``past_present_share_buffer`` a cache is longer than its content."""
     node.refuse("output_qk", 0)
     if beams is not None and not (width is not None and np.all(g.constants.value(width) == 1)):
         raise UnsupportedError("input 'cache_indirection' (the beams of a search) is supported for a beam_width of 1")

@@ -19,7 +19,7 @@ class Located(Protocol):
 
 
 class FinalError(ParseError):
-    """A node is refused, whatever becomes known of its inputs later."""
+    """Refusal of a node that holds for any values of its inputs."""
 
 
 class Leniency:

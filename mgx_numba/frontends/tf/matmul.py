@@ -23,7 +23,7 @@ def matmul(g: GraphBuilder, node: TfNode, a: Instruction, b: Instruction) -> Ins
 
 @register("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
 def batch_matmul(g: GraphBuilder, node: TfNode, a: Instruction, b: Instruction) -> Instruction:
-    """Emit the product over the last two axes; other axes broadcast."""
+    """Emit the product over the last two axes; leading axes broadcast."""
     if rank(a) < 2 or rank(b) < 2:
         raise ParseError(f"inputs have {rank(a)} and {rank(b)} dimensions, expected at least 2")
     y = product(g, a, b, node.get_bool("adj_x"), node.get_bool("adj_y"))

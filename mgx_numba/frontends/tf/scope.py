@@ -49,7 +49,7 @@ class TfScope:
         return name if name in self.nodes or name in self._values else None
 
     def used(self) -> set[str]:
-        """Return the names of the nodes whose results other nodes use."""
+        """Return the names of the nodes that occur as inputs of nodes."""
         return {name.partition(":")[0] for node in self.nodes.values() for name in node.inputs}
 
     def knows(self, node: str) -> bool:

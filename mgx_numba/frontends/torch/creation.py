@@ -29,7 +29,7 @@ def new_full(g: AtenBuilder, node: AtenNode, x: Any, size: Sequence[Any], fill_v
 
 @register("full_like", "fill.Scalar", "fill.Tensor")
 def full_like(g: AtenBuilder, node: AtenNode, x: Instruction, fill_value: Any, **_: Any) -> Instruction:
-    """Emit a tensor of one value in the shape of another."""
+    """Emit a tensor filled with a value, in the shape of ``x``."""
     return g.zeros(g.lens(x), node.type, fill_value)
 
 

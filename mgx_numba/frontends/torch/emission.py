@@ -112,7 +112,7 @@ def _instructions(tree: Any) -> list[Instruction]:
 
 
 def _checked(g: AtenBuilder, node: AtenNode, results: Results, shapes: Sequence[Shape | None]) -> Results:
-    """Check the lengths of results against those that PyTorch has computed."""
+    """Check the lengths of results against PyTorch's."""
     for k, (x, shape) in enumerate(zip(results, shapes)):
         if x is None or shape is None or x.shape.is_dynamic or shape.is_dynamic or x.shape.symbolic:
             continue

@@ -121,7 +121,7 @@ def flip(g: AtenBuilder, node: AtenNode, x: Instruction, dims: Sequence[int]) ->
 
 @register("roll")
 def roll(g: AtenBuilder, node: AtenNode, x: Instruction, shifts: Any, dims: Any = ()) -> Instruction:
-    """Emit the elements moved along axes; those that leave at an end enter at the other."""
+    """Emit the elements rotated along axes; elements shifted past an end re-enter at the opposite end."""
     steps = [shifts] if isinstance(shifts, (int, Dim)) else list(shifts)
     axes = [dims] if isinstance(dims, int) else list(dims)
     if not axes:

@@ -16,7 +16,7 @@ from .registry import register
 
 @register("mm", "bmm", "matmul", "mv", "dot", "vdot", "inner", "_int_mm")
 def matmul(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, *_: Any) -> Instruction:
-    """Emit the product of matrices, batches of them, or vectors."""
+    """Emit the product of matrices, batches of matrices, or vectors."""
     if node.base == "inner" and rank(b) > 1:
         b = g.swap_last(b)
     if node.base == "_int_mm":

@@ -24,7 +24,7 @@ def _parameters(
 
 
 def _alone(g: AtenBuilder, x: Instruction) -> Instruction:
-    """Return a tensor of one element without axes."""
+    """Return a one-element tensor as a scalar."""
     return g.reshape(x, ()) if not x.shape.is_dynamic and x.shape.elements == 1 else x
 
 

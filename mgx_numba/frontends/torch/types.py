@@ -79,7 +79,7 @@ def _category(type: Type) -> int:
 
 
 def _widest(types: list[Type]) -> Type | None:
-    """Return the common type of tensors of one level."""
+    """Return the promoted type of tensors of equal promotion level."""
     result: Type | None = None
     for type in types:
         result = type if result is None else _common(result, type)

@@ -38,7 +38,7 @@ _MACROS: dict[str, Macro] = {}
 
 
 def macro(*names: str, inputs: tuple[int, int], **options: Any) -> Callable[[Expand], Expand]:
-    """Decorator: the function expands the macros of these names."""
+    """Register the decorated function as the expansion of the named macros."""
 
     def add(function: Expand) -> Expand:
         for name in names:

@@ -16,7 +16,7 @@ class AutocastFp8(Pass):
     name = "autocast_fp8"
 
     def run(self, program: Program, options: Options) -> None:
-        """Rewrite the main module, which alone has inputs and results."""
+        """Rewrite the main module, the only module with inputs and results."""
         self.apply(program, program.main, options)
 
     def apply(self, program: Program, module: Module, options: Options) -> None:

@@ -44,7 +44,7 @@ class ReductionWalk:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a target's kernels support, as far as rewrites depend on it.
+    """Features of a target's kernels, as far as rewrites depend on them.
 
     Attributes:
         threads: workers that share a kernel's tasks.

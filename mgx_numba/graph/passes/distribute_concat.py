@@ -47,7 +47,7 @@ def _is_pointwise(ins: Instruction) -> bool:
 
 
 def _last(concat: Instruction) -> Instruction:
-    """Return the last of the pointwise operations behind a concatenation, of which each reads the only one before."""
+    """Return the last operation of a chain of pointwise operations that starts at a concatenation."""
     last = concat
     while len(last.users) == 1:
         (user,) = last.users

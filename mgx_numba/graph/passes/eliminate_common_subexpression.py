@@ -73,7 +73,7 @@ def _equal_literal(ins: Instruction, literals: dict[Hashable, list[Instruction]]
 
 
 def _bits(value: Any) -> Any:
-    """Return what tells attributes apart that are equal as numbers; NaN is equal to itself."""
+    """Return a key that separates attributes of equal value and different type or sign; NaN equals NaN."""
     if isinstance(value, float):
         return value.hex()
     if isinstance(value, (tuple, list)):

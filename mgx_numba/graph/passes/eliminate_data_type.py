@@ -89,7 +89,7 @@ def _all_ask(value: Instruction, seen: set[Instruction]) -> bool:
 
 
 def _is_untouched(ins: Instruction) -> bool:
-    """Return whether an operator keeps its own types; custom functions have those of their shape rules."""
+    """Return whether an operator keeps its types; custom functions follow their shape rules."""
     return ins.name in UNTOUCHED or (ins.op.custom and not ins.op.pointwise)
 
 

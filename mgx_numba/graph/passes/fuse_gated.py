@@ -44,7 +44,7 @@ class FuseGated(Pass):
 
 
 def _halves(ins: Instruction) -> tuple[Instruction, Instruction] | None:
-    """Return the slices of the first and second half of one value's columns, if an instruction reads exactly these."""
+    """Return the slices of the first and second half of a value's columns, if exactly two slices read the value."""
     found = {i.op.starts: i for i in ins.inputs if i.name == "slice" and known_same(i.shape.lens, ins.shape.lens)}  # type: ignore[attr-defined]
     whole = {i.inputs[0] for i in found.values()}
     if len(found) != 2 or len(whole) != 1:

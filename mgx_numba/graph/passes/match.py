@@ -314,7 +314,7 @@ def explain(rules: Iterable[RewriteRule], ins: Instruction, options: Options) ->
 
 
 def _try(candidate: RewriteRule, match: Match) -> str:
-    """Run a rewrite and discard what it builds; return the outcome."""
+    """Run a rewrite, discard the instructions it builds, and return the outcome."""
     if match.ins.module is None:
         return "was removed"
     builder = RewriteBuilder(match.ins.module, match.ins)

@@ -43,7 +43,7 @@ class PropagateConstant(Pass):
         self.fold(module)
 
     def fold(self, module: Module) -> int:
-        """Fold constants of one module; return the number of replaced instructions."""
+        """Fold a module's constants; return the number of replaced instructions."""
         count, trace = 0, environment_flag("MIGRAPHX_TRACE_PROPAGATE_CONSTANT")
         for ins in list(module):
             if ins.module is not module or ins is module.last or not _is_candidate(ins):

@@ -73,7 +73,7 @@ def pieces_of(body: Module) -> Pieces:
 
 
 def ancestors(wanted: Sequence[Instruction], known: set[Instruction]) -> set[Instruction]:
-    """Return the instructions that ``wanted`` depends on, without ``known`` and what precedes those."""
+    """Return ``wanted`` and its ancestors up to ``known``, which is left out."""
     found: set[Instruction] = set()
     pending = list(wanted)
     while pending:

@@ -37,7 +37,7 @@ class RewriteNarrow(Pass):
 
 
 class _Codes:
-    """The rewriting of one module, with the codes of its values."""
+    """Rewrites a module; records the codes of its values."""
 
     def __init__(self, module: Module) -> None:
         self.module = module

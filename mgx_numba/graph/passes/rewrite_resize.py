@@ -78,7 +78,7 @@ def _repeats_evenly(attributes: Mapping[str, Any], n: int, out: int, scale: floa
 
 
 class RewriteResize(RulePass):
-    """Rewrite nearest-neighbour enlargement by integer factors; other resizes stay."""
+    """Rewrite nearest-neighbour enlargement by integer factors; leave all remaining resizes."""
 
     name = "rewrite_resize"
     rules = (repeat_elements,)

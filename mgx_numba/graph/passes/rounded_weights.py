@@ -136,7 +136,7 @@ def _rounded(weights: np.ndarray, type: Type, means: np.ndarray | None) -> np.nd
 
 
 def _only_weights(weights: Instruction) -> bool:
-    """Return whether products alone read a constant, as weights, and nothing else a view of it."""
+    """Return whether a constant is read only by products, as their weights."""
     if any(user.name not in CONTRACTIONS or user.inputs[0] is weights for user in weights.users):
         return False
     while weights.literal is None and weights.name in CONSTANT_VIEWS:

@@ -1,4 +1,4 @@
-"""Which rules may match at an instruction, by the names of its operator and of those that give its inputs."""
+"""Index of rules by the names of an instruction's operator and of its inputs' operators."""
 
 from __future__ import annotations
 

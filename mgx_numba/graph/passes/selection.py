@@ -50,7 +50,7 @@ class Selection:
         return ALL in self._with
 
     def named(self, ins: Instruction) -> bool:
-        """Return whether a name other than ``all`` selects the instruction."""
+        """Return whether an explicit name (not ``all``) selects the instruction."""
         return self._chosen(ins, [name for name in self._with if name != ALL])
 
     def __contains__(self, ins: Instruction) -> bool:

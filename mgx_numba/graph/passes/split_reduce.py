@@ -79,8 +79,8 @@ class SplitReduce(Pass):
     ) -> Instruction | None:
         """Split one cluster; return its rest. ``reasons`` caches refusals by structure, and by whether operands may be
         lent memory where that was asked."""
-        shapes = tuple([id(i.shape) for i in (ins, *ins.inputs)])
-        like: Hashable = id(ins.op), shapes, structure(ins.module_args[0]), _is_tuple(ins)
+        shapes = tuple([i.shape for i in (ins, *ins.inputs)])
+        like: Hashable = ins.op, shapes, structure(ins.module_args[0]), _is_tuple(ins)
         asked: list[bool] = []
 
         def donated() -> bool:
@@ -187,8 +187,8 @@ def _is_donated(value: Instruction) -> bool:
 def _permutation(
     walk: ReductionWalk, full: Sequence[int], axes: Sequence[int], parts: int, fold: int
 ) -> tuple[int, ...]:
-    """Return the axis order: parts are separate; iterations of one part lie between columns and the axes outside of
-    these."""
+    """Return the axis order: parts are outermost; the iterations of a part stand between the columns and the axes
+    outside the columns."""
     others = [a for a in walk.order if a != axes[0]]
     if parts > 1 or fold == 1:
         return (axes[0], *others)

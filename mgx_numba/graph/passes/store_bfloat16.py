@@ -65,7 +65,7 @@ class StoreBfloat16(Pass):
     def _rounded(
         self, wanted: Collection[Instruction], products: Collection[Instruction], module: Module
     ) -> set[Instruction]:
-        """Return the values that are stored rounded, including moves of them."""
+        """Return the values that are stored rounded, including moved copies."""
         found, pending = set(wanted), list(wanted)
         while pending:
             value = pending.pop()

@@ -50,11 +50,11 @@ class OpenedModel:
     context: int | None
 
     def program(self, **options: Any) -> program:
-        """Return the program, not compiled yet. Its plans are cached like those of models of other kinds.
+        """Return the program, not compiled yet. The plan cache holds its plans, as for ONNX files.
 
         Args:
-            options: those of `build.build_decoder`: ``last_logits``, ``positions``, ``shared_cache``,
-                ``accuracy_level``.
+            options: options of `build.build_decoder`: ``last_logits``, ``positions``, ``shared_cache``,
+                ``accuracy_level``, ``cache_type``, ``block``.
         """
         from ...api.parsing import Parsed, option_text, read_model
         from ..build import build_decoder

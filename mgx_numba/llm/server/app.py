@@ -152,7 +152,7 @@ class _Server:
         from starlette.responses import PlainTextResponse
 
         s = self._running_scheduler
-        text = s.metrics.text(s.waiting, s.running, s.prefixes.hits, s.prefixes.reused)
+        text = s.metrics.text(s.waiting, s.running, s.caches.hits, s.caches.reused)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     @property
@@ -220,7 +220,7 @@ _INVALID = "invalid_request_error"
 
 
 class _Job:
-    """The requests of one body, and their events."""
+    """The generation requests that a body asks for, and their events."""
 
     def __init__(
         self, asked: ParsedBody, guides: list[Guide | None], loop: asyncio.AbstractEventLoop, context_length: int

@@ -56,7 +56,7 @@ class UnknownModelError(BodyError):
 
 @dataclass
 class ParsedBody:
-    """What a body asks for.
+    """A request parsed from a body.
 
     Attributes:
         prompts: tokens of each prompt.
@@ -142,7 +142,7 @@ def asked_completion(body: Mapping[str, Any], model: LanguageModel, tokenizer: T
 
 
 def _asked(body: Mapping[str, Any], model: LanguageModel) -> ParsedBody:
-    """Return what the fields ask for that chat and completions share."""
+    """Return the options that the fields common to chat and completions set."""
     options = SearchOptions(max_length=model.context_length, top_k=0)
     temperature = _number(body, "temperature", float, 0, 10)
     options.temperature = 1.0 if temperature is None else temperature

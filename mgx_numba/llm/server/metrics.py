@@ -1,4 +1,4 @@
-"""`Metrics`: what a server has done, in Prometheus' text form."""
+"""`Metrics`: counters of a server in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Histogram:
 
 
 class Metrics:
-    """Counters of a scheduler; its thread alone changes them, except ``refused``."""
+    """Counters of a scheduler; only its thread changes them, except ``refused``."""
 
     def __init__(self) -> None:
         self.prompt_tokens = 0

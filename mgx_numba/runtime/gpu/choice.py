@@ -19,7 +19,7 @@ class Substitute(Engine, Protocol):
     """An engine that a test provides in place of a device."""
 
     def holds(self, address: int) -> bool:
-        """Return whether an address lies in this engine's memory."""
+        """Return whether an address belongs to this engine's memory."""
 
 
 _substitutes: ContextVar[Sequence[Substitute]] = ContextVar("mgx_gpu_substitutes", default=())

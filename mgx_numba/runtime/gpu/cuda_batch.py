@@ -32,7 +32,7 @@ _ALIGNMENT = 64
 
 
 class CudaBatch:
-    """The kernels of one context, prepared for the native launch loop."""
+    """The kernels of a context, prepared for the native launch loop."""
 
     def __init__(self, engine: CudaEngine, launches: PlanLaunches, overlaps: bool) -> None:
         """Prepare the launches; ``overlaps``: a kernel's blocks may start before the preceding kernel ends, and then

@@ -180,7 +180,7 @@ def _there(engine: Engine, queue: Queue, value: Tensor) -> DeviceArray:
 
 
 def _of_rank(array: DeviceArray, rank: int) -> DeviceArray:
-    """Return the tensor; a tensor of one element gets ``rank`` axes."""
+    """Return the tensor; a one-element tensor gets ``rank`` axes."""
     if len(array.shape.array_lens) == rank or array.shape.elements != 1:
         return array
     return DeviceArray(Shape(array.shape.type, (1,) * rank), array.address, array.device, array.owner, array.stream)

@@ -69,7 +69,6 @@ class DirectForm(CallData):
             self._have(HostParameters(engine, into, self._in), HostResults(engine, out, self._out, lends=False))
 
     def aim(self, addresses: Sequence[int]) -> None:
-        """See `CallData.aim`."""
         self._check_apart(addresses)
         self._places.update(zip(self._coming, addresses))
         known = self._places | {_ARENA: self._memory.arena.address, _FAULT: self._memory.fault.address}
@@ -89,7 +88,7 @@ class DirectForm(CallData):
 
 
 def _parts_of(plan: Plan) -> list[tuple[int, int] | FallbackStep | ControlStep]:
-    """Return the ranges of kernels between other steps, and those steps, in order."""
+    """Return the plan's steps in order, with each run of kernels as a range (begin, end)."""
     parts: list[tuple[int, int] | FallbackStep | ControlStep] = []
     end = 0
     for is_kernel, steps in groupby(plan.steps, lambda step: isinstance(step, Step)):

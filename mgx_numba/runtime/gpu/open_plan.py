@@ -90,7 +90,7 @@ class OpenLengths:
         self._last: tuple[Shapes, BoundLengths | None] | None = None
 
     def values(self, shapes: Shapes) -> dict[Dim, int] | None:
-        """Return the symbols' values for which the parameters have these shapes; None if there are no such values."""
+        """Return the symbols' values that give the parameters ``shapes``; None if no values do."""
         given = self._given(shapes)
         if given is None or not self._fits(shapes, self._bound_to(given, self._evaluated(given)).parameter_lens):
             return None
@@ -246,7 +246,7 @@ class LaunchNumbers:
 
 
 class MapNumbers:
-    """The numbers of one `MappedTensor`; ``slot`` receives its tensor map."""
+    """Indices of the size-program numbers that a `MappedTensor` needs; ``slot`` receives its tensor map."""
 
     def __init__(
         self, slot: int, layout: TensorLayout, number_of: Callable[[Length], int], number: int, base: int

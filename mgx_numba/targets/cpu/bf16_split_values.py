@@ -169,7 +169,7 @@ def _only_multiplied(ins: Instruction) -> bool:
 
 
 def _readers(low: Lowering, ins: Instruction, buffer: Buffer) -> set[Instruction]:
-    """Return the instructions that read the buffer of an instruction's result, other than views of it."""
+    """Return the instructions that read the result's buffer, except views of it."""
     found = set()
     for user in ins.users:
         seen = low.values.get(user)

@@ -32,10 +32,10 @@ _MOST_COPIES = 16  # maximum number of copies of small weights
 
 
 class Bench:
-    """Memory and executables for the candidates of one problem.
+    """Memory and executables for a problem's candidates.
 
     Attributes:
-        clock: returns the time (s); the CPU time of one thread is less disturbed by other work.
+        clock: returns the time (s); the CPU time of a thread is less disturbed by a busy machine.
     """
 
     clock: Callable[[], float] = staticmethod(time.perf_counter)

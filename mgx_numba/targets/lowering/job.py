@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a plan may use. The plans of submodules use the same resources.
+    """Resources that a plan may use. The plans of submodules use the same resources.
 
     Attributes:
         rules: lowering rules of the target.
@@ -36,6 +36,8 @@ class Resources:
         compile_body: compiles a body whose lengths become known when it runs; None: such bodies run by their NumPy
         meaning.
         solutions: solutions of problems planned before.
+        planner: what solutions depend on besides problems, so that they are kept for other programs; None: they are
+            not kept.
         join: joins steps of a plan without jumps; takes the steps, and those that must stay. None: nothing is joined.
     """
 
@@ -46,12 +48,13 @@ class Resources:
     load: LoadKernels | None = None
     compile_body: Callable[[Program], Any] | None = None
     solutions: Solutions = field(default_factory=Solutions)
+    planner: Hashable | None = None
     join: Callable[[Sequence[PendingStep], Sequence[PendingStep]], list[PendingStep]] | None = None
 
 
 @dataclass(frozen=True)
 class LoweringJob:
-    """What a plan is for.
+    """Purpose of a plan.
 
     Attributes:
         program: the optimised program.

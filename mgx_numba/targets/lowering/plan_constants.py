@@ -25,7 +25,7 @@ class PlanConstants:
 
     Attributes:
         constants: the arrays in the plan's order.
-        shared: constants shared with plans for other lengths; None if there are no other plans.
+        shared: constants shared between the plans of several variants; None for a single plan.
         packing_room: bytes by which transformed weights may still exceed the model's own.
     """
 

@@ -46,8 +46,8 @@ class ReleasedConstants:
                 self._free(index, holders)
 
     def _constant(self, ins: Instruction) -> int | None:
-        """Return the number of the plan's constant of which the instruction's value is a view; None for other
-        values."""
+        """Return the index of the plan's constant that the instruction's value views; None for values computed at run
+        time."""
         value = self._lowering.values.get(ins)
         if isinstance(value, View) and value.buffer.region is Region.CONSTANT:
             return value.buffer.index

@@ -27,20 +27,18 @@ class RefTarget:
     device_options: frozenset[str] = frozenset()
 
     def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> RefProgram:
-        """See `Target.compile`."""
         whole_module("mgx_numba.targets.ref.program")
         from .program import RefProgram
 
         return RefProgram(program.clone())
 
     def pass_options(self, options: TargetOptions) -> Options:
-        """See `Target.pass_options`."""
         from ...graph.passes import Options
 
         return Options()
 
     def machine(self, device_id: int = 0) -> None:
-        """Return None: there are no plans to keep."""
+        """Return None: this target keeps no plans."""
 
     def restore(self, kept: KeptPlan, options: TargetOptions, portable: Callable[[], Program]) -> NoReturn:
         """Raise an error: there are no plans to restore.

@@ -40,7 +40,7 @@ class Item:
     family: str = ""
 
     def part(self, parts: int) -> int:
-        """Return which of some processes plans this item."""
+        """Return the index of the process that plans this item."""
         return zlib.crc32((self.family or self.name).encode()) % parts
 
 

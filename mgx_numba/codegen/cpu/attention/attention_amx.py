@@ -320,7 +320,7 @@ class PrefillAttentionAmx(AttentionKernel):
         ]
 
     def _noted(self, statements: list[str], name: str, other: str = "") -> list[str]:
-        """Return statements that convert operands, and set ``name``: whether these operands, or ``other``, cannot be
+        """Return statements that convert operands and set ``name``: whether the operands, or ``other``, cannot be
         split."""
         if self.parts == 1:
             return statements

@@ -471,7 +471,7 @@ class _Product:
         return lines
 
     def _rolled(self, rows: range) -> bool:
-        """Return whether these rows use the rolled loop over integers."""
+        """Return whether ``rows`` rows use the rolled loop over integers."""
         few = len(rows) * len(self.halves) <= ROLLED_SUMS
         return self.rolled and _quads() and few and unit_of(self.form).words == 1
 

@@ -204,8 +204,8 @@ class Solver(Protocol, Generic[P]):
         threads: int = 1,
         blocking: Blocking | None = None,
     ) -> Solution:
-        """Return the launches that compute the problem on ``threads`` threads; the other arguments are those of
-        `Setting`."""
+        """Return the launches that compute the problem on ``threads`` threads; see `Setting` for the remaining
+        arguments."""
         return self.solve(problem, Setting(epilogue, strides, threads, blocking))
 
     def solve(self, problem: P, setting: Setting) -> Solution:

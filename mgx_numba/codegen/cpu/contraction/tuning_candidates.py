@@ -1,5 +1,5 @@
-"""Enumerate the tuning candidates of a contraction: every solver with its own blocking, then other blockings of the
-best one."""
+"""Enumerate a contraction's tuning candidates: each solver with its default blocking, then more blockings of the
+fastest solver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ _BLOCKING = ("rows", "panels", "taps", "depth", "parts")
 
 
 def choose(request: Request) -> Candidate:
-    """See `Backend.choose`."""
     return Candidate(select(request.problem, request.threads))
 
 
@@ -35,7 +34,6 @@ def estimates(request: Request) -> list[Estimate]:
 
 
 def revisions(request: Request) -> dict[str, int]:
-    """See `Backend.revisions`."""
     problem = request.problem
     return {s.name: s.revision for s in all_solvers(problem) if s.revision and s.refusal(problem) is None}
 
@@ -50,7 +48,7 @@ def candidate_of(request: Request, record: TuningRecord) -> Candidate | None:
 
 
 def refinements(request: Request, winner: Candidate) -> list[Candidate]:
-    """Return the other blockings that the winning solver proposes."""
+    """Return further blockings that the winning solver proposes."""
     near = winner.solver.blockings(request.problem, request.threads)
     distinct = dict.fromkeys(b for b in near if b != winner.blocking)
     return [Candidate(winner.solver, b) for b in list(distinct)[: winner.solver.most_blockings]]

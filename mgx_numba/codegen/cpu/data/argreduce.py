@@ -24,7 +24,7 @@ row."""
 
 
 class _Search:
-    """A search: which extreme, along which axis of which tensor."""
+    """A search for an extreme (minimum or maximum) along an axis of a tensor."""
 
     def __init__(self, greatest: bool, last: bool, axis: int, x: Tensor, out: Tensor) -> None:
         kept = [a for a in range(len(x.lens)) if a != axis]

@@ -119,7 +119,7 @@ class _Place(NamedTuple):
 
 
 class _Runs:
-    """Print the kernel of one iteration space of runs."""
+    """Print the kernel for an iteration space of runs."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class _Runs:
         self._walk(space)
 
     def _walk(self, space: Space) -> None:
-        """Order the points as they are visited: blocks of the loop's dimension among the other dimensions."""
+        """Return the loop order: blocks of the vectorised dimension, within the remaining dimensions."""
         rows = space.lens[self.along]
         others = [d for d in range(space.rank - 1) if d != self.along]
         reach = [abs(s) for s in space.strides[0]]

@@ -26,7 +26,7 @@ CORNERS = ("y1", "x1", "y2", "x2")
 
 
 def scratch_pitch(boxes: Length) -> Any:
-    """Return the elements of one plane of scratch memory."""
+    """Return the elements per plane of scratch memory."""
     return boxes + 2 * host.lanes("float64")
 
 
@@ -43,19 +43,20 @@ def suppression_launch(
 
     Operands, all row-major but the first two:
 
-    - ``boxes`` [n, boxes, 4], ``scores`` [n, classes, boxes]; scores that are NaN are never kept
-    - ``limit0`` (how many to keep), ``limit1`` (overlap), ``limit2`` (lowest score) as far as given
-    - int64 ``picked`` [n * classes, room], best first, and ``counts`` [n * classes]
-    - scratch memory float64 ``planes`` [groups, PLANES, pitch] and int64 ``order`` [groups, pitch] with the pitch of
-    `scratch_pitch`
+    - ``boxes`` [n, boxes, 4].
+    - ``scores`` [n, classes, boxes]; boxes with NaN as score are never kept.
+    - ``limit0`` (number of boxes to keep), ``limit1`` (overlap), ``limit2`` (lowest score), as far as given.
+    - int64 ``picked`` [n * classes, room], best first, and ``counts`` [n * classes].
+    - scratch memory: float64 ``planes`` [groups, PLANES, pitch] and int64 ``order`` [groups, pitch]; `scratch_pitch`
+      returns the pitch.
 
     Args:
         center_point_box: boxes are centre and size instead of two corners.
         boxes: the boxes.
         scores: their scores in each class.
-        limits: at least the first limit, each of one element.
-        room: most boxes kept, whatever the limit says.
-        groups: tasks, each of which does many classes.
+        limits: one-element tensors, at least the first limit.
+        room: upper bound of the boxes kept, for any limit.
+        groups: number of tasks; a task handles several classes.
         origin: printed instruction.
     """
     images, classes, count = scores.lens

@@ -7,18 +7,13 @@ round_bfloat16(v)
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 
 from ...lang.builder import BFloat16, VectorBuilder
 from ...lang.convert import convert
-from ...lang.memory import Definition
-from ...lang.vector import Vec, make_intrinsic
+from ...lang.vector import Definition, Values, Vec, kernel_function
 from ...toolchain.numba_core import TypingError, types
 from .. import host
-
-__all__ = ["round_bfloat16"]  # the words of the language
 
 _LANES = 16
 """Lanes of the instruction ``vcvtneps2bf16`` over a 512-bit register."""
@@ -40,14 +35,12 @@ def rounded(b: VectorBuilder, value: ir.Value) -> ir.Value:
     return parts[0]
 
 
-def _round_bfloat16(v: types.Type) -> Definition:
+@kernel_function
+def round_bfloat16(v: types.Type) -> Definition:
     if not isinstance(v, Vec) or v.dtype != "float32":
         raise TypingError(f"round_bfloat16: expected a vector of float32, got {v}")
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         return rounded(VectorBuilder(builder), values[0])
 
-    return Vec("bfloat16", v.lanes)(v), lower
-
-
-round_bfloat16 = make_intrinsic("round_bfloat16", _round_bfloat16, 1)
+    return Vec("bfloat16", v.lanes)(v), emit

@@ -10,25 +10,20 @@ convert to the least int32, and packing saturates.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from llvmlite import ir
 
 from ...lang.builder import VectorBuilder, element_type
-from ...lang.memory import Definition
-from ...lang.vector import Vec, constant_int, make_intrinsic
+from ...lang.vector import Definition, KernelFunction, Values, Vec, constant_int, make_intrinsic
 from ...toolchain.numba_core import TypingError, types
 from .. import host
-
-__all__ = ["round_int8", "round_uint8"]  # the words of the language
 
 _I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 _PACKED = 32
 """Bytes of a 256-bit vector, packed from four vectors of float32."""
 
 
-def _round(dtype: str) -> Any:
+def _round(dtype: str) -> KernelFunction:
     name, ends = f"round_{dtype}", np.iinfo(dtype)
     low, high = int(ends.min), int(ends.max)
 
@@ -37,7 +32,7 @@ def _round(dtype: str) -> Any:
             raise TypingError(f"{name}: expected a vector of float32, got {v}")
         point = constant_int(name, "ZERO", zero, low=low, high=high)
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             b, value = VectorBuilder(builder).strict(), values[0]
             if dtype == "uint8" and v.lanes % _PACKED == 0 and host.has("avx2") and host.host().vector_bits == 256:
                 return _packed(b, value, point)
@@ -51,9 +46,9 @@ def _round(dtype: str) -> Any:
                 whole = b.select(b.is_nan(value), 0, whole)
             return b.ir.trunc(whole, b.like(value, element_type(dtype)))
 
-        return Vec(dtype, v.lanes)(v, zero), lower
+        return Vec(dtype, v.lanes)(v, zero), emit
 
-    return make_intrinsic(name, define, 2, literal=True)
+    return make_intrinsic(name, define, literal=True)
 
 
 def _packed(b: VectorBuilder, value: ir.Value, point: int) -> ir.Value:

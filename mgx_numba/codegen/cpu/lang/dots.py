@@ -17,19 +17,15 @@ add_pairs(sums, x, FACTOR)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from llvmlite import ir
 
 from ...lang.builder import VectorBuilder
-from ...lang.memory import Definition
-from ...lang.vector import Vec, make_intrinsic
+from ...lang.vector import Definition, Values, Vec, kernel_function
 from ...toolchain.numba_core import TypingError, types
 from .. import host
 from ..microkernels.int8 import MULTIPLY_PAIRS
 from ..microkernels.int8_table import has_dot4, multiplies_pairs
-
-__all__ = ["add_dot2", "add_dot4", "add_pairs", "add_signed_dot4", "dot2"]
 
 _I8, _I16 = ir.IntType(8), ir.IntType(16)
 _PAIRS = {
@@ -106,60 +102,65 @@ def _signed_products(b: VectorBuilder, left: ir.Value, right: ir.Value) -> ir.Va
     return _products(b, b.ir.bitcast(size, words), b.ir.bitcast(signed, words))
 
 
-def _add_dot4(sums: types.Type, u: types.Type, s: types.Type) -> Definition:
+@kernel_function
+def add_dot4(sums: types.Type, u: types.Type, s: types.Type) -> Definition:
     if not isinstance(sums, Vec) or sums.dtype != "int32" or not sums == u == s:
         raise TypingError(f"add_dot4: expected three vectors of int32 of one length, got {sums}, {u}, {s}")
     if not has_dot4(host.host(), 32 * sums.lanes):
         raise TypingError(f"add_dot4: this CPU has no vpdpbusd or usdot of {sums.lanes} lanes")
     name = f"llvm.x86.avx512.vpdpbusd.{32 * sums.lanes}"
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         type_ = values[0].type
         if host.has("neon"):
             return _neon_dot(VectorBuilder(builder), "usdot", values)
         return builder.call(VectorBuilder(builder).function(name, type_, [type_] * 3), values)
 
-    return sums(sums, u, s), lower
+    return sums(sums, u, s), emit
 
 
-def _add_signed_dot4(sums: types.Type, x: types.Type, y: types.Type) -> Definition:
+@kernel_function
+def add_signed_dot4(sums: types.Type, x: types.Type, y: types.Type) -> Definition:
     if not isinstance(sums, Vec) or sums.dtype != "int32" or not sums == x == y:
         raise TypingError(f"add_signed_dot4: expected three vectors of int32 of one length, got {sums}, {x}, {y}")
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         b = VectorBuilder(builder)
         if host.has("dotprod") and sums.lanes == _NEON_LANES:
             return _neon_dot(b, "sdot", values)
         return _pair_sums(b, values[0], _signed_products(b, values[1], values[2]), 1)
 
-    return sums(sums, x, y), lower
+    return sums(sums, x, y), emit
 
 
-def _add_dot2(sums: types.Type, x: types.Type, y: types.Type) -> Definition:
+@kernel_function
+def add_dot2(sums: types.Type, x: types.Type, y: types.Type) -> Definition:
     if not isinstance(sums, Vec) or sums.dtype != "int32" or not sums == x == y:
         raise TypingError(f"add_dot2: expected three vectors of int32 of one length, got {sums}, {x}, {y}")
     if not multiplies_pairs(host.host(), 32 * sums.lanes):
         raise TypingError(f"add_dot2: this CPU has no vpmaddwd of {sums.lanes} lanes")
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         b = VectorBuilder(builder)
         halves = ir.VectorType(_I16, 2 * sums.lanes)
         return _added_pairs(b, values[0], *(b.ir.bitcast(x, halves) for x in values[1:]))
 
-    return sums(sums, x, y), lower
+    return sums(sums, x, y), emit
 
 
-def _dot2(u: types.Type, s: types.Type) -> Definition:
+@kernel_function
+def dot2(u: types.Type, s: types.Type) -> Definition:
     if not isinstance(u, Vec) or u.dtype != "int32" or u != s:
         raise TypingError(f"dot2: expected two vectors of int32 of one length, got {u}, {s}")
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         return _products(VectorBuilder(builder), *values)
 
-    return Vec("int16", 2 * u.lanes)(u, s), lower
+    return Vec("int16", 2 * u.lanes)(u, s), emit
 
 
-def _add_pairs(sums: types.Type, x: types.Type, factor: types.Type) -> Definition:
+@kernel_function
+def add_pairs(sums: types.Type, x: types.Type, factor: types.Type) -> Definition:
     wanted = isinstance(sums, Vec) and sums.dtype == "int32" and x == Vec("int16", 2 * sums.lanes)
     if not wanted or not isinstance(factor, types.IntegerLiteral):
         raise TypingError(
@@ -167,14 +168,7 @@ def _add_pairs(sums: types.Type, x: types.Type, factor: types.Type) -> Definitio
         )
     value = factor.literal_value
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         return _pair_sums(VectorBuilder(builder), values[0], values[1], value)
 
-    return sums(sums, x, factor), lower
-
-
-add_dot2 = make_intrinsic("add_dot2", _add_dot2, 3)
-add_dot4 = make_intrinsic("add_dot4", _add_dot4, 3)
-add_signed_dot4 = make_intrinsic("add_signed_dot4", _add_signed_dot4, 3)
-add_pairs = make_intrinsic("add_pairs", _add_pairs, 3)
-dot2 = make_intrinsic("dot2", _dot2, 2)
+    return sums(sums, x, factor), emit

@@ -13,25 +13,16 @@ scaled_silu_coarse(x, y)
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 
 from ...lang.builder import VectorBuilder
 from ...lang.convert import nearest
 from ...lang.math32 import scaled_silu_coarse as written_silu
-from ...lang.memory import Definition
-from ...lang.vector import Vec, constant_int, elementwise, make_intrinsic
+from ...lang.vector import Definition, KernelFunction, Values, Vec, constant_int, elementwise, make_intrinsic
 from ...toolchain.numba_core import TypingError, types
 
-__all__ = [  # the words of the language
-    "nearest_float8_e4m3fn", "nearest_float8_e4m3fn_fast", "nearest_float8_e4m3fnuz", "nearest_float8_e4m3fnuz_fast",
-    "nearest_float8_e5m2", "nearest_float8_e5m2_fast", "nearest_float8_e5m2fnuz", "nearest_float8_e5m2fnuz_fast",
-    "scaled_silu_coarse",
-]  # fmt: skip
 
-
-def _nearest(dtype: str, fast: bool = False) -> Any:
+def _nearest(dtype: str, fast: bool = False) -> KernelFunction:
     name = f"nearest_{dtype}{'_fast' * fast}"
 
     def define(v: types.Type, s: types.Type, limits: types.Type) -> Definition:
@@ -39,12 +30,12 @@ def _nearest(dtype: str, fast: bool = False) -> Any:
             raise TypingError(f"{name}: expected two vectors of float32, got {v} and {s}")
         known = constant_int(name, "LIMITS", limits, low=0, high=2)
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             return nearest(VectorBuilder(builder, fast), values[0], values[1], dtype, known)
 
-        return v(v, s, limits), lower
+        return v(v, s, limits), emit
 
-    return make_intrinsic(name, define, 3, literal=True)
+    return make_intrinsic(name, define, literal=True)
 
 
 nearest_float8_e4m3fn, nearest_float8_e4m3fnuz = _nearest("float8_e4m3fn"), _nearest("float8_e4m3fnuz")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from llvmlite import ir
 
@@ -10,7 +10,6 @@ from ....dataclass import dataclass
 from ...lang.builder import VectorBuilder
 from ...lang.convert import convert
 from ...lang.memory import (
-    Definition,
     alignment,
     fill_vector,
     from_memory,
@@ -23,21 +22,18 @@ from ...lang.memory import (
 )
 from ...lang.target import has, itemsize
 from ...lang.values import tail_mask
-from ...lang.vector import Vec, make_intrinsic, pointer_dtype, scalar_type, value_type
+from ...lang.vector import (
+    Definition,
+    KernelFunction,
+    Values,
+    Vec,
+    kernel_function,
+    make_intrinsic,
+    pointer_dtype,
+    scalar_type,
+    value_type,
+)
 from ...toolchain.numba_core import TypingError, types
-
-__all__ = [
-    "gather",
-    "gather_tail",
-    "load_near",
-    "load_strided",
-    "load_strided_tail",
-    "scatter",
-    "scatter_tail",
-    "store_strided",
-    "store_strided_tail",
-    "store_where",
-]
 
 _I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 _INT = types.int64
@@ -112,7 +108,7 @@ def _read(b: VectorBuilder, base: ir.Value, index: _Index, lanes: int, dtype: st
 def _read_tail(
     b: VectorBuilder, base: ir.Value, index: _Index, count: ir.Value, fill: ir.Value, dtype: str
 ) -> ir.Value:
-    """Return `_read` for the lanes below `count`, `fill` in the others."""
+    """Return `_read` for the lanes below `count`, and `fill` in the remaining lanes."""
     if _has_gather(dtype):
         return _gather_instruction(b, base, index, tail_mask(b, count, fill.type.count), fill, dtype)
     scratch = b.spill(fill)
@@ -179,59 +175,61 @@ def _indexed(b: VectorBuilder, index: ir.Value, dtype: str) -> _Indexed:
     return _Indexed(convert(b, index, dtype, "int64"))
 
 
-def _gather(p: types.Type, index: types.Type) -> Definition:
+@kernel_function
+def gather(p: types.Type, index: types.Type) -> Definition:
     dtype, indices = pointer_dtype("gather", p), _indices("gather", index)
     lanes = indices.lanes
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         b = VectorBuilder(builder)
         found = _read(b, values[0], _indexed(b, values[1], indices.dtype), lanes, dtype)
         return from_memory(b, found, dtype)
 
-    return Vec(dtype, lanes)(p, index), lower
+    return Vec(dtype, lanes)(p, index), emit
 
 
-def _gather_tail(p: types.Type, index: types.Type, count: types.Type, fill: types.Type) -> Definition:
+@kernel_function
+def gather_tail(p: types.Type, index: types.Type, count: types.Type, fill: types.Type) -> Definition:
     dtype, indices = pointer_dtype("gather_tail", p), _indices("gather_tail", index)
     lanes = indices.lanes
     source = scalar_dtype("gather_tail", fill)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         b = VectorBuilder(builder)
         rest = fill_vector(b, values[3], source, dtype, lanes)
         found = _read_tail(b, values[0], _indexed(b, values[1], indices.dtype), values[2], rest, dtype)
         return from_memory(b, found, dtype)
 
-    return Vec(dtype, lanes)(p, index, _INT, scalar_type(source)), lower
+    return Vec(dtype, lanes)(p, index, _INT, scalar_type(source)), emit
 
 
-def _scatterer(name: str, tail: bool) -> Any:
+def _scatterer(name: str, tail: bool) -> KernelFunction:
     def define(p: types.Type, index: types.Type, v: types.Type, *count: types.Type) -> Definition:
         dtype, indices = pointer_dtype(name, p), _indices(name, index)
         lanes = indices.lanes
         if v != value_type(dtype, lanes):
             raise TypingError(f"{name}: expected {lanes} lanes of {dtype}, got {v}")
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        def emit(builder: ir.IRBuilder, values: Values) -> None:
             b = VectorBuilder(builder)
             where, value = _indexed(b, values[1], indices.dtype), to_memory(b, values[2], dtype)
             if tail:
                 _write_tail(b, values[0], where, value, values[3], dtype)
             else:
                 _write(b, values[0], where, value, dtype)
-            return context.get_dummy_value()
 
-        return types.void(p, index, v, *[_INT] * len(count)), lower
+        return types.void(p, index, v, *[_INT] * len(count)), emit
 
     return make_intrinsic(name, define, 4 if tail else 3)
 
 
-def _store_where(p: types.Type, i: types.Type, v: types.Type, mask: types.Type) -> Definition:
+@kernel_function
+def store_where(p: types.Type, i: types.Type, v: types.Type, mask: types.Type) -> Definition:
     dtype = pointer_dtype("store_where", p)
     if not isinstance(v, Vec) or v.dtype != dtype or mask != Vec("bool", v.lanes):
         raise TypingError(f"store_where: expected {dtype} lanes and as many of bool, got {v} and {mask}")
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         b = VectorBuilder(builder)
         value, start = to_memory(b, values[2], dtype), b.ir.gep(values[0], [values[1]])
         size = itemsize(dtype)
@@ -247,14 +245,15 @@ def _store_where(p: types.Type, i: types.Type, v: types.Type, mask: types.Type) 
             count = b.ir.add(count, b.ir.zext(b.extract(values[3], ir.Constant(_I64, k)), _I64))
         return count
 
-    return types.int64(p, _INT, v, mask), lower
+    return types.int64(p, _INT, v, mask), emit
 
 
-def _load_near(p: types.Type, i: types.Type, index: types.Type) -> Definition:
+@kernel_function
+def load_near(p: types.Type, i: types.Type, index: types.Type) -> Definition:
     dtype, indices = pointer_dtype("load_near", p), _indices("load_near", index)
     lanes = indices.lanes
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         b = VectorBuilder(builder)
         start, places = b.ir.gep(values[0], [values[1]]), values[2]
         if (dtype, indices.dtype, lanes) != ("float32", "int32", 16) or not has("avx512f", "avx512vl"):
@@ -267,16 +266,12 @@ def _load_near(p: types.Type, i: types.Type, index: types.Type) -> Definition:
         callee = b.function("llvm.x86.avx512.vpermi2var.ps.512", type_, [type_, places.type, type_])
         return b.ir.call(callee, [halves[0], places, halves[1]])
 
-    return Vec(dtype, lanes)(p, _INT, index), lower
+    return Vec(dtype, lanes)(p, _INT, index), emit
 
 
-load_near = make_intrinsic("load_near", _load_near, 3)
 load_strided = loader("load_strided", 4, _load_strided)
 load_strided_tail = tail_loader("load_strided_tail", 6, _load_strided_tail)
 store_strided = storer("store_strided", 4, 3, _store_strided)
 store_strided_tail = storer("store_strided_tail", 5, 3, _store_strided_tail)
-gather = make_intrinsic("gather", _gather, 2)
-gather_tail = make_intrinsic("gather_tail", _gather_tail, 4)
 scatter = _scatterer("scatter", tail=False)
 scatter_tail = _scatterer("scatter_tail", tail=True)
-store_where = make_intrinsic("store_where", _store_where, 4)

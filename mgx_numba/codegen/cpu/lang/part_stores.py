@@ -10,18 +10,14 @@ The parts have the format of `part_form`.
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 
 from ...lang.builder import VectorBuilder
-from ...lang.memory import Definition, masked_store, store_vector
-from ...lang.vector import Vec, make_intrinsic, pointer_dtype
+from ...lang.memory import masked_store, store_vector
+from ...lang.vector import Definition, KernelFunction, Values, Vec, make_intrinsic, pointer_dtype
 from ...toolchain.numba_core import TypingError, types
 from ..part_form import DROPPED_BITS, LARGEST, LOW_BITS, SIGN_BIT, TINY, bits_of
 from .bfloat16 import rounded
-
-__all__ = ["store_parts", "store_parts_tail"]  # the words of the language
 
 _I32 = ir.IntType(32)
 
@@ -53,14 +49,14 @@ def _split_any(b: VectorBuilder, value: ir.Value, bits: ir.Value) -> tuple[ir.Va
     return b.ir.select(tiny, upper, high), b.ir.select(tiny, lower, low)
 
 
-def _store_parts(name: str, tail: bool) -> Any:
+def _store_parts(name: str, tail: bool) -> KernelFunction:
     def define(high: types.Type, low: types.Type, i: types.Type, v: types.Type, *count: types.Type) -> Definition:
         if not all(pointer_dtype(name, p) == "bfloat16" for p in (high, low)):
             raise TypingError(f"{name}: expected pointers to bfloat16, got {high} and {low}")
         if not isinstance(v, Vec) or v.dtype != "float32" or not v.lanes:
             raise TypingError(f"{name}: expected a vector of float32, got {v}")
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        def emit(builder: ir.IRBuilder, values: Values) -> None:
             b = VectorBuilder(builder)
             first, second, start, value, *left = values
             integers = b.like(value, _I32)
@@ -86,9 +82,8 @@ def _store_parts(name: str, tail: bool) -> Any:
                     store(_split_any(b, value, bits))
                 with usual:
                     store(_split(b, value))
-            return context.get_dummy_value()
 
-        return types.void(high, low, types.int64, v, *[types.int64] * len(count)), lower
+        return types.void(high, low, types.int64, v, *[types.int64] * len(count)), emit
 
     return make_intrinsic(name, define, 5 if tail else 4)
 

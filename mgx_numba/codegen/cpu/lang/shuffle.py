@@ -17,16 +17,21 @@ Source and target must not overlap. LANES is a power of two from 2, COUNT is 2, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from llvmlite import ir
 
 from ...lang.builder import VectorBuilder
-from ...lang.memory import Definition, alignment, fill_vector, from_memory, masked_load, memory_element, scalar_dtype
-from ...lang.vector import Vec, constant_int, make_intrinsic, pointer_dtype, scalar_type
+from ...lang.memory import alignment, fill_vector, from_memory, masked_load, memory_element, scalar_dtype
+from ...lang.vector import (
+    Definition,
+    Values,
+    Vec,
+    constant_int,
+    literal_function,
+    pointer_dtype,
+    scalar_type,
+)
 from ...toolchain.numba_core import TypingError, types
-
-__all__ = ["deinterleave", "interleave", "load_back", "load_every", "load_every_tail"]
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _INT = types.int64
@@ -40,7 +45,7 @@ def _same_pointers(name: str, p: types.Type, q: types.Type) -> str:
 
 
 class _Mover:
-    """Moves vectors of one dtype, in memory form, between memory locations."""
+    """Copy vectors of a dtype, in memory form, between memory locations."""
 
     def __init__(self, builder: ir.IRBuilder, dtype: str) -> None:
         self.b = VectorBuilder(builder)
@@ -67,7 +72,7 @@ class _Mover:
         return self.ir.shuffle_vector(x, y, ir.Constant(ir.VectorType(_I32, len(lanes)), mask))
 
     def select(self, vectors: Sequence[ir.Value], lanes: Sequence[int]) -> ir.Value:
-        """Return lanes of up to four concatenated vectors of one length."""
+        """Return selected lanes of up to four concatenated vectors of equal length."""
         width = vectors[0].type.count
         if len(vectors) <= 2:
             return self.shuffle(vectors[0], vectors[-1], lanes)
@@ -81,57 +86,59 @@ def _counts(name: str, count: types.Type, lanes: types.Type) -> tuple[int, int]:
     return constant_int(name, "COUNT", count, 2, 4), constant_int(name, "LANES", lanes, low=2)
 
 
-def _interleave(p: types.Type, p_step: types.Type, q: types.Type, count: types.Type, lanes: types.Type) -> Definition:
+@literal_function
+def interleave(p: types.Type, p_step: types.Type, q: types.Type, count: types.Type, lanes: types.Type) -> Definition:
     dtype = _same_pointers("interleave", p, q)
     rows, width = _counts("interleave", count, lanes)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+    def emit(builder: ir.IRBuilder, values: Values) -> None:
         m = _Mover(builder, dtype)
         vectors = [m.load(values[0], m.row(values[1], r), width) for r in range(rows)]
         for part in range(rows):
             places = range(part * width, (part + 1) * width)
             value = m.select(vectors, [(k % rows) * width + k // rows for k in places])
             m.store(values[2], part * width, value)
-        return context.get_dummy_value()
 
-    return types.void(p, _INT, q, count, lanes), lower
+    return types.void(p, _INT, q, count, lanes), emit
 
 
-def _deinterleave(p: types.Type, q: types.Type, q_step: types.Type, count: types.Type, lanes: types.Type) -> Definition:
+@literal_function
+def deinterleave(p: types.Type, q: types.Type, q_step: types.Type, count: types.Type, lanes: types.Type) -> Definition:
     dtype = _same_pointers("deinterleave", p, q)
     rows, width = _counts("deinterleave", count, lanes)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+    def emit(builder: ir.IRBuilder, values: Values) -> None:
         m = _Mover(builder, dtype)
         vectors = [m.load(values[0], part * width, width) for part in range(rows)]
         for r in range(rows):
             m.store(values[1], m.row(values[2], r), m.select(vectors, [k * rows + r for k in range(width)]))
-        return context.get_dummy_value()
 
-    return types.void(p, q, _INT, count, lanes), lower
+    return types.void(p, q, _INT, count, lanes), emit
 
 
-def _load_every(p: types.Type, i: types.Type, count: types.Type, lanes: types.Type) -> Definition:
+@literal_function
+def load_every(p: types.Type, i: types.Type, count: types.Type, lanes: types.Type) -> Definition:
     dtype = pointer_dtype("load_every", p)
     rows, width = _counts("load_every", count, lanes)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         m = _Mover(builder, dtype)
         start = builder.gep(values[0], [values[1]])
         vectors = [m.load(start, part * width, width) for part in range(rows)]
         return from_memory(m.b, m.select(vectors, [k * rows for k in range(width)]), dtype)
 
-    return Vec(dtype, width)(p, _INT, count, lanes), lower
+    return Vec(dtype, width)(p, _INT, count, lanes), emit
 
 
-def _load_every_tail(
+@literal_function
+def load_every_tail(
     p: types.Type, i: types.Type, count: types.Type, left: types.Type, fill: types.Type, lanes: types.Type
 ) -> Definition:
     dtype = pointer_dtype("load_every_tail", p)
     rows, width = _counts("load_every_tail", count, lanes)
     source = scalar_dtype("load_every_tail", fill)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         m = _Mover(builder, dtype)
         others = fill_vector(m.b, values[4], source, dtype, width)
         readable = m.b.isub(m.b.imul(values[3], rows), rows - 1)
@@ -142,23 +149,17 @@ def _load_every_tail(
             vectors.append(masked_load(m.b, start, there, others, dtype))
         return from_memory(m.b, m.select(vectors, [k * rows for k in range(width)]), dtype)
 
-    return Vec(dtype, width)(p, _INT, count, _INT, scalar_type(source), lanes), lower
+    return Vec(dtype, width)(p, _INT, count, _INT, scalar_type(source), lanes), emit
 
 
-def _load_back(p: types.Type, i: types.Type, lanes: types.Type) -> Definition:
+@literal_function
+def load_back(p: types.Type, i: types.Type, lanes: types.Type) -> Definition:
     dtype = pointer_dtype("load_back", p)
     width = constant_int("load_back", "LANES", lanes, low=2)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         m = _Mover(builder, dtype)
         vector = m.load(values[0], m.b.isub(values[1], width - 1), width)
         return from_memory(m.b, m.shuffle(vector, vector, range(width - 1, -1, -1)), dtype)
 
-    return Vec(dtype, width)(p, _INT, lanes), lower
-
-
-interleave = make_intrinsic("interleave", _interleave, 5, literal=True)
-deinterleave = make_intrinsic("deinterleave", _deinterleave, 5, literal=True)
-load_every = make_intrinsic("load_every", _load_every, 4, literal=True)
-load_every_tail = make_intrinsic("load_every_tail", _load_every_tail, 6, literal=True)
-load_back = make_intrinsic("load_back", _load_back, 3, literal=True)
+    return Vec(dtype, width)(p, _INT, lanes), emit

@@ -6,18 +6,14 @@ threads see them in order only after `stream_fence`.
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 
 from ...lang.builder import VectorBuilder
-from ...lang.memory import Definition, alignment, storer
+from ...lang.memory import alignment, storer
 from ...lang.target import itemsize
-from ...lang.vector import make_intrinsic, pointer_dtype
+from ...lang.vector import Definition, Values, emits, kernel_function, pointer_dtype
 from ...toolchain.numba_core import types
 from .. import host
-
-__all__ = ["keep_rolled", "prefetch", "store_stream", "stream_fence", "stream_head"]
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _INT = types.int64
@@ -48,53 +44,44 @@ def _store_stream(b: VectorBuilder, dtype: str, p: ir.Value, i: ir.Value, v: ir.
             b.ir.store(v, place, align=alignment(dtype))
 
 
-def _stream_head(p: types.Type, i: types.Type) -> Definition:
+@kernel_function
+def stream_head(p: types.Type, i: types.Type) -> Definition:
     size = itemsize(pointer_dtype("stream_head", p))
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         b = VectorBuilder(builder)
         missing = b.and_(b.isub(0, _misaligned(b, builder.gep(values[0], [values[1]]))), host.CACHE_LINE - 1)
         return builder.sdiv(missing, ir.Constant(_I64, size))
 
-    return _INT(p, _INT), lower
+    return _INT(p, _INT), emit
 
 
-def _stream_fence() -> Definition:
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-        if host.triple().startswith(("x86_64", "i386", "i686")):
-            builder.call(VectorBuilder(builder).function("llvm.x86.sse.sfence", ir.VoidType(), []), [])
-        else:
-            builder.fence("release")
-        return context.get_dummy_value()
-
-    return types.void(), lower
+@emits(types.void())
+def stream_fence(builder: ir.IRBuilder) -> None:
+    if host.triple().startswith(("x86_64", "i386", "i686")):
+        builder.call(VectorBuilder(builder).function("llvm.x86.sse.sfence", ir.VoidType(), []), [])
+    else:
+        builder.fence("release")
 
 
-def _prefetch(p: types.Type, i: types.Type) -> Definition:
+@kernel_function
+def prefetch(p: types.Type, i: types.Type) -> Definition:
     pointer_dtype("prefetch", p)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+    def emit(builder: ir.IRBuilder, values: Values) -> None:
         b = VectorBuilder(builder)
         address = builder.bitcast(builder.gep(values[0], [values[1]]), ir.IntType(8).as_pointer())
         read, near, data = (ir.Constant(_I32, k) for k in (0, 3, 1))
         callee = b.function("llvm.prefetch.p0", ir.VoidType(), [address.type, _I32, _I32, _I32])
         builder.call(callee, [address, read, near, data])
-        return context.get_dummy_value()
 
-    return types.void(p, _INT), lower
+    return types.void(p, _INT), emit
 
 
-def _keep_rolled() -> Definition:
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-        nothing = ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), "", "", side_effect=True)
-        builder.call(nothing, [], attrs=("convergent", "nounwind"))  # LLVM splits no remainder off such a loop
-        return context.get_dummy_value()
-
-    return types.void(), lower
+@emits(types.void())
+def keep_rolled(builder: ir.IRBuilder) -> None:
+    nothing = ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), "", "", side_effect=True)
+    builder.call(nothing, [], attrs=("convergent", "nounwind"))  # LLVM splits no remainder off such a loop
 
 
 store_stream = storer("store_stream", 3, 2, _store_stream)
-stream_head = make_intrinsic("stream_head", _stream_head, 2)
-stream_fence = make_intrinsic("stream_fence", _stream_fence, 0)
-prefetch = make_intrinsic("prefetch", _prefetch, 2)
-keep_rolled = make_intrinsic("keep_rolled", _keep_rolled, 0)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 
-from ...lang.memory import Definition, alignment
+from ...lang.memory import alignment
 from ...lang.target import itemsize
-from ...lang.vector import pointer_dtype
-from ...toolchain.numba_core import TypingError, intrinsic, types
+from ...lang.vector import Definition, Values, literal_function, pointer_dtype
+from ...toolchain.numba_core import TypingError, types
 from .. import host
 from .stream import store_past_caches
-
-__all__ = ["transpose_block", "transpose_block_stream", "transpose_part"]
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
@@ -21,8 +17,11 @@ CHUNK_BYTES = 16
 """Bytes of the part of a register within which elements are shuffled, which is cheapest on x86."""
 
 
-@intrinsic(prefer_literal=True)
-def transpose_block(typingctx, source, source_row, rows, target, target_row, lanes):
+@literal_function
+def transpose_block(
+    source: types.Type, source_row: types.Type, rows: types.Type, target: types.Type, target_row: types.Type,
+    lanes: types.Type,
+) -> Definition:  # fmt: skip
     """Store ``target[i * target_row + j] = source[min(j, rows - 1) * source_row + i]`` for i and j below LANES.
 
     ``source`` and ``target`` are pointers to elements of one dtype, ``lanes`` an integer literal, a power of two.
@@ -30,14 +29,20 @@ def transpose_block(typingctx, source, source_row, rows, target, target_row, lan
     return _definition("transpose_block", source, target, lanes)
 
 
-@intrinsic(prefer_literal=True)
-def transpose_block_stream(typingctx, source, source_row, rows, target, target_row, lanes):
+@literal_function
+def transpose_block_stream(
+    source: types.Type, source_row: types.Type, rows: types.Type, target: types.Type, target_row: types.Type,
+    lanes: types.Type,
+) -> Definition:  # fmt: skip
     """Do ``transpose_block`` with streaming stores for rows of the target that are whole cache lines."""
     return _definition("transpose_block_stream", source, target, lanes, streamed=True)
 
 
-@intrinsic(prefer_literal=True)
-def transpose_part(typingctx, source, source_row, rows, target, target_row, columns, lanes):
+@literal_function
+def transpose_part(
+    source: types.Type, source_row: types.Type, rows: types.Type, target: types.Type, target_row: types.Type,
+    columns: types.Type, lanes: types.Type,
+) -> Definition:  # fmt: skip
     """Do ``transpose_block`` but store only the rows i below ``columns``, an integer literal."""
     return _definition("transpose_part", source, target, lanes, getattr(columns, "literal_value", None))
 
@@ -55,7 +60,7 @@ def _definition(
     if not isinstance(count, int) or count < 2 or count & (count - 1):
         raise TypingError(f"{name}: LANES must be a literal power of two, got {lanes}")
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, args: Values) -> None:
         source, source_row, rows, target, target_row, *_ = args
         vector = ir.VectorType(source.type.pointee, count)
         align = alignment(dtype)
@@ -82,7 +87,7 @@ def _definition(
 
         if not streamed or count * itemsize(dtype) % host.CACHE_LINE:
             store_all()
-            return context.get_dummy_value()
+            return
         row_bytes = builder.mul(target_row, ir.Constant(_I64, itemsize(dtype)))
         beyond = builder.and_(builder.or_(builder.ptrtoint(target, _I64), row_bytes), _I64(host.CACHE_LINE - 1))
         with builder.if_else(builder.icmp_unsigned("==", beyond, _I64(0)), likely=True) as (lines, others):
@@ -91,10 +96,9 @@ def _definition(
                     store_past_caches(builder, value, at)
             with others:
                 store_all()
-        return context.get_dummy_value()
 
     literals = [types.literal(n) for n in (columns, count) if n is not None]
-    return types.void(source, types.int64, types.int64, target, types.int64, *literals), lower
+    return types.void(source, types.int64, types.int64, target, types.int64, *literals), emit
 
 
 def _columns(builder: ir.IRBuilder, starts: list[ir.Value], column: int, chunk: int, align: int) -> list[ir.Value]:

@@ -17,21 +17,17 @@ A thread that has configured its tiles must release them before it runs code tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from llvmlite import ir
 
-from ...toolchain.numba_core import intrinsic, types
+from ...lang.vector import Definition, KernelFunction, Values, emits, literal_function
+from ...toolchain.numba_core import types
 from ..records import Record
 from .amx_table import TILE_STEP
 from .tile import literal_shape, tile_intrinsic
 from .tile_table import MATRIX_BLOCK, TILE_TABLE_ROWS, panel_block
-from .tile_writer import TileWriter, Values, VectorWriter, constant
-
-__all__ = [
-    "configure_tiles", "release_tiles",
-    *(f"tile_{how}_{name}" for how in ("amx", "emulated") for name in ("bfloat16", "parts", "uint8", "int8")),
-]  # fmt: skip
+from .tile_writer import TileWriter, VectorWriter, constant
 
 _I8, _I32, _I64 = (ir.IntType(bits) for bits in (8, 32, 64))
 _FLOAT = ir.FloatType()
@@ -377,7 +373,7 @@ class EmulatedWriter(MatrixWriter):
         return sums
 
     def _half(self, words: ir.Value, half: int) -> ir.Value:
-        """Return the float32 value of one bfloat16 of each word."""
+        """Return the bfloat16 number in each 32-bit word as float32."""
         sixteen = self.b.constant(self.vector, 16)
         upper = self.ir.lshr(words, sixteen) if half else words
         bits = self.ir.shl(upper, sixteen)
@@ -387,7 +383,7 @@ class EmulatedWriter(MatrixWriter):
         return self.ir.bitcast(kept, ir.VectorType(_FLOAT, self.lanes))
 
 
-def _tile(how: str, name: str, product: str, parts: int = 1) -> Any:
+def _tile(how: str, name: str, product: str, parts: int = 1) -> KernelFunction:
     """Return the intrinsic ``tile_<how>_<name>``."""
     base = {"amx": MatrixWriter, "emulated": EmulatedWriter}[how]
     writer = type(f"_{how.title()}{name.title()}Writer", (base,), {"product": product, "parts": parts})
@@ -400,24 +396,19 @@ tile_amx_uint8, tile_emulated_uint8 = (_tile(how, "uint8", "tdpbusd") for how in
 tile_amx_int8, tile_emulated_int8 = (_tile(how, "int8", "tdpbssd") for how in ("amx", "emulated"))
 
 
-@intrinsic(prefer_literal=True)
-def configure_tiles(typingctx, rows):
+@literal_function
+def configure_tiles(rows: types.Type) -> Definition:
     (count,) = literal_shape(("ROWS",), (rows,))
 
-    def lower(context, builder, signature, values):
+    def emit(builder: ir.IRBuilder, values: Values) -> None:
         writer = VectorWriter(builder, "int32", TILE_STEP)
         with builder.goto_entry_block():
             room = builder.alloca(ir.ArrayType(_I64, _LINE // 8))
         _write_configuration(writer, constant(count), builder.bitcast(room, _I8.as_pointer()))
-        return context.get_dummy_value()
 
-    return types.void(rows), lower
+    return types.void(rows), emit
 
 
-@intrinsic
-def release_tiles(typingctx):
-    def lower(context, builder, signature, values):
-        VectorWriter(builder, "int32", TILE_STEP).call("llvm.x86.tilerelease", ir.VoidType(), [])
-        return context.get_dummy_value()
-
-    return types.void(), lower
+@emits(types.void())
+def release_tiles(builder: ir.IRBuilder) -> None:
+    VectorWriter(builder, "int32", TILE_STEP).call("llvm.x86.tilerelease", ir.VoidType(), [])

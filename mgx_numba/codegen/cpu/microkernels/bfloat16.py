@@ -15,8 +15,6 @@ from .fused_epilogue import FinishWriter, finish_intrinsic
 from .tile import tile_intrinsic
 from .tile_writer import ProductWriter
 
-__all__ = ["tile_dot2_bfloat16", "tile_finish_dot2_bfloat16"]
-
 
 class _Pairs(ProductWriter):
     """Writes tiles over bfloat16 pairs. Words are loaded as float32; a left-hand row starts at any bfloat16. Needs

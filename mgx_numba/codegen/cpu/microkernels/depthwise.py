@@ -23,21 +23,19 @@ they are below 2**24, therefore exact, and are stored as int32.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
 
 from ...lang.builder import element_type
 from ...lang.convert import convert
-from ...lang.vector import pointer_type
-from ...toolchain.numba_core import intrinsic, types
+from ...lang.vector import Definition, KernelFunction, make_intrinsic, pointer_type
+from ...toolchain.numba_core import types
 from ..host import itemsize
 from .depthwise_table import DEPTHWISE_SUMS, LINE_BLOCK
 from .tile import literal_shape
 from .tile_writer import Values, VectorWriter, constant
-
-__all__ = [f"depthwise_{how}{dtype}" for how in ("", "taps_") for dtype in ("float32", "float64", *DEPTHWISE_SUMS)]
 
 _WINDOW = ("PIXELS", "LINES", "DOWN", "ROWS", "WINDOW", "STRIDE", "LEFT", "RIGHT", "MASKED", "LANES")
 _TAPS = ("PIXELS", "MASKED", "LANES")
@@ -200,7 +198,7 @@ class DepthwiseWriter(VectorWriter):
         return self.ir.bitcast(module.globals[name], element_type(self.given).as_pointer())
 
 
-def _signature(dtype: str, literals: tuple[Any, ...]) -> Any:
+def _signature(dtype: str, literals: Sequence[types.Type]) -> Any:
     """Return the signature of an intrinsic for an input of a dtype: pointers to record, accumulators, input and
     weights."""
     given = pointer_type(dtype)
@@ -209,45 +207,39 @@ def _signature(dtype: str, literals: tuple[Any, ...]) -> Any:
     return types.void(types.CPointer(types.int64), sums, given, weights, types.int64, *literals)
 
 
-def _define(dtype: str) -> Any:
+def _define(dtype: str) -> KernelFunction:
     """Return the intrinsic ``depthwise_<dtype>``."""
 
-    def depthwise(
-        typingctx, block, sums, x, w, pixel, pixels, lines, down, rows, window, stride, left, right, masked, lanes
-    ):
-        literals = (pixels, lines, down, rows, window, stride, left, right, masked, lanes)
+    def define(*operands: types.Type) -> Definition:
+        literals = operands[5:]
         count, high, apart, *window_shape, mask, width = literal_shape(_WINDOW, literals)
         taps = [*window_shape, high, apart]
 
-        def lower(context, builder, signature, values):
-            place, target, *operands = values[:5]
+        def emit(builder: ir.IRBuilder, values: Values) -> None:
+            place, target, *rest = values[:5]
             writer = DepthwiseWriter(builder, dtype, place, count, mask, width)
-            writer.store(target, writer.windows(*operands, *taps))
-            return context.get_dummy_value()
+            writer.store(target, writer.windows(*rest, *taps))
 
-        return _signature(dtype, literals), lower
+        return _signature(dtype, literals), emit
 
-    depthwise.__name__ = depthwise.__qualname__ = f"depthwise_{dtype}"
-    return intrinsic(prefer_literal=True)(depthwise)
+    return make_intrinsic(f"depthwise_{dtype}", define, 5 + len(_WINDOW), literal=True)
 
 
-def _define_taps(dtype: str) -> Any:
+def _define_taps(dtype: str) -> KernelFunction:
     """Return the intrinsic ``depthwise_taps_<dtype>``."""
 
-    def depthwise(typingctx, block, sums, x, w, pixel, pixels, masked, lanes):
-        literals = (pixels, masked, lanes)
+    def define(*operands: types.Type) -> Definition:
+        literals = operands[5:]
         shape = literal_shape(_TAPS, literals)
 
-        def lower(context, builder, signature, values):
-            place, target, *operands = values[:5]
+        def emit(builder: ir.IRBuilder, values: Values) -> None:
+            place, target, *rest = values[:5]
             writer = DepthwiseWriter(builder, dtype, place, *shape)
-            writer.store(target, writer.any_taps(*operands))
-            return context.get_dummy_value()
+            writer.store(target, writer.any_taps(*rest))
 
-        return _signature(dtype, literals), lower
+        return _signature(dtype, literals), emit
 
-    depthwise.__name__ = depthwise.__qualname__ = f"depthwise_taps_{dtype}"
-    return intrinsic(prefer_literal=True)(depthwise)
+    return make_intrinsic(f"depthwise_taps_{dtype}", define, 5 + len(_TAPS), literal=True)
 
 
 depthwise_float32, depthwise_float64 = _define("float32"), _define("float64")

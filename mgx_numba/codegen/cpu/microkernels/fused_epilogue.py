@@ -10,7 +10,6 @@ memory of panel 0 of the first block of rows. The operands are in a block of int
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from llvmlite import ir
 
@@ -18,16 +17,15 @@ from ....dataclass import dataclass
 from ...lang import vecmath
 from ...lang.builder import VectorBuilder
 from ...lang.ir_builder import KernelBuilder
-from ...lang.vector import Vec, pointer_type
-from ...toolchain.numba_core import intrinsic, types
+from ...lang.memory import memory_element
+from ...lang.vector import Definition, KernelFunction, Vec, kernel_functions, make_intrinsic, pointer_type
+from ...toolchain.numba_core import types
 from ..records import Record, Word
 from .inline import Typed, inline
 from .tile import literal_shape, written_function
 from .tile_table import MOST_RUNS, RUNS, finish_block
 from .tile_thin import ThinWriter
 from .tile_writer import Values, constant
-
-__all__ = ["FinishWriter", "finish_intrinsic", "tile_finish_float32", "tile_finish_float64"]
 
 _FLAGS = ("ROWS", "VECTORS", "LANES", "EVEN", "LAST", "MISSING", "THIN")
 
@@ -56,18 +54,17 @@ class FinishWriter(ThinWriter):
     `RUNS`, taps are ``runs``, with offsets and lengths of their own.
     """
 
-    def __init__(self, function: ir.Function, context: Any, dtype: str, shape: Sequence[int], finish: _Finish) -> None:
+    def __init__(self, function: ir.Function, dtype: str, shape: Sequence[int], finish: _Finish) -> None:
         rows, vectors, lanes, even, self.last, self.missing, self.thin = shape
         self.line = 64 // (int(dtype.removeprefix("float")) // 8)
-        self.context, self.dtype, self.even, self.finish = context, dtype, even, finish
-        self.types = {"out": pointer_type(finish.dtype)}
-        self.types |= {f"e{k}": pointer_type(own) for k, (own, _) in enumerate(finish.operands)}
+        self.dtype, self.even, self.finish = dtype, even, finish
+        self.dtypes = {"out": finish.dtype, **{f"e{k}": own for k, (own, _) in enumerate(finish.operands)}}
         super().__init__(function, dtype, rows, vectors, lanes, split=1, masked=False)
         self.walking = [
             "out",
             *(f"e{k}" for k, (_, access) in enumerate(finish.operands) if access in ("full", "per_m")),
         ]
-        long = not finish.called().isdisjoint(vecmath.__all__)
+        long = not finish.called().isdisjoint(kernel_functions(vecmath))
         # What panel 0 of the first tile has to add to was read before anything waits there. (Memory of this function's
         # own takes a register for its frame; in tiles of 6x2 LLVM then keeps operands of the products on the stack.)
         self.parked = self.slot["acc"] if long else None
@@ -76,8 +73,8 @@ class FinishWriter(ThinWriter):
         return finish_block(len(self.finish.operands))
 
     def pointer_to(self, word: Word) -> ir.Type:
-        if word.name in self.types:
-            return self.context.get_value_type(self.types[word.name])
+        if word.name in self.dtypes:
+            return memory_element(self.dtypes[word.name]).as_pointer()
         return super().pointer_to(word)
 
     def write(self) -> None:
@@ -255,7 +252,7 @@ class FinishWriter(ThinWriter):
             for k, (_, access) in enumerate(self.finish.operands):
                 if access == "full":
                     names[f"e{k}"] = self._load_columns(at, f"e{k}", j, rest)
-            done = inline(self.context, self.ir, self.finish.lines, names)[self.finish.result]
+            done = inline(self.ir, self.finish.lines, names)[self.finish.result]
             if rest is not None and j == self.vectors - 1:
                 self._call("store_tail(p, 0, v, rest)", p=self._pointer(at, "out", j), v=done, rest=(types.int64, rest))
             else:
@@ -268,10 +265,10 @@ class FinishWriter(ThinWriter):
         return self._call(f"load(p, 0, {self.lanes})", p=place)
 
     def _pointer(self, at: dict[str, ir.Value], name: str, j: int = 0) -> Typed:
-        return self.types[name], self.at(at[name], constant(j * self.lanes))
+        return pointer_type(self.dtypes[name]), self.at(at[name], constant(j * self.lanes))
 
     def _call(self, text: str, **names: Typed) -> Typed:
-        return inline(self.context, self.ir, [f"value = {text}"], names)["value"]
+        return inline(self.ir, [f"value = {text}"], names)["value"]
 
     def _touch_rows(self, at: dict[str, ir.Value]) -> None:
         """Prefetch the rows of the result, and of the first operand with the same shape."""
@@ -309,7 +306,7 @@ class FinishWriter(ThinWriter):
         return self.ir.load(self.at(self.slot["runs"], self.ir.add(tap, constant(MOST_RUNS))))
 
 
-def finish_intrinsic(called: str, dtype: str, writer: type[FinishWriter]) -> Any:
+def finish_intrinsic(called: str, dtype: str, writer: type[FinishWriter]) -> KernelFunction:
     """Return the intrinsic ``called(args, begin, end, *shape, OPERANDS, LINES, RESULT)`` over words of ``dtype``; the
     shape is `_FLAGS`.
 
@@ -317,28 +314,22 @@ def finish_intrinsic(called: str, dtype: str, writer: type[FinishWriter]) -> Any
     statements of the epilogue, one a line, and ``RESULT`` is the dtype and name of the stored value.
     """
 
-    def tile(typingctx, args, begin, end, rows, vectors, lanes, even, last, missing, thin, operands, lines, result):
-        literals = (rows, vectors, lanes, even, last, missing, thin)
-        shape = literal_shape(_FLAGS, literals)
-        texts = [text.literal_value for text in (operands, lines, result)]
+    def define(*operands: types.Type) -> Definition:
+        literals = operands[3:]
+        shape = literal_shape(_FLAGS, literals[: len(_FLAGS)])
+        texts = [getattr(text, "literal_value", "") for text in literals[len(_FLAGS) :]]
         own, name = texts[2].split()
         pairs = tuple(tuple(operand.split()) for operand in texts[0].split(",") if operand)
         finish = _Finish(pairs, tuple(texts[1].splitlines()), name, own)
 
-        def lower(context, builder, signature, values):
+        def emit(builder: ir.IRBuilder, values: Values) -> None:
             symbol = "_".join([called, *map(str, shape)])
-            function = written_function(
-                builder.module, symbol, lambda f: writer(f, context, dtype, shape, finish).write()
-            )
+            function = written_function(builder.module, symbol, lambda f: writer(f, dtype, shape, finish).write())
             builder.call(function, values[:3])
-            return context.get_dummy_value()
 
-        return types.void(
-            types.CPointer(types.int64), types.int64, types.int64, *literals, operands, lines, result
-        ), lower
+        return types.void(types.CPointer(types.int64), types.int64, types.int64, *literals), emit
 
-    tile.__name__ = tile.__qualname__ = called
-    return intrinsic(prefer_literal=True)(tile)
+    return make_intrinsic(called, define, 6 + len(_FLAGS), literal=True)
 
 
 tile_finish_float32 = finish_intrinsic("tile_finish_float32", "float32", FinishWriter)

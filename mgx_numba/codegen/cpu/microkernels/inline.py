@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from typing import Any
 
 from llvmlite import ir
 
@@ -23,7 +22,7 @@ Typed = tuple[types.Type, ir.Value]
 """A Numba type and a value of it."""
 
 
-def inline(context: Any, builder: ir.IRBuilder, lines: Sequence[str], names: dict[str, Typed]) -> dict[str, Typed]:
+def inline(builder: ir.IRBuilder, lines: Sequence[str], names: dict[str, Typed]) -> dict[str, Typed]:
     """Emit the assignments of ``lines`` at the builder's position; return ``names`` with the assigned names.
 
     The right-hand sides are names, numbers, and calls of intrinsics that `make_intrinsic` made.
@@ -38,8 +37,8 @@ def inline(context: Any, builder: ir.IRBuilder, lines: Sequence[str], names: dic
             return names[node.id]
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in DEFINITIONS:
             operands = [value(argument) for argument in node.args]
-            signature, lower = DEFINITIONS[node.func.id](*(own for own, _ in operands))
-            return signature.return_type, lower(context, builder, signature, [operand for _, operand in operands])
+            signature, emit = DEFINITIONS[node.func.id](*(own for own, _ in operands))
+            return signature.return_type, emit(builder, [operand for _, operand in operands])
         try:
             return _number(ast.unparse(node))
         except ValueError as error:

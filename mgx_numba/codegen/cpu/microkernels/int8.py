@@ -20,14 +20,6 @@ from .. import host
 from .tile import tile_intrinsic
 from .tile_writer import ProductWriter, Values, constant
 
-__all__ = [
-    "tile_dot2",
-    "tile_dot4",
-    "tile_dot4_lowered",
-    "tile_dot4_shifted",
-    "tile_dot4_signed",
-]  # the words of the language
-
 _I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 MULTIPLY_PAIRS = {128: "llvm.x86.sse2.pmadd.wd", 256: "llvm.x86.avx2.pmadd.wd", 512: "llvm.x86.avx512.pmaddw.d.512"}
 """LLVM's intrinsic for each width in bits: all x86 CPUs have the first, and declared tiles require the others."""

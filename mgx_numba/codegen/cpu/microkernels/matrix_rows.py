@@ -1,7 +1,7 @@
 """The intrinsics of the ARM register tiles whose products are 2x2 matrices: I8MM and BF16's ``bfmmla``.
 
 They work like `tile_float32`, but the operands, their strides and prefetch distances count words of 64 bits, whose
-elements are multiplied pairwise and their products added:
+elements are multiplied pairwise and their products added.
 
     tile_mmla_int8       eight signed bytes on either side, accumulators in int32
     tile_mmla_uint8      eight unsigned bytes on the left, eight signed bytes on the right, accumulators in int32
@@ -25,10 +25,6 @@ from ..records import Word
 from .fused_epilogue import FinishWriter, finish_intrinsic
 from .tile import tile_intrinsic
 from .tile_writer import ProductWriter, Values, constant
-
-__all__ = [  # the words of the language
-    "tile_finish_mmla_bfloat16", "tile_mmla_bfloat16", "tile_mmla_int8", "tile_mmla_uint8",
-]  # fmt: skip
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _PAIR = ir.VectorType(_I64, 2)

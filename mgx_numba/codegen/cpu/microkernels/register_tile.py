@@ -33,7 +33,7 @@ class TileTypes:
 
     @classmethod
     def of(cls, types: ElementTypes) -> TileTypes:
-        """Return the tile types for a contraction of these element types."""
+        """Return the tile types for a contraction's element types."""
         return cls(types.a, types.b, types.accumulator)
 
     @property

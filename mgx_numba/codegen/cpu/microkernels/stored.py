@@ -17,8 +17,6 @@ from ..records import Word
 from .tile import tile_intrinsic
 from .tile_writer import ProductWriter, constant
 
-__all__ = ["tile_stored_bfloat16", "tile_stored_float16"]
-
 _I8, _I16 = ir.IntType(8), ir.IntType(16)
 _HALF, _BYTES = ir.VectorType(_I8, 16), ir.VectorType(_I8, 32)
 _ZERO = 128  # by definition: vpshufb makes a zero of a byte whose place has the highest bit set

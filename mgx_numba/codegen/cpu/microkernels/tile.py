@@ -14,17 +14,12 @@ side. The operands are in a block of int64 words, `TILE_BLOCK`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from llvmlite import ir
 
-from ...toolchain.numba_core import TypingError, intrinsic, types
+from ...lang.vector import Definition, KernelFunction, Values, make_intrinsic
+from ...toolchain.numba_core import TypingError, types
 from .tile_writer import ProductWriter
-
-__all__ = [
-    "tile_float32",
-    "tile_float64",
-]
 
 _I64 = ir.IntType(64)
 _WORDS = types.CPointer(types.int64)
@@ -66,27 +61,25 @@ def written_function(
     return function
 
 
-def tile_intrinsic(called: str, dtype: str, writer: type[ProductWriter]) -> Any:
+def tile_intrinsic(called: str, dtype: str, writer: type[ProductWriter]) -> KernelFunction:
     """Return the intrinsic ``called(args, begin, end, ROWS, VECTORS, LANES, SPLIT, MASKED)`` over words of
     ``dtype``."""
 
-    def tile(typingctx, args, begin, end, rows, vectors, lanes, split, masked):
-        literals = (rows, vectors, lanes, split, masked)
+    def define(*operands: types.Type) -> Definition:
+        literals = operands[3:]
         shape = literal_shape(_CONSTANTS, literals)
         name = "_".join([called, *map(str, shape)])
 
-        def lower(context, builder, signature, values):
+        def emit(builder: ir.IRBuilder, values: Values) -> None:
             count, width, vector, split, mask = shape
             function = written_function(
                 builder.module, name, lambda f: writer(f, dtype, count, width, vector, split, bool(mask)).write()
             )
             builder.call(function, values[:3])
-            return context.get_dummy_value()
 
-        return types.void(_WORDS, types.int64, types.int64, *literals), lower
+        return types.void(_WORDS, types.int64, types.int64, *literals), emit
 
-    tile.__name__ = tile.__qualname__ = called
-    return intrinsic(prefer_literal=True)(tile)
+    return make_intrinsic(called, define, 3 + len(_CONSTANTS), literal=True)
 
 
 tile_float32 = tile_intrinsic("tile_float32", "float32", ProductWriter)

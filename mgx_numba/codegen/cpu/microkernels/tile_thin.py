@@ -152,7 +152,7 @@ class ThinWriter(ProductWriter):
         return parts[0]
 
     def _shuffle(self, value: ir.Value, lanes: Sequence[int]) -> ir.Value:
-        """Return the lanes of one vector in another order."""
+        """Return a vector's lanes in permuted order."""
         undefined = ir.Constant(value.type, ir.Undefined)
         order = ir.Constant(ir.VectorType(_I32, len(lanes)), list(lanes))
         return self.ir.shuffle_vector(value, undefined, order)

@@ -150,7 +150,7 @@ class TileWriter(VectorWriter):
         """Prefetch the memory that the epilogue of this panel will use."""
 
     def _multiply(self, panel: ir.Value, w: ir.Value, sums: Values) -> Values:
-        """Return the accumulators with all products of one panel added."""
+        """Return the accumulators after all products of a panel."""
         raise NotImplementedError
 
     def row_pointers(self, tap: ir.Value, start: ir.Value | None = None) -> Values:

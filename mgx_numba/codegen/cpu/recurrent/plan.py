@@ -159,7 +159,7 @@ def _declare(problem: RecurrenceProblem, layout: _Layout, arguments: Arguments) 
 
 
 def _phase(problem: RecurrenceProblem, layout: _Layout, rows: int, number: int) -> list[str]:
-    """Return statements of one product of a step: compute this thread's parts, and wait for the others."""
+    """Return statements for a product of a step: compute this thread's parts, then wait for all threads."""
     part = _part(problem, layout, rows, number)
     states = layout.codes.lines(_source(number), layout.tile.lanes) if layout.codes is not None else []
     if not layout.shared:

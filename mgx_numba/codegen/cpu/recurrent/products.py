@@ -1,4 +1,4 @@
-"""Text of a step's products: ``sums`` of some panels by the states of some rows."""
+"""Source text of a recurrent step's products: states (rows) times weight panels, added to accumulators."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _MATH = (
 ).split()
 _SYSTEM = "memcpy memmove memset memcmp bzero sched_yield usleep syscall clock_gettime SwitchToThread Sleep".split()
 _STACK_PROBE = "__chkstk"
-"""What LLVM calls on Windows in a function with more than a page of local variables; ntdll exports it."""
+"""Stack probe that LLVM calls on Windows in functions with more than a page of local variables; ntdll exports it."""
 ALLOWED = frozenset([*_SYSTEM, _STACK_PROBE, *_MATH, *(name + "f" for name in _MATH)])
 
 

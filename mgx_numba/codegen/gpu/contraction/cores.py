@@ -35,7 +35,7 @@ class CoresText(RingText):
 
     @property
     def _side(self) -> tuple[int, int]:
-        """Return the rows and columns of one MMA instruction."""
+        """Return the rows and columns per MMA instruction."""
         raise NotImplementedError
 
     def _own(self) -> list[str]:

@@ -141,7 +141,7 @@ def _alike(contraction: GpuContraction, general: Candidate, costs: Costs) -> Cos
 
 
 def _general(odd: Sequence[tuple[Sample, Costs]], even: Sequence[tuple[Sample, Costs]]) -> Candidate:
-    """Return what serves where nothing else does: of what computes all odd lengths the quickest in the mean."""
+    """Return the general candidate: of the candidates that compute any lengths, the fastest on the mean."""
     everywhere = [one for one in odd[0][1] if all(one in costs for _, costs in odd)]
     tables = [costs for _, costs in (*odd, *even)]
 

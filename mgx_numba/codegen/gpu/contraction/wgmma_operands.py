@@ -1,4 +1,4 @@
-"""Which contractions warpgroup MMA applies to: operands that TMA can load (sm_90a)."""
+"""Decide which contractions warpgroup MMA applies to: TMA must be able to load the operands (sm_90a)."""
 
 from __future__ import annotations
 

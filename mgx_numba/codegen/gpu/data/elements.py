@@ -57,7 +57,7 @@ class ElementText:
         self.places: list[str] = []
 
     def begin(self) -> None:
-        """Emit the thread's position; all other arguments must be declared before."""
+        """Emit the thread's position; declare all remaining arguments first."""
         self.buffer.line(*self.arguments.bind())
         self.buffer.line(f"item = imin(block_index(0) * {THREADS} + thread_index(0), items - 1)")
         self.places = self._axes.split(self.buffer, "item")

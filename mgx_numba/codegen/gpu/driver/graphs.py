@@ -212,7 +212,7 @@ class GraphInMaking:
 
 
 class Graph:
-    """An instantiated graph; launches of one graph run in order."""
+    """An instantiated CUDA graph; its launches run in order."""
 
     def __init__(
         self, device: Device, graph: c_void_p, executable: c_void_p, asked: list[tuple[c_void_p, KernelNode | CallNode]]

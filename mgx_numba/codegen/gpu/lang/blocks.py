@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 
 from ...lang.builder import VectorBuilder
 from ...lang.memory import loader, memory_element, storer
 from ...lang.target import itemsize
-from ...lang.vector import DTYPES, constant_int, make_intrinsic, pointer_type
+from ...lang.vector import DTYPES, Definition, KernelFunction, Values, constant_int, make_intrinsic, pointer_type
 from ...toolchain.numba_core import types
-
-__all__ = ["load_aligned", "store_aligned"]
 
 SHARED_SPACE = 3
 """LLVM address space of shared memory, for NVPTX and AMDGPU."""
@@ -26,14 +22,14 @@ MOST_ALIGNED = 16
 _I32 = ir.IntType(32)
 
 
-def _shared(dtype: str) -> Any:
+def _shared(dtype: str) -> KernelFunction:
     name = f"shared_{dtype}"
     result = pointer_type(dtype)
 
-    def define(count: types.Type) -> Any:
+    def define(count: types.Type) -> Definition:
         size = constant_int(name, "COUNT", count, low=1, high=MOST_SHARED // itemsize(dtype))
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             element = memory_element(dtype)
             array = ir.ArrayType(element, size)
             unique = builder.module.get_unique_name("shared")
@@ -43,9 +39,9 @@ def _shared(dtype: str) -> Any:
             first = builder.gep(place, [_I32(0), _I32(0)])
             return builder.addrspacecast(first, element.as_pointer())
 
-        return result(count), lower
+        return result(count), emit
 
-    return make_intrinsic(name, define, 1, literal=True)
+    return make_intrinsic(name, define, literal=True)
 
 
 def _alignment(dtype: str, lanes: int) -> int:
@@ -67,4 +63,3 @@ store_aligned = storer("store_aligned", 3, 2, _store_aligned)
 
 for _dtype in DTYPES:
     globals()[f"shared_{_dtype}"] = _shared(_dtype)
-__all__ += [f"shared_{_dtype}" for _dtype in DTYPES]

@@ -5,15 +5,11 @@ Of 16 bits the upper 8 decide the order, so the odd bytes of a word are compared
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 
 from ...lang.builder import VectorBuilder
-from ...lang.vector import describe, make_intrinsic, value_type
+from ...lang.vector import Definition, Values, describe, kernel_function, value_type
 from ...toolchain.numba_core import TypingError, types
-
-__all__ = ["max_bytes"]
 
 # A word's even and odd bytes.
 _LOW, _HIGH = 0x00FF00FF, 0xFF00FF00
@@ -22,13 +18,14 @@ _WORD = 4
 """Elements per word."""
 
 
-def _define(x: types.Type, y: types.Type) -> Any:
+@kernel_function
+def max_bytes(x: types.Type, y: types.Type) -> Definition:
     dtype, lanes = describe("max_bytes", x)
     if dtype not in ("int8", "uint8") or not lanes or lanes % _WORD or y != x:
         raise TypingError(f"max_bytes: expected two vectors of whole words of int8 or uint8, got {x} and {y}")
     signed = dtype == "int8"
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         words = ir.VectorType(ir.IntType(32), lanes // _WORD)
         pairs = ir.VectorType(ir.IntType(16), lanes // 2)
 
@@ -50,7 +47,4 @@ def _define(x: types.Type, y: types.Type) -> Any:
         return builder.bitcast(builder.or_(even, odd), values[0].type)
 
     kind = value_type(dtype, lanes)
-    return kind(kind, kind), lower
-
-
-max_bytes = make_intrinsic("max_bytes", _define, 2)
+    return kind(kind, kind), emit

@@ -9,17 +9,22 @@ A cluster barrier with memory ordering waits for all stores of its threads. Asyn
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 
 from ...lang.target import itemsize
-from ...lang.vector import describe, make_intrinsic, pointer_dtype
+from ...lang.vector import (
+    Definition,
+    KernelFunction,
+    Values,
+    describe,
+    emits,
+    kernel_function,
+    make_intrinsic,
+    pointer_dtype,
+)
 from ...toolchain.numba_core import TypingError, types
 from .mbarriers import shared_address
 from .threads import call, inline, target
-
-__all__ = ["cluster_arrive", "cluster_barrier", "cluster_rank", "cluster_send", "cluster_wait"]
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _ARRIVE, _ARRIVE_RELAXED = "barrier.cluster.arrive.release;", "barrier.cluster.arrive.relaxed;"
@@ -38,28 +43,26 @@ def _check(name: str) -> None:
         raise TypingError(f"{name}: {target().name} has no clusters of blocks")
 
 
-def _rank() -> Any:
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
-        _check("cluster_rank")
-        return builder.zext(call(builder, "llvm.nvvm.read.ptx.sreg.cluster.ctarank", _I32), _I64)
-
-    return types.int64(), lower
+@emits(types.int64())
+def cluster_rank(builder: ir.IRBuilder) -> ir.Value:
+    _check("cluster_rank")
+    return builder.zext(call(builder, "llvm.nvvm.read.ptx.sreg.cluster.ctarank", _I32), _I64)
 
 
-def _barrier(name: str, *texts: str) -> Any:
-    def define() -> Any:
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+def _barrier(name: str, *texts: str) -> KernelFunction:
+    def define() -> Definition:
+        def emit(builder: ir.IRBuilder, values: Values) -> None:
             _check(name)
             for text in texts:
                 inline(builder, text, "~{memory}", ir.VoidType(), [], True)
-            return context.get_dummy_value()
 
-        return types.void(), lower
+        return types.void(), emit
 
-    return make_intrinsic(name, define, 0)
+    return make_intrinsic(name, define)
 
 
-def _send(p: types.Type, i: types.Type, x: types.Type, rank: types.Type, b: types.Type) -> Any:
+@kernel_function
+def cluster_send(p: types.Type, i: types.Type, x: types.Type, rank: types.Type, b: types.Type) -> Definition:
     dtype, lanes = describe("cluster_send", x)
     if pointer_dtype("cluster_send", p) != dtype or lanes or pointer_dtype("cluster_send", b) != "int64":
         raise TypingError(f"cluster_send: a scalar goes to a pointer to its type, and counts at an int64; got {p}, {b}")
@@ -68,20 +71,17 @@ def _send(p: types.Type, i: types.Type, x: types.Type, rank: types.Type, b: type
     if bits not in _SENT_BITS:
         raise TypingError(f"cluster_send: {dtype} has neither 32 nor 64 bits")
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+    def emit(builder: ir.IRBuilder, values: Values) -> None:
         _check("cluster_send")
         to = shared_address(builder, builder.gep(values[0], [values[1]]))
         word = builder.bitcast(values[2], ir.IntType(bits))
         operands = [to, shared_address(builder, values[4]), word, builder.trunc(values[3], _I32)]
         kinds = f"r,r,{'r' if bits == 32 else 'l'},r,~{{memory}}"
         inline(builder, _SEND.format(bits=bits), kinds, ir.VoidType(), operands, True)
-        return context.get_dummy_value()
 
-    return types.void(p, types.int64, x, types.int64, b), lower
+    return types.void(p, types.int64, x, types.int64, b), emit
 
 
-cluster_rank = make_intrinsic("cluster_rank", _rank, 0)
 cluster_barrier = _barrier("cluster_barrier", _ARRIVE, _WAIT)
 cluster_arrive = _barrier("cluster_arrive", _ARRIVE_RELAXED)
 cluster_wait = _barrier("cluster_wait", _WAIT)
-cluster_send = make_intrinsic("cluster_send", _send, 5)

@@ -6,15 +6,11 @@ Subtracting the float and the zero point is exact.
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 
-from ...lang.vector import Vec, constant_int, make_intrinsic
+from ...lang.vector import Definition, KernelFunction, Values, Vec, constant_int, make_intrinsic
 from ...toolchain.numba_core import TypingError, types
 from .threads import inline
-
-__all__ = ["codes_bfloat16", "codes_float16"]
 
 _I32 = ir.IntType(32)
 _WORDS, _POINTS = Vec("int32", 4), Vec("int32", 2)
@@ -26,19 +22,19 @@ _NUMBERS = {"float16": (ir.HalfType(), 64 - 1024), "bfloat16": (ir.IntType(16), 
 """LLVM type of each dtype, and the summand that divides the exponent's number by 16."""
 
 
-def _codes(dtype: str) -> Any:
+def _codes(dtype: str) -> KernelFunction:
     name = f"codes_{dtype}"
     element, shifted = _NUMBERS[dtype]
 
     def define(
         low: types.Type, high: types.Type, word: types.Type, pair: types.Type, points: types.Type, exponents: types.Type
-    ) -> Any:
+    ) -> Definition:
         if (low, high, points) != (_WORDS, _WORDS, _POINTS) or not isinstance(exponents, types.Integer):
             raise TypingError(f"{name}: expected words, points and exponents, got {(low, high, points, exponents)}")
         k = constant_int(name, "WORD", word, high=3)
         first = 2 * constant_int(name, "PAIR", pair, high=1)
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             result = ir.Constant(ir.VectorType(_I32, 4), ir.Undefined)
             magic = values[5] if values[5].type == _I32 else builder.trunc(values[5], _I32)
             for side in (0, 1):
@@ -49,7 +45,7 @@ def _codes(dtype: str) -> Any:
                     result = builder.insert_element(result, made, _I32(2 * step + side))
             return result
 
-        return _WORDS(low, high, word, pair, points, exponents), lower
+        return _WORDS(low, high, word, pair, points, exponents), emit
 
     def _differences(builder: ir.IRBuilder, codes: ir.Value, number: int, point: ir.Value, magic: ir.Value) -> ir.Value:
         pairs = ir.VectorType(element, 2)
@@ -68,7 +64,7 @@ def _codes(dtype: str) -> Any:
         found = builder.or_(builder.and_(builder.lshr(codes, _I32(number * _BITS)), _I32(_MASK)), magic)
         return _bfloat16_differences(builder, found, base)
 
-    return make_intrinsic(name, define, 6, literal=True)
+    return make_intrinsic(name, define, literal=True)
 
 
 def _bfloat16_differences(builder: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:

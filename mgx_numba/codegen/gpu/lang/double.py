@@ -6,14 +6,13 @@ Errors are within 2 units in the last place, except for subnormal results. NaN g
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from llvmlite import ir
 
 from ...lang.arith import emit_integer_power
 from ...lang.builder import VectorBuilder
 from ...lang.vecmath import SINGLE
-from ...lang.vector import FLOATS, INTEGERS, elementwise
+from ...lang.vector import FLOATS, INTEGERS, KernelFunction, elementwise
 from . import double_angles, double_erf, double_exponentials, periodic
 
 Emit = Callable[..., ir.Value]
@@ -24,7 +23,6 @@ _OF_ONE: dict[str, Emit] = {
     if name not in ("exponential", "exponential_parts", "raised", "pow")
 }
 _TURNS = {name: getattr(periodic, name) for name in periodic.__all__}
-__all__ = [*_OF_ONE, "pow"]
 
 
 def _by_lane(emit: Emit, b: VectorBuilder, *operands: ir.Value) -> ir.Value:
@@ -48,7 +46,7 @@ def _kept(emit: Emit) -> Emit:
     return wide
 
 
-def _function(name: str) -> Any:
+def _function(name: str) -> KernelFunction:
     single, double = _TURNS.get(name, SINGLE[name]), _kept(_OF_ONE[name])
 
     def emit(b: VectorBuilder, dtype: str, x: ir.Value) -> ir.Value:

@@ -7,15 +7,12 @@ release semantics; the values it acquires are visible to the block after the nex
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from llvmlite import ir
 
-from ...lang.vector import make_intrinsic, pointer_dtype
+from ...lang.vector import Definition, KernelFunction, Values, make_intrinsic, pointer_dtype
 from ...toolchain.numba_core import TypingError, types
 from .threads import block_barrier, first_thread, inline, target
-
-__all__ = ["grid_barrier", "grid_leave"]
 
 _I32 = ir.IntType(32)
 _SCOPE = "agent"  # a whole device: LLVM's AMDGPU usage, "Memory Scopes"
@@ -65,18 +62,17 @@ def _leave(builder: ir.IRBuilder, place: ir.Value, count: ir.Value) -> None:
             builder.store(_I32(0), place)
 
 
-def _counted(name: str, emit: _Emit) -> Any:
-    def define(p: types.Type, count: types.Type) -> Any:
+def _counted(name: str, emit: _Emit) -> KernelFunction:
+    def define(p: types.Type, count: types.Type) -> Definition:
         if pointer_dtype(name, p) != "int32":
             raise TypingError(f"{name}: blocks are counted in an int32 of the device's memory, got {p}")
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        def emit_call(builder: ir.IRBuilder, values: Values) -> None:
             emit(builder, values[0], builder.trunc(values[1], _I32))
-            return context.get_dummy_value()
 
-        return types.void(p, types.int64), lower
+        return types.void(p, types.int64), emit_call
 
-    return make_intrinsic(name, define, 2)
+    return make_intrinsic(name, define)
 
 
 grid_barrier = _counted("grid_barrier", _meet)

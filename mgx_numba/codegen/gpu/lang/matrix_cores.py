@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 
 from ...lang.target import itemsize
-from ...lang.vector import Vec, make_intrinsic
+from ...lang.vector import Definition, KernelFunction, Values, Vec, make_intrinsic
 from ...toolchain.numba_core import TypingError, types
 from ..matrix_tiles import TILES, MatrixTile
 from .threads import call, target
-
-__all__: list[str] = []
 
 _I1, _I32 = ir.IntType(1), ir.IntType(32)
 _REGISTERS = {
@@ -57,14 +53,14 @@ def _full_name(tile: MatrixTile) -> str:
     return f"llvm.amdgcn.wmma.{tile.intrinsic}.{'.'.join(ends)}"
 
 
-def _product(tile: MatrixTile) -> Any:
+def _product(tile: MatrixTile) -> KernelFunction:
     expected = (Vec(tile.accumulator, tile.sums), Vec(tile.a, tile.held), Vec(tile.b, tile.held))
 
-    def define(sums: types.Type, a: types.Type, b: types.Type) -> Any:
+    def define(sums: types.Type, a: types.Type, b: types.Type) -> Definition:
         if (sums, a, b) != expected:
             raise TypingError(f"{tile.name}: expected {expected}, got {sums}, {a} and {b}")
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             if target().name not in tile.architectures:
                 raise TypingError(f"{tile.name}: {target().name} has no such instruction")
             left, right = (_bits(builder, v, _operand(tile, t)) for v, t in zip(values[1:], (tile.a, tile.b)))
@@ -77,11 +73,10 @@ def _product(tile: MatrixTile) -> Any:
                 operands = [left, right, values[0]]
             return call(builder, _full_name(tile), values[0].type, operands)
 
-        return expected[0](*expected), lower
+        return expected[0](*expected), emit
 
-    return make_intrinsic(tile.name, define, 3)
+    return make_intrinsic(tile.name, define)
 
 
 for _tile in TILES:
     globals()[_tile.name] = _product(_tile)
-    __all__ += [_tile.name]

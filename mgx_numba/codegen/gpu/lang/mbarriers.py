@@ -6,19 +6,12 @@ all expected bytes have come; then the next phase begins. Phases are numbered fr
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 
-from ...lang.vector import make_intrinsic, pointer_dtype
+from ...lang.vector import Definition, KernelFunction, Values, emits, kernel_function, make_intrinsic, pointer_dtype
 from ...toolchain.numba_core import TypingError, types
 from .blocks import SHARED_SPACE
 from .threads import call, inline, target
-
-__all__ = [
-    "mbarrier_arrive", "mbarrier_arrive_at", "mbarrier_expect", "mbarrier_fence", "mbarrier_init", "mbarrier_wait",
-    "shared_address", "warp_barrier",
-]  # fmt: skip
 
 _I32 = ir.IntType(32)
 _LEAST_CAPABILITY = (9, 0)
@@ -45,55 +38,45 @@ def shared_address(builder: ir.IRBuilder, pointer: ir.Value) -> ir.Value:
     return builder.ptrtoint(place, _I32)
 
 
-def _of_barrier(name: str, text: str, numbers: int) -> Any:
+def _of_barrier(name: str, text: str, numbers: int) -> KernelFunction:
     """Return the definition of an mbarrier instruction with ``numbers`` int64 operands."""
 
-    def define(p: types.Type, *rest: types.Type) -> Any:
+    def define(p: types.Type, *rest: types.Type) -> Definition:
         if pointer_dtype(name, p) != "int64":
             raise TypingError(f"{name}: a barrier is an int64 of the block's memory, got {p}")
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        def emit(builder: ir.IRBuilder, values: Values) -> None:
             if target().capability < _LEAST_CAPABILITY:
                 raise TypingError(f"{name}: {target().name} has no such instruction")
             operands = [shared_address(builder, values[0]), *(builder.trunc(v, _I32) for v in values[1:])]
             inline(builder, text, ",".join("r" * len(operands)) + ",~{memory}", ir.VoidType(), operands, True)
-            return context.get_dummy_value()
 
-        return types.void(p, *[types.int64] * numbers), lower
+        return types.void(p, *[types.int64] * numbers), emit
 
     return make_intrinsic(name, define, 1 + numbers)
 
 
-def _arrive_at(p: types.Type, rank: types.Type) -> Any:
+@kernel_function
+def mbarrier_arrive_at(p: types.Type, rank: types.Type) -> Definition:
     if pointer_dtype("mbarrier_arrive_at", p) != "int64":
         raise TypingError(f"mbarrier_arrive_at: a barrier is an int64 of the block's memory, got {p}")
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+    def emit(builder: ir.IRBuilder, values: Values) -> None:
         if not target().clusters:
             raise TypingError(f"mbarrier_arrive_at: {target().name} has no clusters of blocks")
         operands = [shared_address(builder, values[0]), builder.trunc(values[1], _I32)]
         inline(builder, _ARRIVE_AT, "r,r,~{memory}", ir.VoidType(), operands, True)
-        return context.get_dummy_value()
 
-    return types.void(p, types.int64), lower
-
-
-def _plain(name: str, emit: Any) -> Any:
-    def define() -> Any:
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-            emit(builder)
-            return context.get_dummy_value()
-
-        return types.void(), lower
-
-    return make_intrinsic(name, define, 0)
+    return types.void(p, types.int64), emit
 
 
-def _fence(builder: ir.IRBuilder) -> None:
+@emits(types.void())
+def mbarrier_fence(builder: ir.IRBuilder) -> None:
     inline(builder, "fence.mbarrier_init.release.cluster;", "~{memory}", ir.VoidType(), [], True)
 
 
-def _warp_barrier(builder: ir.IRBuilder) -> None:
+@emits(types.void())
+def warp_barrier(builder: ir.IRBuilder) -> None:
     if target().nvidia:
         call(builder, "llvm.nvvm.bar.warp.sync", ir.VoidType(), [_I32(-1)])
     else:
@@ -104,8 +87,5 @@ def _warp_barrier(builder: ir.IRBuilder) -> None:
 
 mbarrier_init = _of_barrier("mbarrier_init", "mbarrier.init.shared::cta.b64 [$0], $1;", 1)
 mbarrier_arrive = _of_barrier("mbarrier_arrive", "mbarrier.arrive.shared::cta.b64 _, [$0];", 0)
-mbarrier_arrive_at = make_intrinsic("mbarrier_arrive_at", _arrive_at, 2)
 mbarrier_expect = _of_barrier("mbarrier_expect", "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", 1)
 mbarrier_wait = _of_barrier("mbarrier_wait", _WAIT, 1)
-mbarrier_fence = _plain("mbarrier_fence", _fence)
-warp_barrier = _plain("warp_barrier", _warp_barrier)

@@ -7,17 +7,13 @@ must follow the stores (PTX ISA, "Proxies"; "membar/fence", ``.proxy.async``).
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 
 from ...lang.target import itemsize
-from ...lang.vector import describe, make_intrinsic, pointer_dtype
+from ...lang.vector import Definition, Values, describe, emits, kernel_function, pointer_dtype
 from ...toolchain.numba_core import TypingError, types
 from .mbarriers import shared_address
 from .threads import inline, target
-
-__all__ = ["operand_fence", "operand_store"]
 
 _I32 = ir.IntType(32)
 _LEAST_CAPABILITY = (9, 0)
@@ -33,12 +29,13 @@ def _check(name: str) -> None:
         raise TypingError(f"{name}: {target().name} has no such instruction")
 
 
-def _store(p: types.Type, row: types.Type, piece: types.Type, v: types.Type) -> Any:
+@kernel_function
+def operand_store(p: types.Type, row: types.Type, piece: types.Type, v: types.Type) -> Definition:
     dtype = pointer_dtype("operand_store", p)
     if describe("operand_store", v) != (dtype, PIECE // itemsize(dtype)):
         raise TypingError(f"operand_store: expected {PIECE} bytes of {dtype}, got {v}")
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+    def emit(builder: ir.IRBuilder, values: Values) -> None:
         _check("operand_store")
         line, part = (builder.trunc(values[k], _I32) for k in (1, 2))
         swapped = builder.xor(part, builder.and_(line, _I32(PIECES - 1)))
@@ -48,19 +45,11 @@ def _store(p: types.Type, row: types.Type, piece: types.Type, v: types.Type) -> 
         address = builder.add(shared_address(builder, values[0]), place)
         text = "st.shared.v4.b32 [$0], {$1, $2, $3, $4};"
         inline(builder, text, "r,r,r,r,r,~{memory}", ir.VoidType(), [address, *operands], True)
-        return context.get_dummy_value()
 
-    return types.void(p, types.int64, types.int64, v), lower
-
-
-def _fence() -> Any:
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-        _check("operand_fence")
-        inline(builder, "fence.proxy.async.shared::cta;", "~{memory}", ir.VoidType(), [], True)
-        return context.get_dummy_value()
-
-    return types.void(), lower
+    return types.void(p, types.int64, types.int64, v), emit
 
 
-operand_store = make_intrinsic("operand_store", _store, 4)
-operand_fence = make_intrinsic("operand_fence", _fence, 0)
+@emits(types.void())
+def operand_fence(builder: ir.IRBuilder) -> None:
+    _check("operand_fence")
+    inline(builder, "fence.proxy.async.shared::cta;", "~{memory}", ir.VoidType(), [], True)

@@ -7,17 +7,24 @@ the next in column t // 4.
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 
 from ...lang.target import itemsize
-from ...lang.vector import Vec, constant_int, make_intrinsic, pointer_dtype
+from ...lang.vector import (
+    Definition,
+    KernelFunction,
+    Values,
+    Vec,
+    constant_int,
+    emits,
+    kernel_function,
+    literal_function,
+    make_intrinsic,
+    pointer_dtype,
+)
 from ...toolchain.numba_core import TypingError, types
 from .mbarriers import shared_address
 from .threads import inline, target
-
-__all__ = ["copy_async", "copy_commit", "copy_wait", "high2", "ldmatrix4", "ldmatrix4_turned", "low2", "prefetch_l2"]
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _WORDS = Vec("int32", 4)
@@ -32,11 +39,12 @@ def _check_target(name: str, has: bool) -> None:
         raise TypingError(f"{name}: {target().name} has no such instruction")
 
 
-def _copy_async(to: types.Type, i: types.Type, source: types.Type, j: types.Type, inside: types.Type) -> Any:
+@kernel_function
+def copy_async(to: types.Type, i: types.Type, source: types.Type, j: types.Type, inside: types.Type) -> Definition:
     if pointer_dtype("copy_async", to) != pointer_dtype("copy_async", source):
         raise TypingError(f"copy_async: expected pointers to one dtype, got {to} and {source}")
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+    def emit(builder: ir.IRBuilder, values: Values) -> None:
         _check_target("copy_async", target().copies)
         place = shared_address(builder, builder.gep(values[0], [values[1]]))
         origin = builder.ptrtoint(builder.gep(values[2], [values[3]]), _I64)
@@ -44,50 +52,46 @@ def _copy_async(to: types.Type, i: types.Type, source: types.Type, j: types.Type
         count = builder.select(wanted, _I32(COPIED), _I32(0))
         text = f"cp.async.cg.shared.global [$0], [$1], {COPIED}, $2;"
         inline(builder, text, "r,l,r,~{memory}", ir.VoidType(), [place, origin, count], True)
-        return context.get_dummy_value()
 
-    return types.void(to, types.int64, source, types.int64, types.boolean), lower
-
-
-def _copy_commit() -> Any:
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-        _check_target("copy_commit", target().copies)
-        inline(builder, "cp.async.commit_group;", "~{memory}", ir.VoidType(), [], True)
-        return context.get_dummy_value()
-
-    return types.void(), lower
+    return types.void(to, types.int64, source, types.int64, types.boolean), emit
 
 
-def _copy_wait(pending: types.Type) -> Any:
+@emits(types.void())
+def copy_commit(builder: ir.IRBuilder) -> None:
+    _check_target("copy_commit", target().copies)
+    inline(builder, "cp.async.commit_group;", "~{memory}", ir.VoidType(), [], True)
+
+
+@literal_function
+def copy_wait(pending: types.Type) -> Definition:
     groups = constant_int("copy_wait", "PENDING", pending, high=7)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+    def emit(builder: ir.IRBuilder, values: Values) -> None:
         _check_target("copy_wait", target().copies)
         inline(builder, f"cp.async.wait_group {groups};", "~{memory}", ir.VoidType(), [], True)
-        return context.get_dummy_value()
 
-    return types.void(pending), lower
+    return types.void(pending), emit
 
 
-def _prefetch(p: types.Type, i: types.Type) -> Any:
+@kernel_function
+def prefetch_l2(p: types.Type, i: types.Type) -> Definition:
     pointer_dtype("prefetch_l2", p)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+    def emit(builder: ir.IRBuilder, values: Values) -> None:
         if target().nvidia:
             place = builder.ptrtoint(builder.gep(values[0], [values[1]]), _I64)
             inline(builder, "prefetch.global.L2 [$0];", "l", ir.VoidType(), [place], True)
-        return context.get_dummy_value()
 
-    return types.void(p, types.int64), lower
+    return types.void(p, types.int64), emit
 
 
-def _ldmatrix(name: str, turned: bool) -> Any:
-    def define(p: types.Type, i: types.Type) -> Any:
+def _ldmatrix(name: str, turned: bool) -> KernelFunction:
+    def define(p: types.Type, i: types.Type) -> Definition:
         size = itemsize(pointer_dtype(name, p))
         if turned and size != 2:
             raise TypingError(f"{name}: tiles of 16-bit elements can be turned, got {p}")
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             _check_target(name, target().capability >= _LEAST_MATRIX)
             place = shared_address(builder, builder.gep(values[0], [values[1]]))
             text = f"ldmatrix.sync.aligned.m8n8.x4{'.trans' * turned}.shared.b16 {{$0, $1, $2, $3}}, [$4];"
@@ -98,30 +102,26 @@ def _ldmatrix(name: str, turned: bool) -> Any:
                 result = builder.insert_element(result, builder.extract_value(found, k), _I32(k))
             return result
 
-        return _WORDS(p, types.int64), lower
+        return _WORDS(p, types.int64), emit
 
-    return make_intrinsic(name, define, 2)
+    return make_intrinsic(name, define)
 
 
-def _half(name: str, first: int) -> Any:
-    def define(v: types.Type) -> Any:
+def _half(name: str, first: int) -> KernelFunction:
+    def define(v: types.Type) -> Definition:
         if not isinstance(v, Vec) or v.lanes != 4:
             raise TypingError(f"{name}: expected a vector of four lanes, got {v}")
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             result = ir.Constant(ir.VectorType(values[0].type.element, 2), ir.Undefined)
             for k in range(2):
                 result = builder.insert_element(result, builder.extract_element(values[0], _I32(first + k)), _I32(k))
             return result
 
-        return Vec(v.dtype, 2)(v), lower
+        return Vec(v.dtype, 2)(v), emit
 
-    return make_intrinsic(name, define, 1)
+    return make_intrinsic(name, define)
 
 
-copy_async = make_intrinsic("copy_async", _copy_async, 5)
-copy_commit = make_intrinsic("copy_commit", _copy_commit, 0)
-copy_wait = make_intrinsic("copy_wait", _copy_wait, 1, literal=True)
-prefetch_l2 = make_intrinsic("prefetch_l2", _prefetch, 2)
 ldmatrix4, ldmatrix4_turned = _ldmatrix("ldmatrix4", False), _ldmatrix("ldmatrix4_turned", True)
 low2, high2 = _half("low2", 0), _half("high2", 2)

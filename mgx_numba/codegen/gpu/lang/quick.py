@@ -19,14 +19,8 @@ from llvmlite import ir
 
 from ...lang import math32, polynomials
 from ...lang.builder import Operand, VectorBuilder
-from ...lang.vector import elementwise
+from ...lang.vector import KernelFunction, elementwise
 from .threads import call, target
-
-__all__ = [
-    "exp2_quick", "exp_quick", "gelu_erf_bytes", "gelu_erf_quick", "gelu_erf_short", "gelu_tanh_quick", "sigmoid_quick",
-    "silu_quick", "softplus_quick", "tanh_quick",
-]  # fmt: skip
-
 
 _LOWEST = -104.0
 """Argument below which exp is 0 in float32."""
@@ -62,7 +56,7 @@ class _Approximate(VectorBuilder):
         return self.ir.fdiv(*self.coerce(x, y), flags=("arcp", "afn"))
 
 
-def _of(name: str, emit: Callable[..., ir.Value]) -> Any:
+def _of(name: str, emit: Callable[..., ir.Value]) -> KernelFunction:
     return elementwise(name, lambda b, dtype, x: emit(_Approximate(b.ir), x), 1, ("float32",))
 
 
@@ -141,7 +135,7 @@ def _gelu_erf_bytes(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 
 def gelu_erf_of_bytes(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """Return ``gelu_erf_bytes`` of float32, for other intrinsics."""
+    """Return float32 ``gelu_erf_bytes`` for use inside intrinsics."""
     return _gelu_erf_bytes(_Approximate(builder), x)
 
 

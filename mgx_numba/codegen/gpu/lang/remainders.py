@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from llvmlite import ir
 
 from ...lang.builder import VectorBuilder
-from ...lang.vector import FLOATS, elementwise
-
-__all__ = ["fmod_exact", "mod_exact"]
+from ...lang.vector import FLOATS, KernelFunction, elementwise
 
 _FRACTION, _BIAS = 23, 127
 """Mantissa bits and exponent bias of float32."""
@@ -113,7 +110,7 @@ def _mod(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     return _fmod(b, b.add(_fmod(b, x, y), y), y)
 
 
-def _of(name: str, emit: Callable[[VectorBuilder, ir.Value, ir.Value], ir.Value]) -> Any:
+def _of(name: str, emit: Callable[[VectorBuilder, ir.Value, ir.Value], ir.Value]) -> KernelFunction:
     return elementwise(name, lambda b, dtype, x, y: emit(b, x, y), 2, FLOATS)
 
 

@@ -7,8 +7,6 @@ instructions: within 1.5e-3 up to 4, and one unit in the last place beyond, like
 
 from __future__ import annotations
 
-from typing import Any
-
 import ml_dtypes
 import numpy as np
 from llvmlite import ir
@@ -16,16 +14,10 @@ from llvmlite import ir
 from ...lang.builder import VectorBuilder, element_type
 from ...lang.convert import convert
 from ...lang.narrow_pairs import has_pairs, to_pairs
-from ...lang.vector import describe, make_intrinsic, value_type
+from ...lang.vector import Definition, KernelFunction, Values, describe, make_intrinsic, value_type
 from ...toolchain.numba_core import TypingError, types
 from .quick import gelu_erf_of_bytes
 from .threads import inline, target
-
-__all__ = [
-    "gelu_erf_product_float8_e4m3fn", "gelu_erf_product_float8_e5m2", "gelu_erf_product_int8",
-    "gelu_erf_product_uint8", "rounded_int8", "rounded_product_int8", "rounded_product_uint8",
-    "rounded_uint8", "saturated_float8_e4m3fn", "saturated_float8_e5m2",
-]  # fmt: skip
 
 _MAGIC = 1.5 * 2**23
 """Rounding constant of float32; its mantissa ends in zeros."""
@@ -50,14 +42,14 @@ def _expect_vectors(name: str, least: int, given: tuple[types.Type, ...]) -> int
     return lanes
 
 
-def _rounded(dtype: str) -> Any:
+def _rounded(dtype: str) -> KernelFunction:
     name, ends = f"rounded_{dtype}", np.iinfo(dtype)
     low, high = int(ends.min), int(ends.max)
 
-    def define(x: types.Type, zero: types.Type) -> Any:
+    def define(x: types.Type, zero: types.Type) -> Definition:
         lanes = _expect_vectors(name, 1, (x, zero))
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             b, (value, point) = VectorBuilder(builder).strict(), values
             near = b.intrinsic("maxnum", [value, b.sub(low, point)])  # the limit where it is NaN
             near = b.intrinsic("minnum", [near, b.sub(high, point)])
@@ -69,23 +61,23 @@ def _rounded(dtype: str) -> Any:
             code = b.ir.trunc(b.iadd(whole, b.ir.fptosi(point, wide)), b.like(value, element_type(dtype)))
             return b.select(b.is_nan(value), 0, code) if low else code
 
-        return value_type(dtype, lanes)(x, zero), lower
+        return value_type(dtype, lanes)(x, zero), emit
 
-    return make_intrinsic(name, define, 2)
+    return make_intrinsic(name, define)
 
 
-def _rounded_product(dtype: str) -> Any:
+def _rounded_product(dtype: str) -> KernelFunction:
     name = f"rounded_product_{dtype}"
 
-    def define(x: types.Type, y: types.Type, zero: types.Type) -> Any:
+    def define(x: types.Type, y: types.Type, zero: types.Type) -> Definition:
         lanes = _expect_vectors(name, 2, (x, y, zero))
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             return _product(VectorBuilder(builder).strict(), dtype, *values)
 
-        return value_type(dtype, lanes)(x, y, zero), lower
+        return value_type(dtype, lanes)(x, y, zero), emit
 
-    return make_intrinsic(name, define, 3)
+    return make_intrinsic(name, define)
 
 
 def _product(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value, zero: ir.Value) -> ir.Value:
@@ -99,20 +91,20 @@ def _product(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value, zero: ir.Va
     return b.select(b.is_nan(shifted), 0, code) if low else code
 
 
-def _gelu_product(dtype: str) -> Any:
+def _gelu_product(dtype: str) -> KernelFunction:
     name, whole = f"gelu_erf_product_{dtype}", dtype in ("int8", "uint8")
 
-    def define(*given: types.Type) -> Any:
+    def define(*given: types.Type) -> Definition:
         lanes = _expect_vectors(name, 2, given)
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             b, arch = VectorBuilder(builder).strict(), target()
             if arch.nvidia and arch.capability >= _HALF_CAPABILITY and (whole or has_pairs(dtype)):
                 return _gelu_pairs(b, dtype, lanes, *values)
             x = gelu_erf_of_bytes(builder, values[0])
             return _product(b, dtype, x, *values[1:]) if whole else _saturate(b, dtype, b.mul(x, values[1]))
 
-        return value_type(dtype, lanes)(*given), lower
+        return value_type(dtype, lanes)(*given), emit
 
     return make_intrinsic(name, define, 2 + whole)
 
@@ -180,20 +172,20 @@ def _pair_of(number: float) -> str:
     return f"0x{bits:04x}{bits:04x}"
 
 
-def _saturated(dtype: str) -> Any:
+def _saturated(dtype: str) -> KernelFunction:
     name = f"saturated_{dtype}"
 
-    def define(x: types.Type) -> Any:
+    def define(x: types.Type) -> Definition:
         given, lanes = describe(name, x)
         if given != "float32":
             raise TypingError(f"{name}: expected float32, got {x}")
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             return _saturate(VectorBuilder(builder).strict(), dtype, values[0])
 
-        return value_type(dtype, lanes)(x), lower
+        return value_type(dtype, lanes)(x), emit
 
-    return make_intrinsic(name, define, 1)
+    return make_intrinsic(name, define)
 
 
 def _saturate(b: VectorBuilder, dtype: str, x: ir.Value) -> ir.Value:

@@ -6,15 +6,11 @@ Model": scalar accesses are single-copy atomic), so a reader that sees the tag s
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 
-from ...lang.vector import describe, make_intrinsic, pointer_dtype, value_type
+from ...lang.vector import Definition, Values, describe, kernel_function, pointer_dtype, value_type
 from ...toolchain.numba_core import TypingError, types
 from .threads import inline, target
-
-__all__ = ["tagged_load4", "tagged_store"]
 
 _I32, _F32 = ir.IntType(32), ir.FloatType()
 _WORDS = 4  # two loads of 16 bytes, a thread's widest
@@ -48,24 +44,25 @@ def _expect_nvidia(name: str) -> None:
         raise TypingError(f"{name}: {target().name} has no such instruction")
 
 
-def _define_store(p: types.Type, i: types.Type, x: types.Type, tag: types.Type) -> Any:
+@kernel_function
+def tagged_store(p: types.Type, i: types.Type, x: types.Type, tag: types.Type) -> Definition:
     _check("tagged_store", p)
     if describe("tagged_store", x) != ("float32", 0):
         raise TypingError(f"tagged_store: expected a float32, got {x}")
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+    def emit(builder: ir.IRBuilder, values: Values) -> None:
         _expect_nvidia("tagged_store")
         operands = [builder.gep(values[0], [values[1]]), values[2], builder.trunc(values[3], _I32)]
         inline(builder, _STORE, "l,f,r,~{memory}", ir.VoidType(), operands, True)
-        return context.get_dummy_value()
 
-    return types.void(p, types.int64, x, types.int64), lower
+    return types.void(p, types.int64, x, types.int64), emit
 
 
-def _define_load(p: types.Type, i: types.Type, tag: types.Type) -> Any:
+@kernel_function
+def tagged_load4(p: types.Type, i: types.Type, tag: types.Type) -> Definition:
     _check("tagged_load4", p)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         _expect_nvidia("tagged_load4")
         operands = [builder.gep(values[0], [values[1]]), builder.trunc(values[2], _I32)]
         kind = ir.LiteralStructType([_F32] * _WORDS)
@@ -75,8 +72,4 @@ def _define_load(p: types.Type, i: types.Type, tag: types.Type) -> Any:
             result = builder.insert_element(result, builder.extract_value(found, k), _I32(k))
         return result
 
-    return value_type("float32", _WORDS)(p, types.int64, types.int64), lower
-
-
-tagged_load4 = make_intrinsic("tagged_load4", _define_load, 3)
-tagged_store = make_intrinsic("tagged_store", _define_store, 4)
+    return value_type("float32", _WORDS)(p, types.int64, types.int64), emit

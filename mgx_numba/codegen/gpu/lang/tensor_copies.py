@@ -12,17 +12,23 @@ from llvmlite import ir
 
 from ...lang.memory import memory_element
 from ...lang.target import itemsize
-from ...lang.vector import DTYPES, Vec, constant_int, make_intrinsic, pointer_dtype, pointer_type
+from ...lang.vector import (
+    DTYPES,
+    Definition,
+    KernelFunction,
+    Values,
+    Vec,
+    constant_int,
+    kernel_function,
+    make_intrinsic,
+    pointer_dtype,
+    pointer_type,
+)
 from ...launch import DYNAMIC_ALIGNMENT
 from ...toolchain.numba_core import TypingError, types
 from .blocks import SHARED_SPACE
 from .mbarriers import shared_address
 from .threads import inline, target
-
-__all__ = [
-    "place4", "tensor_load", "tensor_load_to", "tensor_load_window", "tensor_load_window_to", "tensor_map",
-    "tensor_prefetch",
-]  # fmt: skip
 
 _I16, _I32, _I64, _I8 = (ir.IntType(bits) for bits in (16, 32, 64, 8))
 _PLACE = Vec("int32", 4)
@@ -37,15 +43,15 @@ MOST_DYNAMIC = 226 << 10
 compute capability"."""
 
 
-def _dynamic(dtype: str) -> Any:
+def _dynamic(dtype: str) -> KernelFunction:
     name, result = f"dynamic_{dtype}", pointer_type(dtype)
 
-    def define(start: types.Type) -> Any:
+    def define(start: types.Type) -> Definition:
         first = constant_int(name, "START", start, high=MOST_DYNAMIC)
         if first % itemsize(dtype):
             raise TypingError(f"{name}: START must be a multiple of {itemsize(dtype)}, got {first}")
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             module = builder.module
             if DYNAMIC not in module.globals:
                 made = ir.GlobalVariable(module, ir.ArrayType(_I8, 0), DYNAMIC, addrspace=SHARED_SPACE)
@@ -56,39 +62,41 @@ def _dynamic(dtype: str) -> Any:
             place = builder.inttoptr(builder.add(whole, _I32(first)), ir.PointerType(element, SHARED_SPACE))
             return builder.addrspacecast(place, element.as_pointer())
 
-        return result(start), lower
+        return result(start), emit
 
-    return make_intrinsic(name, define, 1, literal=True)
+    return make_intrinsic(name, define, literal=True)
 
 
-def _tensor_map(args: types.Type, slot: types.Type) -> Any:
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+@kernel_function
+def tensor_map(args: types.Type, slot: types.Type) -> Definition:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         return builder.gep(values[0], [values[1]])
 
     words = types.CPointer(types.int64)
-    return words(words, types.int64), lower
+    return words(words, types.int64), emit
 
 
-def _prefetch(tensor: types.Type) -> Any:
+@kernel_function
+def tensor_prefetch(tensor: types.Type) -> Definition:
     pointer_dtype("tensor_prefetch", tensor)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+    def emit(builder: ir.IRBuilder, values: Values) -> None:
         _check("tensor_prefetch")
         place = builder.ptrtoint(values[0], _I64)
         inline(builder, "prefetch.tensormap [$0];", "l,~{memory}", ir.VoidType(), [place], True)
-        return context.get_dummy_value()
 
-    return types.void(tensor), lower
+    return types.void(tensor), emit
 
 
-def _place4(*parts: types.Type) -> Any:
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+@kernel_function
+def place4(*parts: types.Type) -> Definition:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         result = ir.Constant(ir.VectorType(_I32, 4), ir.Undefined)
         for k, value in enumerate(values):
             result = builder.insert_element(result, builder.trunc(value, _I32), _I32(k))
         return result
 
-    return _PLACE(*[types.int64] * 4), lower
+    return _PLACE(*[types.int64] * 4), emit
 
 
 _COPY = (
@@ -99,42 +107,44 @@ MOST_BLOCKS = 8
 """Most blocks per cluster: CUDA C++ programming guide, "Thread Block Clusters"."""
 
 
-def _load(name: str, window: bool) -> Any:
+def _load(name: str, window: bool) -> KernelFunction:
     text = _COPY.format("im2col" if window else "tile", "", ", {$7, $8}" * window)
     constraints = "r,l,r,r,r,r,r" + ",h,h" * window + ",~{memory}"
 
-    def define(to: types.Type, tensor: types.Type, barrier: types.Type, place: types.Type, *taps: types.Type) -> Any:
+    def define(
+        to: types.Type, tensor: types.Type, barrier: types.Type, place: types.Type, *taps: types.Type
+    ) -> Definition:
         _expect_place(name, to, place)
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        def emit(builder: ir.IRBuilder, values: Values) -> None:
             _check(name)
             operands = [*_copied(builder, values), *(builder.trunc(v, _I16) for v in values[4:])]
             inline(builder, text, constraints, ir.VoidType(), operands, True)
-            return context.get_dummy_value()
 
-        return types.void(to, tensor, barrier, place, *[types.int64] * len(taps)), lower
+        return types.void(to, tensor, barrier, place, *[types.int64] * len(taps)), emit
 
     return make_intrinsic(name, define, 6 if window else 4)
 
 
-def _load_to(name: str, window: bool) -> Any:
+def _load_to(name: str, window: bool) -> KernelFunction:
     shapes = ("im2col", ", {$7, $8}, $9") if window else ("tile", ", $7")
     text = _COPY.format(shapes[0], ".multicast::cluster", shapes[1])
     constraints = "r,l,r,r,r,r,r" + ",h,h" * window + ",h,~{memory}"
 
-    def define(to: types.Type, tensor: types.Type, barrier: types.Type, place: types.Type, *rest: types.Type) -> Any:
+    def define(
+        to: types.Type, tensor: types.Type, barrier: types.Type, place: types.Type, *rest: types.Type
+    ) -> Definition:
         _expect_place(name, to, place)
         *taps, blocks, _ = rest
         pattern = constant_int(name, "BLOCKS", blocks, low=1, high=(1 << MOST_BLOCKS) - 1)
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        def emit(builder: ir.IRBuilder, values: Values) -> None:
             _check(name)
             mask = builder.shl(_I16(pattern), builder.trunc(values[-1], _I16))
             operands = [*_copied(builder, values), *(builder.trunc(v, _I16) for v in values[4:-2]), mask]
             inline(builder, text, constraints, ir.VoidType(), operands, True)
-            return context.get_dummy_value()
 
-        return types.void(to, tensor, barrier, place, *[types.int64] * len(taps), blocks, types.int64), lower
+        return types.void(to, tensor, barrier, place, *[types.int64] * len(taps), blocks, types.int64), emit
 
     return make_intrinsic(name, define, 8 if window else 6, literal=True)
 
@@ -157,13 +167,9 @@ def _copied(builder: ir.IRBuilder, values: Any) -> list[ir.Value]:
     return [to, builder.ptrtoint(values[1], _I64), barrier, *place]
 
 
-tensor_map = make_intrinsic("tensor_map", _tensor_map, 2)
-tensor_prefetch = make_intrinsic("tensor_prefetch", _prefetch, 1)
-place4 = make_intrinsic("place4", _place4, 4)
 tensor_load = _load("tensor_load", False)
 tensor_load_window = _load("tensor_load_window", True)
 tensor_load_to, tensor_load_window_to = _load_to("tensor_load_to", False), _load_to("tensor_load_window_to", True)
 
 for _dtype in DTYPES:
     globals()[f"dynamic_{_dtype}"] = _dynamic(_dtype)
-__all__ += [f"dynamic_{_dtype}" for _dtype in DTYPES]

@@ -8,17 +8,13 @@ instructions: m16n8k8 takes half of K, m8n8k16 half of the rows, too. `codegen.g
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 
 from ...lang.target import itemsize
-from ...lang.vector import Vec, make_intrinsic, pointer_type
+from ...lang.vector import Definition, KernelFunction, Values, Vec, kernel_function, make_intrinsic, pointer_type
 from ...toolchain.numba_core import TypingError, types
 from ..products import PRODUCTS, Product
 from .threads import call, target
-
-__all__ = ["floats_of", "join2", "join4", "pack_words", "words_of"]
 
 _I32, _F32 = ir.IntType(32), ir.FloatType()
 _A, _B = Vec("int32", 4), Vec("int32", 2)
@@ -70,14 +66,14 @@ def _added(builder: ir.IRBuilder, product: Product, a: list, b: list, sums: list
     return sums
 
 
-def _mma(name: str, product: Product) -> Any:
+def _mma(name: str, product: Product) -> KernelFunction:
     held = Vec(product.accumulator, 4)
 
-    def define(sums: types.Type, a: types.Type, b: types.Type) -> Any:
+    def define(sums: types.Type, a: types.Type, b: types.Type) -> Definition:
         if (sums, a, b) != (held, _A, _B):
             raise TypingError(f"{name}: expected {held}, {_A} and {_B}, got {sums}, {a} and {b}")
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             if target().capability < product.capability:
                 raise TypingError(f"{name}: {target().name} has no such instruction")
             left, right = (_words(v, builder, product) for v in values[1:])
@@ -87,57 +83,57 @@ def _mma(name: str, product: Product) -> Any:
                 result = builder.insert_element(result, total, _I32(k))
             return result
 
-        return held(held, _A, _B), lower
+        return held(held, _A, _B), emit
 
-    return make_intrinsic(name, define, 3)
+    return make_intrinsic(name, define)
 
 
-def _seen_as(name: str, dtype: str, element: ir.Type) -> Any:
-    def define(p: types.Type) -> Any:
+def _seen_as(name: str, dtype: str, element: ir.Type) -> KernelFunction:
+    def define(p: types.Type) -> Definition:
         if not isinstance(p, types.CPointer):
             raise TypingError(f"{name}: expected a pointer, got {p}")
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             return builder.bitcast(values[0], element.as_pointer())
 
-        return pointer_type(dtype)(p), lower
+        return pointer_type(dtype)(p), emit
 
-    return make_intrinsic(name, define, 1)
+    return make_intrinsic(name, define)
 
 
-def _join(count: int) -> Any:
+def _join(count: int) -> KernelFunction:
     name = f"join{count}"
 
-    def define(*parts: types.Type) -> Any:
+    def define(*parts: types.Type) -> Definition:
         first = parts[0]
         if not isinstance(first, Vec) or not first.lanes or set(parts) != {first}:
             raise TypingError(f"{name}: expected {count} vectors of one dtype and lane count, got {parts}")
         whole = Vec(first.dtype, count * first.lanes)
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             result = ir.Constant(ir.VectorType(values[0].type.element, whole.lanes), ir.Undefined)
             for k in range(whole.lanes):
                 part, lane = divmod(k, first.lanes)
                 result = builder.insert_element(result, builder.extract_element(values[part], _I32(lane)), _I32(k))
             return result
 
-        return whole(*parts), lower
+        return whole(*parts), emit
 
     return make_intrinsic(name, define, count)
 
 
-def _pack_words(v: types.Type) -> Any:
+@kernel_function
+def pack_words(v: types.Type) -> Definition:
     if not isinstance(v, Vec) or itemsize(v.dtype) != 2 or v.lanes not in (2, 4, 8):
         raise TypingError(f"pack_words: expected pairs of 16-bit elements, got {v}")
     words = Vec("int32", v.lanes // 2)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         return builder.bitcast(values[0], ir.VectorType(_I32, words.lanes))
 
-    return words(v), lower
+    return words(v), emit
 
 
-pack_words = make_intrinsic("pack_words", _pack_words, 1)
 join2, join4 = _join(2), _join(4)
 words_of = _seen_as("words_of", "int32", _I32)
 floats_of = _seen_as("floats_of", "float32", _F32)
@@ -145,4 +141,3 @@ floats_of = _seen_as("floats_of", "float32", _F32)
 for _product in PRODUCTS.values():
     _name = f"mma_{_product.name}"
     globals()[_name] = _mma(_name, _product)
-    __all__ += [_name]

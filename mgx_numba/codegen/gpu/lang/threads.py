@@ -6,18 +6,24 @@ A warp is 32 consecutive threads on every GPU; AMD's waves of 64 lanes hold two.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from llvmlite import ir
 
 from ...lang.builder import VectorBuilder
-from ...lang.vector import constant_int, describe, make_intrinsic, value_type
+from ...lang.vector import (
+    Definition,
+    KernelFunction,
+    Values,
+    constant_int,
+    describe,
+    emits,
+    kernel_function,
+    literal_function,
+    make_intrinsic,
+    value_type,
+)
 from ...toolchain.numba_core import TypingError, types
 from ..architecture import WARP, Architecture, chosen
-
-__all__ = [
-    "barrier", "block_index", "grid_wait", "idiv32", "shuffle_halves", "shuffle_xor", "thread_index", "warp_index",
-]  # fmt: skip
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _AXES = "xyz"
@@ -49,19 +55,19 @@ def inline(
     return builder.call(ir.InlineAsm(kind, text, constraints, effects), operands)
 
 
-def _index(name: str, nvidia: str, amd: str) -> Any:
+def _index(name: str, nvidia: str, amd: str) -> KernelFunction:
     """Return the intrinsic that reads an index along an AXIS from 0 to 2 as int64."""
 
-    def define(axis: types.Type) -> Any:
+    def define(axis: types.Type) -> Definition:
         letter = _AXES[constant_int(name, "AXIS", axis, high=2)]
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             intrinsic = (nvidia if target().nvidia else amd) + letter
             return builder.zext(call(builder, intrinsic, _I32), _I64)
 
-        return types.int64(axis), lower
+        return types.int64(axis), emit
 
-    return make_intrinsic(name, define, 1, literal=True)
+    return make_intrinsic(name, define, literal=True)
 
 
 def block_barrier(builder: ir.IRBuilder) -> None:
@@ -80,49 +86,30 @@ def first_thread(builder: ir.IRBuilder) -> ir.Value:
     return builder.icmp_unsigned("==", call(builder, axis, _I32), _I32(0))
 
 
-def _barrier() -> Any:
-    def define() -> Any:
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-            block_barrier(builder)
-            return context.get_dummy_value()
-
-        return types.void(), lower
-
-    return make_intrinsic("barrier", define, 0)
+@emits(types.void())
+def barrier(builder: ir.IRBuilder) -> None:
+    block_barrier(builder)
 
 
-def _grid_wait() -> Any:
-    def define() -> Any:
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-            if target().overlaps:
-                inline(builder, "griddepcontrol.wait;", "~{memory}", ir.VoidType(), [], True)
-            return context.get_dummy_value()
-
-        return types.void(), lower
-
-    return make_intrinsic("grid_wait", define, 0)
+@emits(types.void())
+def grid_wait(builder: ir.IRBuilder) -> None:
+    if target().overlaps:
+        inline(builder, "griddepcontrol.wait;", "~{memory}", ir.VoidType(), [], True)
 
 
-def _warp_index() -> Any:
-    def define() -> Any:
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
-            axis = "llvm.nvvm.read.ptx.sreg.tid.x" if target().nvidia else "llvm.amdgcn.workitem.id.x"
-            own = builder.lshr(call(builder, axis, _I32), _I32(WARP.bit_length() - 1))
-            if target().nvidia:  # what lanes get from one of them is known to be one value for all
-                operands = [_I32(-1), own, _I32(0), _I32(WARP - 1)]
-                own = call(builder, "llvm.nvvm.shfl.sync.idx.i32", _I32, operands)
-            return builder.zext(own, _I64)
-
-        return types.int64(), lower
-
-    return make_intrinsic("warp_index", define, 0)
+@emits(types.int64())
+def warp_index(builder: ir.IRBuilder) -> ir.Value:
+    axis = "llvm.nvvm.read.ptx.sreg.tid.x" if target().nvidia else "llvm.amdgcn.workitem.id.x"
+    own = builder.lshr(call(builder, axis, _I32), _I32(WARP.bit_length() - 1))
+    if target().nvidia:  # what lanes get from one of them is known to be one value for all
+        operands = [_I32(-1), own, _I32(0), _I32(WARP - 1)]
+        own = call(builder, "llvm.nvvm.shfl.sync.idx.i32", _I32, operands)
+    return builder.zext(own, _I64)
 
 
-def _define_idiv32(a: types.Type, b: types.Type) -> Any:
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
-        return builder.zext(builder.udiv(*(builder.trunc(v, _I32) for v in values)), _I64)
-
-    return types.int64(types.int64, types.int64), lower
+@emits(types.int64(types.int64, types.int64))
+def idiv32(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    return builder.zext(builder.udiv(builder.trunc(a, _I32), builder.trunc(b, _I32)), _I64)
 
 
 def _exchange(builder: ir.IRBuilder, word: ir.Value, mask: int) -> ir.Value:
@@ -153,11 +140,12 @@ def shuffled(builder: ir.IRBuilder, value: ir.Value, mask: int) -> ir.Value:
     return _words(builder, value, lambda word: _exchange(builder, word, mask))
 
 
-def _define_shuffle(x: types.Type, mask: types.Type) -> Any:
+@literal_function
+def shuffle_xor(x: types.Type, mask: types.Type) -> Definition:
     dtype, lanes = describe("shuffle_xor", x)
     bits = constant_int("shuffle_xor", "MASK", mask, low=1, high=WARP - 1)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         if not lanes:
             return shuffled(builder, values[0], bits)
         result = ir.Constant(values[0].type, ir.Undefined)
@@ -167,15 +155,16 @@ def _define_shuffle(x: types.Type, mask: types.Type) -> Any:
         return result
 
     kind = value_type(dtype, lanes)
-    return kind(kind, mask), lower
+    return kind(kind, mask), emit
 
 
-def _define_halves(x: types.Type) -> Any:
+@kernel_function
+def shuffle_halves(x: types.Type) -> Definition:
     dtype, lanes = describe("shuffle_halves", x)
     if lanes or dtype not in ("float32", "int32"):
         raise TypingError(f"shuffle_halves: expected a float32 or an int32, got {x}")
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         if target().nvidia or target().wave != 2 * WARP:
             raise TypingError(f"shuffle_halves: {target().name} has no waves of {2 * WARP}")
         low = call(builder, "llvm.amdgcn.mbcnt.lo", _I32, [_I32(-1), _I32(0)])
@@ -183,14 +172,8 @@ def _define_halves(x: types.Type) -> Any:
         place = builder.shl(builder.xor(lane, _I32(WARP)), _I32(2))  # in bytes
         return _words(builder, values[0], lambda w: call(builder, "llvm.amdgcn.ds.bpermute", _I32, [place, w]))
 
-    return x(x), lower
+    return x(x), emit
 
 
 block_index = _index("block_index", "llvm.nvvm.read.ptx.sreg.ctaid.", "llvm.amdgcn.workgroup.id.")
 thread_index = _index("thread_index", "llvm.nvvm.read.ptx.sreg.tid.", "llvm.amdgcn.workitem.id.")
-barrier = _barrier()
-warp_index = _warp_index()
-grid_wait = _grid_wait()
-idiv32 = make_intrinsic("idiv32", _define_idiv32, 2)
-shuffle_halves = make_intrinsic("shuffle_halves", _define_halves, 1)
-shuffle_xor = make_intrinsic("shuffle_xor", _define_shuffle, 2, literal=True)

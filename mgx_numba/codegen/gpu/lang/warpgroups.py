@@ -14,17 +14,22 @@ from typing import Any
 from llvmlite import ir
 
 from ...lang.target import itemsize
-from ...lang.vector import Vec, constant_int, describe, make_intrinsic, pointer_dtype
+from ...lang.vector import (
+    Definition,
+    KernelFunction,
+    Values,
+    Vec,
+    constant_int,
+    describe,
+    kernel_function,
+    literal_function,
+    make_intrinsic,
+    pointer_dtype,
+)
 from ...toolchain.numba_core import TypingError, models, register_model, types
 from ..products import PRODUCTS, Product
 from .mbarriers import shared_address
 from .threads import call, inline, shuffled, target
-
-__all__ = [
-    "WarpgroupSums", "add_sums", "finite_sums", "fma_sums", "give_registers", "row_of_turns", "scale_sums",
-    "sums_in_turns", "sums_part", "sums_row", "take_registers",
-    "wgmma_commit", "wgmma_fence", "wgmma_keep", "wgmma_wait", "wgmma_zero", "wgmma_zero_int32",
-]  # fmt: skip
 
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
 _NUMBERS = {"float32": _F32, "int32": _I32}
@@ -74,16 +79,16 @@ class _SumsModel(models.PrimitiveModel):
         super().__init__(manager, sums, ir.LiteralStructType([_NUMBERS[sums.dtype]] * sums.count))
 
 
-def _zero(name: str, dtype: str) -> Any:
-    def define(columns: types.Type) -> Any:
+def _zero(name: str, dtype: str) -> KernelFunction:
+    def define(columns: types.Type) -> Definition:
         made = WarpgroupSums(_columns_of(name, columns), dtype)
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             return ir.Constant(ir.LiteralStructType([_NUMBERS[dtype]] * made.count), None)
 
-        return made(columns), lower
+        return made(columns), emit
 
-    return make_intrinsic(name, define, 1, literal=True)
+    return make_intrinsic(name, define, literal=True)
 
 
 def _expect_sums(name: str, sums: types.Type) -> WarpgroupSums:
@@ -176,34 +181,34 @@ def _left_descriptors(builder: ir.IRBuilder, a: ir.Value, steps: int) -> list[li
     return [[builder.add(left, _I64(step * STEP_BYTES >> 4))] for step in range(steps)]
 
 
-def _wgmma(name: str, product: Product) -> Any:
-    def define(sums: types.Type, a: types.Type, b: types.Type, turned: types.Type, steps: types.Type) -> Any:
+def _wgmma(name: str, product: Product) -> KernelFunction:
+    def define(sums: types.Type, a: types.Type, b: types.Type, turned: types.Type, steps: types.Type) -> Definition:
         held = _expect_held(name, sums, product)
         _expect_operands(name, product, a, b)
         across, count = _across(name, turned, product), _steps(name, steps)
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             _check_target(name)
             return _issue(builder, product, values[0], _left_descriptors(builder, values[1], count), values[2], across)
 
-        return held(held, a, b, turned, steps), lower
+        return held(held, a, b, turned, steps), emit
 
-    return make_intrinsic(name, define, 5, literal=True)
+    return make_intrinsic(name, define, literal=True)
 
 
-def _wgmma_first(name: str, product: Product) -> Any:
-    def define(columns: types.Type, a: types.Type, b: types.Type, turned: types.Type, steps: types.Type) -> Any:
+def _wgmma_first(name: str, product: Product) -> KernelFunction:
+    def define(columns: types.Type, a: types.Type, b: types.Type, turned: types.Type, steps: types.Type) -> Definition:
         made = WarpgroupSums(_columns_of(name, columns), product.accumulator)
         _expect_operands(name, product, a, b)
         across, count = _across(name, turned, product), _steps(name, steps)
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             _check_target(name)
             return _issue(builder, product, made, _left_descriptors(builder, values[1], count), values[2], across)
 
-        return made(columns, a, b, turned, steps), lower
+        return made(columns, a, b, turned, steps), emit
 
-    return make_intrinsic(name, define, 5, literal=True)
+    return make_intrinsic(name, define, literal=True)
 
 
 def _expect_operands(name: str, product: Product, a: types.Type, b: types.Type) -> None:
@@ -211,23 +216,23 @@ def _expect_operands(name: str, product: Product, a: types.Type, b: types.Type) 
         raise TypingError(f"{name}: expected pointers to {product.a} and {product.b}, got {a} and {b}")
 
 
-def _wgmma_held(name: str, product: Product) -> Any:
-    def define(sums: types.Type, words: types.Type, b: types.Type, turned: types.Type) -> Any:
+def _wgmma_held(name: str, product: Product) -> KernelFunction:
+    def define(sums: types.Type, words: types.Type, b: types.Type, turned: types.Type) -> Definition:
         held = _expect_held(name, sums, product)
         _expect_words(name, words)
         if pointer_dtype(name, b) != product.b:
             raise TypingError(f"{name}: expected a pointer to {product.b}, got {b}")
         across = _across(name, turned, product)
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             _check_target(name)
             lanes = _lanes(builder, values[1])
             left = [lanes[k : k + STEP_WORDS] for k in range(0, len(lanes), STEP_WORDS)]
             return _issue(builder, product, values[0], left, values[2], across)
 
-        return held(held, words, b, turned), lower
+        return held(held, words, b, turned), emit
 
-    return make_intrinsic(name, define, 4, literal=True)
+    return make_intrinsic(name, define, literal=True)
 
 
 def _expect_words(name: str, words: types.Type) -> None:
@@ -240,65 +245,65 @@ def _lanes(builder: ir.IRBuilder, vector: ir.Value) -> list[ir.Value]:
     return [builder.extract_element(vector, _I32(k)) for k in range(vector.type.count)]
 
 
-def _keep(words: types.Type) -> Any:
+@kernel_function
+def wgmma_keep(words: types.Type) -> Definition:
     _expect_words("wgmma_keep", words)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+    def emit(builder: ir.IRBuilder, values: Values) -> None:
         operands = _lanes(builder, values[0])
         inline(builder, "", ",".join("r" * len(operands)) + ",~{memory}", ir.VoidType(), operands, True)
-        return context.get_dummy_value()
 
-    return types.void(words), lower
+    return types.void(words), emit
 
 
-def _plain(name: str, text: str) -> Any:
-    def define() -> Any:
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+def _plain(name: str, text: str) -> KernelFunction:
+    def define() -> Definition:
+        def emit(builder: ir.IRBuilder, values: Values) -> None:
             _check_target(name)
             inline(builder, text, "~{memory}", ir.VoidType(), [], True)
-            return context.get_dummy_value()
 
-        return types.void(), lower
+        return types.void(), emit
 
-    return make_intrinsic(name, define, 0)
+    return make_intrinsic(name, define)
 
 
-def _registers(name: str, action: str) -> Any:
-    def define(count: types.Type) -> Any:
+def _registers(name: str, action: str) -> KernelFunction:
+    def define(count: types.Type) -> Definition:
         own = constant_int(name, "COUNT", count, low=LEAST_REGISTERS, high=MOST_REGISTERS)
         if own % REGISTER_STEP:
             raise TypingError(f"{name}: COUNT must be a multiple of {REGISTER_STEP}, got {own}")
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        def emit(builder: ir.IRBuilder, values: Values) -> None:
             _check_target(name)
             inline(builder, f"setmaxnreg.{action}.sync.aligned.u32 {own};", "~{memory}", ir.VoidType(), [], True)
-            return context.get_dummy_value()
 
-        return types.void(count), lower
+        return types.void(count), emit
 
-    return make_intrinsic(name, define, 1, literal=True)
+    return make_intrinsic(name, define, literal=True)
 
 
-def _wait(sums: types.Type, pending: types.Type) -> Any:
+@literal_function
+def wgmma_wait(sums: types.Type, pending: types.Type) -> Definition:
     held, groups = _expect_sums("wgmma_wait", sums), constant_int("wgmma_wait", "PENDING", pending, high=7)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         _check_target("wgmma_wait")
         text = f"wgmma.wait_group.sync.aligned {groups};"
         ties = ",".join([*[f"={_REGISTERS[held.dtype]}"] * held.count, *map(str, range(held.count))]) + ",~{memory}"
         return inline(builder, text, ties, values[0].type, _members(builder, values[0]), True)
 
-    return held(held, pending), lower
+    return held(held, pending), emit
 
 
-def _part(sums: types.Type, number: types.Type) -> Any:
+@literal_function
+def sums_part(sums: types.Type, number: types.Type) -> Definition:
     held = _expect_sums("sums_part", sums)
     first = 4 * constant_int("sums_part", "PART", number, high=held.columns // 8 - 1)
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         return _vector(builder, [builder.extract_value(values[0], first + k) for k in range(4)])
 
-    return Vec(held.dtype, 4)(held, number), lower
+    return Vec(held.dtype, 4)(held, number), emit
 
 
 def _vector(builder: ir.IRBuilder, numbers: Sequence[ir.Value]) -> ir.Value:
@@ -334,8 +339,8 @@ def _neighbours(builder: ir.IRBuilder, pairs: list[list[ir.Value]]) -> list[ir.V
     return [x for k in range(rest) for own in pairs[k::rest] for x in own]
 
 
-def _row(name: str, exchanged: bool) -> Any:
-    def define(sums: types.Type, row: types.Type, number: types.Type, lanes: types.Type) -> Any:
+def _row(name: str, exchanged: bool) -> KernelFunction:
+    def define(sums: types.Type, row: types.Type, number: types.Type, lanes: types.Type) -> Definition:
         held, half = _expect_sums(name, sums), constant_int(name, "ROW", row, high=1)
         wide = constant_int(name, "LANES", lanes, low=2, high=MOST_ROW_LANES)
         if wide & (wide - 1) or held.columns % (4 * wide):
@@ -343,51 +348,54 @@ def _row(name: str, exchanged: bool) -> Any:
         part = constant_int(name, "PART", number, high=held.columns // (4 * wide) - 1)
         pieces = wide // 2  # of eight columns, of which each of four threads has a pair
 
-        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             pairs = [
                 [builder.extract_value(values[0], 4 * (part * pieces + j) + 2 * half + k) for k in (0, 1)]
                 for j in range(pieces)
             ]
             return _vector(builder, _neighbours(builder, pairs) if exchanged else [x for own in pairs for x in own])
 
-        return Vec(held.dtype, wide)(held, row, number, lanes), lower
+        return Vec(held.dtype, wide)(held, row, number, lanes), emit
 
-    return make_intrinsic(name, define, 4, literal=True)
+    return make_intrinsic(name, define, literal=True)
 
 
-def _row_of_turns(x: types.Type) -> Any:
+@kernel_function
+def row_of_turns(x: types.Type) -> Definition:
     dtype, lanes = describe("row_of_turns", x)
     if itemsize(dtype) != 2 or lanes not in (2, 4, 8, 16):
         raise TypingError(f"row_of_turns: expected 2, 4, 8 or 16 lanes of 16 bits, got {x}")
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         words = builder.bitcast(values[0], ir.VectorType(_I32, lanes // 2))
         found = _neighbours(builder, [[builder.extract_element(words, _I32(k))] for k in range(lanes // 2)])
         return builder.bitcast(_vector(builder, found), values[0].type)
 
-    return x(x), lower
+    return x(x), emit
 
 
-def _add(sums: types.Type, more: types.Type) -> Any:
+@kernel_function
+def add_sums(sums: types.Type, more: types.Type) -> Definition:
     held = _expect_sums("add_sums", sums)
     if more != held or held.dtype != "float32":
         raise TypingError(f"add_sums: expected float32 sums of as many columns twice, got {sums} and {more}")
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         result = values[0]
         for k, (a, b) in enumerate(zip(*(_members(builder, value) for value in values))):
             result = builder.insert_value(result, builder.fadd(a, b), k)
         return result
 
-    return held(held, held), lower
+    return held(held, held), emit
 
 
-def _finite(sums: types.Type) -> Any:
+@kernel_function
+def finite_sums(sums: types.Type) -> Definition:
     held = _expect_sums("finite_sums", sums)
     if held.dtype != "float32":
         raise TypingError(f"finite_sums: expected float32 sums, got {sums}")
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         zero = ir.Constant(_F32, 0.0)
         chains = [zero] * MOST_CHAINS
         for k, number in enumerate(_members(builder, values[0])):  # zero times what is not finite is NaN
@@ -398,57 +406,49 @@ def _finite(sums: types.Type) -> Any:
             total = builder.fadd(total, chain)
         return builder.zext(builder.fcmp_ordered("ord", total, total), ir.IntType(32))
 
-    return types.int32(held), lower
+    return types.int32(held), emit
 
 
-def _scale(sums: types.Type, x: types.Type, y: types.Type) -> Any:
+@kernel_function
+def scale_sums(sums: types.Type, x: types.Type, y: types.Type) -> Definition:
     held = _expect_sums("scale_sums", sums)
     if (held.dtype, x, y) != ("float32", types.float32, types.float32):
         raise TypingError(f"scale_sums: expected float32 sums and two float32, got {sums}, {x} and {y}")
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         result = values[0]
         for k, number in enumerate(_members(builder, values[0])):
             result = builder.insert_value(result, builder.fmul(number, values[1 + k // 2 % 2]), k)
         return result
 
-    return held(held, x, y), lower
+    return held(held, x, y), emit
 
 
-def _fused(sums: types.Type, x: types.Type, y: types.Type, more: types.Type) -> Any:
+@kernel_function
+def fma_sums(sums: types.Type, x: types.Type, y: types.Type, more: types.Type) -> Definition:
     held = _expect_sums("fma_sums", sums)
     if (held.dtype, x, y, more) != ("float32", types.float32, types.float32, held):
         raise TypingError(f"fma_sums: expected float32 sums twice and two float32, got {sums}, {x}, {y} and {more}")
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         result = values[0]
         for k, (number, other) in enumerate(zip(_members(builder, values[0]), _members(builder, values[3]))):
             made = call(builder, "llvm.fma.f32", _F32, [number, values[1 + k // 2 % 2], other])
             result = builder.insert_value(result, made, k)
         return result
 
-    return held(held, x, y, more), lower
+    return held(held, x, y, more), emit
 
 
 wgmma_zero, wgmma_zero_int32 = _zero("wgmma_zero", "float32"), _zero("wgmma_zero_int32", "int32")
 wgmma_fence = _plain("wgmma_fence", "wgmma.fence.sync.aligned;")
 wgmma_commit = _plain("wgmma_commit", "wgmma.commit_group.sync.aligned;")
 give_registers, take_registers = _registers("give_registers", "dec"), _registers("take_registers", "inc")
-wgmma_wait = make_intrinsic("wgmma_wait", _wait, 2, literal=True)
-wgmma_keep = make_intrinsic("wgmma_keep", _keep, 1)
-sums_part = make_intrinsic("sums_part", _part, 2, literal=True)
-row_of_turns = make_intrinsic("row_of_turns", _row_of_turns, 1)
 sums_row, sums_in_turns = _row("sums_row", True), _row("sums_in_turns", False)
-scale_sums = make_intrinsic("scale_sums", _scale, 3)
-fma_sums = make_intrinsic("fma_sums", _fused, 4)
-add_sums = make_intrinsic("add_sums", _add, 2)
-finite_sums = make_intrinsic("finite_sums", _finite, 1)
 
 for _product in PRODUCTS.values():
     _name = f"wgmma_{_product.name}"
     globals()[_name] = _wgmma(_name, _product)
     globals()[f"{_name}_first"] = _wgmma_first(f"{_name}_first", _product)
-    __all__ += [_name, f"{_name}_first"]
     if _product.size == 2:
         globals()[f"{_name}_held"] = _wgmma_held(f"{_name}_held", _product)
-        __all__ += [f"{_name}_held"]

@@ -24,7 +24,7 @@ def is_activation(ins: Instruction) -> bool:
 
 @dataclass(frozen=True)
 class Branch:
-    """One contraction of the shared input, with what follows it."""
+    """A contraction of the shared input, with its epilogue."""
 
     root: Instruction
     weights: Instruction

@@ -221,7 +221,7 @@ def scale_in_weights(m: Match, b: RewriteBuilder) -> object:
 
 
 def _seen(value: Instruction) -> list[Instruction]:
-    """A value and the views of it, each after what it sees."""
+    """Return a value and its views; each view follows its source."""
     found = [value]
     for v in found:
         found += [user for user in v.users if len(user.inputs) == 1 and user.name in MOVES]

@@ -25,7 +25,7 @@ INT8 = frozenset({Type.int8_type, Type.uint8_type})
 PRODUCTS_OF_FLOAT8 = frozenset({Type.fp8e4m3fn_type, Type.fp8e5m2_type})
 EIGHT_BITS = INT8 | PRODUCTS_OF_FLOAT8
 SHIFT = 128
-"""What makes every int8 a uint8."""
+"""Offset between int8 and uint8 codes."""
 
 VIEWS = "transpose reshape squeeze unsqueeze flatten contiguous multibroadcast slice"
 JOINING = frozenset({"reshape", "flatten", "contiguous"})

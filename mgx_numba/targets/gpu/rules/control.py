@@ -146,7 +146,7 @@ def _lower_data_dependent_loop(low: Lowering, ins: Instruction, op: Loop) -> Non
 
 
 def _planned(low: Lowering, program: Program) -> tuple[Plan, list[View]]:
-    """Return the plan of a body, and arguments for the told lengths, which no other parameter has."""
+    """Return a body's plan, and arguments for its parameters that hold lengths."""
     plan = low.lowered(program)
     if not plan.symbols:
         return plan, []

@@ -1,1 +1,1 @@
-"""Large matrix products by Strassen's method; other packages import only `solver`."""
+"""Large matrix products by Strassen's method; code outside this package imports only `solver`."""

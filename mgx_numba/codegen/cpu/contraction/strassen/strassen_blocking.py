@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 from .....dataclass import dataclass
 from ....problems.element_types import ITEMSIZE
@@ -102,8 +103,7 @@ class Cut:
         return -(-self.strips(tile) * LEFT_OPERATIONS * left_pieces(tile) // self.held(k))
 
     def areas(self, tile: RegisterTile) -> tuple[int, int, int]:
-        """Return the elements of one right-hand sum, of a strip's left-hand sums, and of one panel of one result
-        block."""
+        """Return the elements of a right-hand sum, of a strip's left-hand sums, and of a panel of a result block."""
         strip = -(-INNER // self.together) * max(heights(tile)) * LEFT_PITCH
         return self.depth * tile.columns + RIGHT_PAD, strip, (self.rows + PAD) * tile.columns
 
@@ -217,5 +217,5 @@ def _cycles(cut: Cut, tile: RegisterTile, m: int, panels: int, k: int, threads: 
     return UNEVEN[cut.grid] * -(-down * across // threads) * task
 
 
-def _clamp(value: int, most: int) -> int:
+def _clamp(value: Any, most: int) -> int:
     return max(1, min(value, most))

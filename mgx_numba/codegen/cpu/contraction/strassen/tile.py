@@ -19,14 +19,13 @@ from typing import Any, ClassVar
 
 from llvmlite import ir
 
-from ....toolchain.numba_core import intrinsic, types
+from ....lang.vector import Definition, literal_function
+from ....toolchain.numba_core import types
 from ... import host
 from ...microkernels.tile import literal_shape, written_function
 from ...microkernels.tile_writer import ProductWriter, Values, constant
 from ...records import Record
 from .tile_table import CHAIN_ENDS, LEFT_PITCH, PARKED_PRODUCTS, SIDE_STEPS, SIDE_SUM, STRASSEN_BLOCK, SUM_PLACES
-
-__all__ = ["strassen_tile_float32"]
 
 _LINES = 4
 """Cache lines of the targets that are prefetched in one step."""
@@ -233,16 +232,17 @@ class StrassenWriter(ProductWriter):
             self.ir.store(value, place, align=self.align)
 
 
-@intrinsic(prefer_literal=True)
-def strassen_tile_float32(typingctx, args, begin, end, rows, vectors, lanes):
+@literal_function
+def strassen_tile_float32(
+    args: types.Type, begin: types.Type, end: types.Type, rows: types.Type, vectors: types.Type, lanes: types.Type
+) -> Definition:
     literals = (rows, vectors, lanes)
     shape = literal_shape(_CONSTANTS, literals)
     name = "_".join(["strassen_tile_float32", *map(str, shape)])
 
-    def lower(context, builder, signature, values):
+    def emit(builder: ir.IRBuilder, values: Values) -> None:
         function = written_function(builder.module, name, lambda f: StrassenWriter(f, "float32", *shape).write())
         builder.call(function, values[:3])
-        return context.get_dummy_value()
 
     words: Any = types.CPointer(types.int64)
-    return types.void(words, types.int64, types.int64, *literals), lower
+    return types.void(words, types.int64, types.int64, *literals), emit

@@ -27,7 +27,7 @@ class Form:
 
     @property
     def points(self) -> int:
-        """Return the multiplications of one tile and channel."""
+        """Return the multiplications per tile and channel."""
         return self.side**2
 
     @property

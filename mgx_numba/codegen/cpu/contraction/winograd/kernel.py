@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from .....core.dim import ceil_div
+from .....core.dim import Length, ceil_div
 from ....arguments import Arguments
 from ....kernel import KernelSource
 from ....launch import Launch, Operand, Solution, TaskRange
@@ -44,7 +44,7 @@ _PLANE_PAD = 64
 """Padding (bytes) between the planes of the points, so that they do not fall into the same cache sets."""
 
 
-def filter_plane(problem: ConvProblem, tile: RegisterTile, depth: int = 0) -> int:
+def filter_plane(problem: ConvProblem, tile: RegisterTile, depth: Length = 0) -> Any:
     """Return the words from one point to the next of the transformed filters: of all panels, or of ``depth`` words of
     one panel."""
     groups, panels, _, whole, columns = panel_lens(problem, tile)
@@ -318,10 +318,9 @@ class WinogradWriter:
         return self.tile_block.put("vectors", f"1 if narrow and panel == wide - 1 else {self.tile.vectors}")
 
     def _elsewhere(self) -> list[str]:
-        """Return statements that make the products of some points prefetch the filters transformed next, which follow
-        at ``source``.
+        """Return statements by which products prefetch the filters at ``source``, which are transformed next.
 
-        Each of these points prefetches a part as long as its own filters.
+        Every ``every``-th point prefetches a part as long as the point's filters.
         """
         columns, taps = self.tile.columns, self.form.taps**2
         every, shift = max(1, self.form.points // taps), self.word_bytes.bit_length() - 1

@@ -75,7 +75,7 @@ class ConvWinogradStrided(Solver[ConvProblem]):
         return True
 
     def plain_lens(self, problem: ConvProblem) -> tuple[int, ...]:
-        """Return the packed lengths of other solvers' weights."""
+        """Return the lengths of weights packed by the direct solvers."""
         return self._ordinary.plain_lens(problem)
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:

@@ -31,18 +31,16 @@ outputs are int32, exact if their fourfold is one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from llvmlite import ir
 
 from ....lang.builder import VectorBuilder, element_type, is_signed
 from ....lang.ir_builder import KernelBuilder
 from ....lang.target import itemsize
-from ....lang.vector import constant_int, pointer_dtype
-from ....toolchain.numba_core import TypingError, intrinsic, types
+from ....lang.vector import Definition, KernelFunction, constant_int, make_intrinsic, pointer_dtype
+from ....toolchain.numba_core import TypingError, types
 from .transform_table import INPUT_PLACE, SCALE
-
-__all__ = ["winograd_filter", "winograd_input", "winograd_input_parts", "winograd_output"]
 
 _I64 = ir.IntType(64)
 _INT = types.int64
@@ -403,7 +401,9 @@ def _output_function(module: ir.Module, name: str, dtype: str, lanes: int, side:
     return loop.function
 
 
-def _define(name: str, write: Callable[..., ir.Function], operands: tuple[types.Type, ...], literals: int) -> Any:
+def _define(
+    name: str, write: Callable[..., ir.Function], operands: tuple[types.Type, ...], literals: int
+) -> Definition:
     """Return the signature and lowering of an intrinsic; the last ``literals`` operands are numbers, with LANES last.
 
     Raises:
@@ -416,31 +416,24 @@ def _define(name: str, write: Callable[..., ir.Function], operands: tuple[types.
         raise TypingError(f"{name}: no transform for {', '.join(map(str, shape))}")
     symbol = "_".join([name, dtype, str(lanes), *map(str, shape)])
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+    def emit(builder: ir.IRBuilder, args: Values) -> None:
         function = builder.module.globals.get(symbol) or write(builder.module, symbol, dtype, lanes, *shape)
         builder.call(function, args[: len(operands) - literals])
-        return context.get_dummy_value()
 
     numbers = (_INT if isinstance(operand, types.Integer) else operand for operand in operands[:-literals])
-    return types.void(*numbers, *operands[-literals:]), lower
+    return types.void(*numbers, *operands[-literals:]), emit
 
 
-@intrinsic(prefer_literal=True)
-def winograd_input(typingctx, x, place, zero, target, plane, channels, side, lanes):
-    return _define("winograd_input", _input_function, (x, place, zero, target, plane, channels, side, lanes), 2)
+def _transform(name: str, write: Callable[..., ir.Function], operands: int, literals: int) -> KernelFunction:
+    """Return the kernel function that calls a function of the module; the last ``literals`` operands are numbers."""
+
+    def define(*own: types.Type) -> Definition:
+        return _define(name, write, own, literals)
+
+    return make_intrinsic(name, define, operands, literal=True)
 
 
-@intrinsic(prefer_literal=True)
-def winograd_input_parts(typingctx, x, place, zero, target, plane, low, channels, side, scaled, lanes):
-    operands = (x, place, zero, target, plane, low, channels, side, scaled, lanes)
-    return _define("winograd_input_parts", _parts_function, operands, 3)
-
-
-@intrinsic(prefer_literal=True)
-def winograd_filter(typingctx, w, target, plane, channels, side, taps, lanes):
-    return _define("winograd_filter", _filter_function, (w, target, plane, channels, side, taps, lanes), 3)
-
-
-@intrinsic(prefer_literal=True)
-def winograd_output(typingctx, source, plane, target, row, channels, side, out, lanes):
-    return _define("winograd_output", _output_function, (source, plane, target, row, channels, side, out, lanes), 3)
+winograd_input = _transform("winograd_input", _input_function, 8, 2)
+winograd_input_parts = _transform("winograd_input_parts", _parts_function, 10, 3)
+winograd_filter = _transform("winograd_filter", _filter_function, 7, 3)
+winograd_output = _transform("winograd_output", _output_function, 9, 3)
