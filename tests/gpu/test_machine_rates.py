@@ -14,7 +14,7 @@ from mgx_numba.errors import DeviceError
 from mgx_numba.targets.gpu import machine_rates
 
 from ..interpreter.engine import interpreted
-from .test_several_devices import NAMES, Library, library  # noqa: F401
+from .two_devices import NAMES, Library
 
 
 class Slow:
@@ -50,7 +50,7 @@ def test_measured_rates_are_kept_and_read(
     library: Library,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path))
     slow = Slow()
@@ -71,7 +71,7 @@ def test_measured_rates_are_kept_and_read(
 def test_a_damaged_record_is_passed_over(
     library: Library,
     monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path))
     path = machines.keep_machine(H200, f"{NAMES[1]}, 132 multiprocessors")
