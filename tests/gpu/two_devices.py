@@ -35,7 +35,7 @@ class Library:
         return function
 
     def _new(self, *arguments: Any) -> None:
-        """Give a number to what a function makes."""
+        """Give a number to the object that a function makes."""
         if arguments and hasattr(arguments[0], "_obj"):
             self._made += 1
             arguments[0]._obj.value = self.current + self._made
