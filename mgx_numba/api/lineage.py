@@ -293,7 +293,6 @@ class Background(Generic[T]):
 
 
 def _states_of(external: Mapping[str, Path]) -> dict[str, str]:
-    """See `ModelSource.external_states`."""
     found = {name: path.stat() for name, path in external.items()}
     if sum(status.st_size for status in found.values()) > _HASHED_BYTES:
         return {name: state_of(status) for name, status in found.items()}

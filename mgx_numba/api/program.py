@@ -594,7 +594,6 @@ class program:
 
 
 def _derived(source: PortableForm, call: str, change: Callable[[Program], object]) -> bool:
-    """See `kept_models.derive`."""
     from .kept_models import derive
 
     return derive(source, call, change)

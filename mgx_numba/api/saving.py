@@ -133,7 +133,6 @@ def _beside(file: FileForm) -> dict[str, Any]:
 
 
 def _saved_options(file: FileForm) -> dict[str, Any]:
-    """See `saved_options`."""
     extra: dict[str, Any] = {
         "disabled_passes": list(file.disabled_passes),
         "tuning": [record.to_json() for record in file.records],

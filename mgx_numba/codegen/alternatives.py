@@ -37,10 +37,11 @@ from ..core.dim import (
 from ..dataclass import dataclass
 from ..errors import UnsupportedError
 from ..graph.module import Module
-from .launch import Grid, Launch, Operand, Solution, TaskRange
+from .kernel import KernelSource
+from .launch import Grid, Launch, OpenAxis, Operand, Solution, TaskRange, axis_text
 
 T = TypeVar("T")
-WHOLE = (Module, Scope)
+WHOLE = (Module, Scope, KernelSource)
 """Types of values that are not searched for lengths."""
 
 
@@ -242,22 +243,34 @@ def has_lengths(value: Any) -> bool:
     return any(map(has_lengths, _members(value)))
 
 
-def at_lengths(value: Any, values: Mapping[Dim, int], known: dict[Dim, int] | None = None) -> Any:
-    """Return a problem, a solution or a number with its expressions evaluated at values of their symbols; ``value``
-    itself if it holds none. ``known`` is as for `evaluate`."""
-    kind: Any = type(value)
-    if kind is int or kind is str or value is None:
-        return value
-    known = {} if known is None else known
+def at_lengths(value: Any, values: Mapping[Dim, int]) -> Any:
+    """Return a problem, a solution or a number with its expressions evaluated at values of their symbols."""
+    known: dict[Dim, int] = {}
+    return with_lengths(value, lambda length: evaluate(length, values, known))
+
+
+def with_lengths(value: Any, function: Callable[[Dim], Any]) -> Any:
+    """Return a problem, a solution or a number with the result of a function for each of its expressions.
+
+    Parts without expressions stay the same objects.
+    """
     if isinstance(value, Dim):
-        return evaluate(value, values, known)
+        return function(value)
+    if isinstance(value, OpenAxis):
+        return axis_text(value.axis, function(value.length))
     if isinstance(value, (tuple, list)):
-        made = [at_lengths(one, values, known) for one in value]
-        same = kind is tuple and all(map(operator.is_, made, value))
-        return value if same else kind(made)
-    own = {name: getattr(value, name) for name in _init_fields(kind)}
-    changed = {name: new for name, old in own.items() if (new := at_lengths(old, values, known)) is not old}
-    return dataclasses.replace(value, **changed) if changed else value
+        members = [with_lengths(one, function) for one in value]
+        return value if all(map(operator.is_, members, value)) else type(value)(members)
+    if isinstance(value, dict):
+        return {key: with_lengths(one, function) for key, one in value.items()}
+    kind: Any = type(value)
+    names = _fields(kind)
+    if not names:
+        return value
+    own = {name: with_lengths(member, function) for name, member in zip(names, _members(value))}
+    if all(own[name] is getattr(value, name) for name in names):
+        return value
+    return dataclasses.replace(value, **{name: own[name] for name in _arguments(kind)})
 
 
 def lengths_in(value: Any) -> list[Dim]:
@@ -265,6 +278,11 @@ def lengths_in(value: Any) -> list[Dim]:
     found: list[Dim] = []
     _collect(value, found)
     return found
+
+
+def modules_in(value: Any) -> list[Module]:
+    """Return the modules in a value; their lengths are not among `lengths_in`."""
+    return [value] if isinstance(value, Module) else [found for one in _members(value) for found in modules_in(one)]
 
 
 def _collect(value: Any, found: list[Dim]) -> None:
@@ -289,16 +307,14 @@ def _members(value: Any) -> Collection[Any]:
 
 
 @functools.cache
-def _init_fields(kind: Any) -> tuple[str, ...]:
-    """Return the names of a dataclass's fields that its ``__init__`` takes; none for other types and for `WHOLE`."""
-    if issubclass(kind, WHOLE) or not is_dataclass(kind):
-        return ()
-    return tuple(field.name for field in fields(kind) if field.init)
-
-
-@functools.cache
 def _fields(kind: Any) -> tuple[str, ...] | None:
     """Return the field names of a dataclass; None for other types and for the types in `WHOLE`."""
     if issubclass(kind, WHOLE) or not is_dataclass(kind):
         return None
     return tuple(field.name for field in fields(kind))
+
+
+@functools.cache
+def _arguments(kind: Any) -> tuple[str, ...]:
+    """Return the names of the fields with which a dataclass is made."""
+    return tuple(field.name for field in fields(kind) if field.init)

@@ -44,13 +44,24 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--num-threads", type=int, default=0, metavar="N", help="threads of the target cpu (default all)"
     )
+    add_cache_type(parser)
+
+
+def add_cache_type(parser: argparse._ActionsContainer) -> None:
+    """Add the flag of the element type of caches."""
+    parser.add_argument(
+        "--cache-type",
+        default="float32",
+        metavar="NAME",
+        help="elements of key and value caches: float32 (default), float16, bfloat16, float8",
+    )
 
 
 def load_language_model(args: argparse.Namespace) -> Model:
     """Read and compile the model that the flags name."""
     from ..llm import Model
 
-    return Model(args.model, target=args.target, num_threads=args.num_threads)
+    return Model(args.model, target=args.target, num_threads=args.num_threads, cache_type=args.cache_type)
 
 
 def measure_language_model(

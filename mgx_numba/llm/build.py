@@ -17,6 +17,7 @@ from ..errors import FormatError, OptionError
 from ..frontends.builder import GraphBuilder
 from ..frontends.onnx.activation import gelu_erf, gelu_tanh, swish
 from ..frontends.onnx.normalization import layer_norm, rms_norm
+from ..frontends.onnx.registry import MICROSOFT, OWN
 from ..graph.folding import Constants
 from ..graph.instruction import Instruction
 from ..graph.module import Module
@@ -29,6 +30,10 @@ from .mixture import mixture_of_experts
 from .onnx_node import deferred_node
 from .weights import Weight, WeightSource
 
+CACHE_TYPES = {
+    "float32": Type.float_type, "float16": Type.half_type, "bfloat16": Type.bf16_type, "float8": Type.fp8e4m3fn_type,
+}  # fmt: skip
+"""Element types of caches by name; float8 is e4m3fn."""
 LAST = (1 << 63) - 1
 """End of a slice that goes to the end of an axis."""
 
@@ -43,6 +48,8 @@ def build_decoder(
     positions: int | None = None,
     shared_cache: bool = False,
     accuracy_level: int = 4,
+    cache_type: str = "float32",
+    block: int = 0,
 ) -> Program:
     """Return the program of a decoder with open lengths.
 
@@ -56,6 +63,9 @@ def build_decoder(
         shared_cache: whether caches have a length of their own, ``max_length``, and keep it: past and present may be
             the same memory.
         accuracy_level: 4 allows products with block-quantised weights to round rows to int8.
+        cache_type: element type of the caches, a name in `CACHE_TYPES`; keys and values are rounded to it.
+        block: above 0, caches are blocks [blocks, key heads, block, head size] that sequences share. Instead of the
+            mask there are int64 parameters ``past_lengths`` [batch] and ``block_table`` [batch, pages], -1: no block.
 
     Raises:
         FormatError: a tensor is missing.
@@ -64,7 +74,10 @@ def build_decoder(
     """
     if positions is not None and positions < 1:
         raise OptionError(f"positions is {positions}, expected at least 1")
-    return _Decoder(architecture, config, source, gguf, accuracy_level, shared_cache).program(
+    if cache_type not in CACHE_TYPES:
+        raise OptionError(f"cache_type is {cache_type!r}, expected one of {', '.join(CACHE_TYPES)}")
+    kind = CACHE_TYPES[cache_type]
+    return _Decoder(architecture, config, source, gguf, accuracy_level, shared_cache, kind, block).program(
         last_logits, positions or config.context_length
     )
 
@@ -80,7 +93,10 @@ class _Decoder:
         gguf: bool,
         accuracy_level: int,
         shared_cache: bool,
+        cache_type: Type,
+        block: int,
     ) -> None:
+        self._cache_type, self._block = cache_type, block
         self.a, self.c, self.source, self.gguf = architecture, config, source, gguf
         self.names = GGUF_NAMES if gguf else architecture.names
         self._program = Program()
@@ -96,15 +112,24 @@ class _Decoder:
         g, c = self.g, self.c
         main = self._program.main
         ids = main.add_parameter("input_ids", self._shape(Type.int64_type, self.batch, self.sequence))
-        mask = main.add_parameter("attention_mask", self._shape(Type.int64_type, self.batch, self.total))
-        lens = (self.batch, c.key_heads, self.past, c.head_size)
+        if self._block:
+            past = main.add_parameter("past_lengths", self._shape(Type.int64_type, self.batch))
+            pages = main.add_parameter("block_table", self._shape(Type.int64_type, self.batch, _open("pages")))
+            new = g.op("dimensions_of", ids, start=1, end=2)
+            ends = g.pointwise("sub", g.pointwise("add", past, new), g.literal(np.int64(1)))
+            known = [past, pages]
+            lens: tuple[DynamicDimension | int, ...] = (_open("blocks"), c.key_heads, self._block, c.head_size)
+        else:
+            mask = main.add_parameter("attention_mask", self._shape(Type.int64_type, self.batch, self.total))
+            ends = g.convert(g.reduce("reduce_sum", mask, [1], keep=False), Type.int32_type)
+            ends = g.pointwise("sub", ends, g.literal(np.int32(1)))
+            known = [ends, g.convert(g.op("dimensions_of", mask, start=1, end=2), Type.int32_type)]
+            lens = (self.batch, c.key_heads, self.past, c.head_size)
+        self.cache_lens = lens
         caches = [
-            [main.add_parameter(f"past_key_values.{i}.{what}", self._shape(Type.float_type, *lens)) for what in KINDS]
+            [main.add_parameter(f"past_key_values.{i}.{what}", self._shape(self._cache_type, *lens)) for what in KINDS]
             for i in range(c.layers)
         ]
-        ends = g.convert(g.reduce("reduce_sum", mask, [1], keep=False), Type.int32_type)
-        ends = g.pointwise("sub", ends, g.literal(np.int32(1)))
-        total = g.convert(g.op("dimensions_of", mask, start=1, end=2), Type.int32_type)
         table = self.needed("embed")
         x = embedding(self.linear, table, ids)
         if c.embedding_scale != 1:
@@ -113,7 +138,7 @@ class _Decoder:
             x = g.pointwise("add", x, embedding(self.linear, rows, self._places(ids, ends)))
         present: list[Instruction] = []
         for i in range(c.layers):
-            x, cache = self._attention(i, x, caches[i], ends, total, positions)
+            x, cache = self._attention(i, x, [*caches[i], *known], positions)
             present += cache
             x = self._feed_forward(i, x)
         if last_logits:
@@ -189,9 +214,13 @@ class _Decoder:
         return self.a.transposed and not self.gguf
 
     def _attention(
-        self, i: int, x: Instruction, cache: list[Instruction], ends: Instruction, total: Instruction, positions: int
+        self, i: int, x: Instruction, known: list[Instruction], positions: int
     ) -> tuple[Instruction, list[Instruction]]:
-        """Emit a layer's attention with its norms and the sum, and the longer caches."""
+        """Emit a layer's attention with its norms and the sum, and the longer caches.
+
+        Args:
+            known: the layer's caches, and the two inputs that say what is in them.
+        """
         g, c = self.g, self.c
         y = self._norm("attention_norm", x, i)
         sizes = [c.heads * c.head_size] + [c.key_heads * c.head_size] * 2
@@ -208,11 +237,13 @@ class _Decoder:
         q, k = (self._head_norm(role, part, i) for role, part in (("q_norm", q), ("k_norm", k)))
         rope, window = c.ropes[i], c.windows[i]
         tables = [] if rope is None else self._rotation(rope, positions)
-        grown = (self.batch, c.key_heads, self.past if self.past.symbol == "max_length" else _open(""), c.head_size)
+        growing = self.past.symbol != "max_length" and not self._block
+        grown = (self.batch, c.key_heads, _open(""), c.head_size) if growing else self.cache_lens
         results = [self._shape(Type.float_type, self.batch, self.sequence, sizes[0])]
-        results += [self._shape(Type.float_type, *grown)] * 2
+        results += [self._shape(self._cache_type, *grown)] * 2
         y, *present = deferred_node(
-            g, "GroupQueryAttention", [q, k, v, *cache, ends, total, *tables], results,
+            g, "PagedGroupQueryAttention" if self._block else "GroupQueryAttention", [q, k, v, *known, *tables],
+            results, OWN if self._block else MICROSOFT,
             num_heads=c.heads, kv_num_heads=c.key_heads, do_rotary=int(rope is not None), scale=c.attention_scale,
             rotary_interleaved=int(self.gguf and self.a.interleaved), local_window_size=window or -1,
             softcap=c.score_cap,

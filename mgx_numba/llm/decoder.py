@@ -64,6 +64,31 @@ class CompiledDecoder:
     compact: bool
 
 
+@dataclass(frozen=True)
+class PagedDecoder:
+    """A compiled program over caches [blocks, heads, block, size] that texts share; see `build.build_decoder`.
+
+    Attributes:
+        logits: position of the result with the logits.
+        block: tokens of a block.
+    """
+
+    program: Program
+    logits: int
+    caches: tuple[CacheTensor, ...]
+    block: int
+
+
+def paged_decoder_of(program: Program) -> PagedDecoder:
+    """Return the decoder of a compiled program that was built with ``block``."""
+    shapes, results, names = program.get_parameter_shapes(), program.get_output_names(), DecoderNames()
+    caches = []
+    for past, present in _presents(names, list(shapes)).items():
+        _, heads, block, size = (d.max for d in shapes[past].dyn_dims())
+        caches.append(CacheTensor(past, present, results.index(present), heads, size, _numpy_type(shapes[past])))
+    return PagedDecoder(program, results.index(names.logits), tuple(caches), block)
+
+
 def decoder_of(
     program: Program, names: DecoderNames, heads: int, size: int, compact: bool, where: str
 ) -> CompiledDecoder:

@@ -9,24 +9,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FormatError, OptionError
-from .decoder import CompiledDecoder, DecoderNames, decoder_of
+from .decoder import CompiledDecoder, DecoderNames, PagedDecoder, decoder_of, paged_decoder_of
 from .genai import CONFIG_FILE, Config
 
 if TYPE_CHECKING:
     from ..api.program import program as Program
     from .tokenizer import Tokenizer
 
+_BLOCK = 16
+"""Tokens of a block of paged caches, as in vLLM: a text wastes half a block, and texts share whole blocks."""
 _COMPACT_OPERATORS = frozenset(("GroupQueryAttention",))
 """ONNX operators that keep a sequence at the beginning of its cache and read its length from the mask's sum."""
 
 
 class LanguageModel:
-    """A compiled language model.
+    """A language model.
 
     Attributes:
         path: the folder or file.
-        decoder: the compiled program and the roles of its inputs and results; its logits may be of the last token of
-            a step alone.
         search: default search options, as `GeneratorParams` takes them.
         eos_token_ids: tokens that end a sequence.
         bos_token_id, pad_token_id: token, or None if the model has none.
@@ -37,25 +37,36 @@ class LanguageModel:
     """
 
     def __init__(
-        self, model: str | os.PathLike[str] | Config, *, target: str | None = None, num_threads: int = 0, **options: Any
+        self,
+        model: str | os.PathLike[str] | Config,
+        *,
+        target: str | None = None,
+        num_threads: int = 0,
+        cache_type: str = "float32",
+        **options: Any,
     ) -> None:
-        """Read and compile a model.
+        """Read a model, and compile it, unless its decoders are compiled on first use.
 
         Args:
             model: a genai folder or its `Config`; a transformers folder; or a GGUF file.
             target: ``cpu`` or ``gpu``. Default: as the config's providers say, else ``cpu``.
             num_threads: threads of the target ``cpu``; 0 for the config's number, else all cores.
+            cache_type: element type of keys and values in caches: ``float32``, ``float16``, ``bfloat16`` or ``float8``
+                (e4m3); for folders of transformers and GGUF files.
             options: further options of ``program.compile``.
 
         Raises:
             FormatError: the path holds no model.
+            OptionError: a genai folder with ``cache_type``: its ONNX file says what caches hold.
             UnsupportedError: the model's inputs or operators are not supported.
         """
-        self._target, self._threads, self._options = target, num_threads, options
+        self._target, self._threads, self._options, self._cache_type = target, num_threads, options, cache_type
         self.chat_template: str | None = None
         self.tokenizer_source: Any = None
         self.search: dict[str, Any] = {}
+        self._make: Callable[[], CompiledDecoder]
         self._make_whole: Callable[[], CompiledDecoder]
+        self._make_paged: Callable[[], PagedDecoder] | None = None
         if isinstance(model, Config):
             self._read_genai(model)
         elif (Path(model) / CONFIG_FILE).is_file():
@@ -84,6 +95,8 @@ class LanguageModel:
         from ..api.functions import parse_onnx, parse_onnx_buffer
 
         self.path = config.folder
+        if self._cache_type != "float32":
+            raise OptionError(f"cache_type={self._cache_type!r}: {self.path} holds an ONNX file, which has its own")
         settings = config.settings["model"]
         decoder = settings["decoder"]
         self._type = str(settings.get("type", "decoder"))
@@ -114,8 +127,8 @@ class LanguageModel:
         self.pad_token_id = settings.get("pad_token_id")
         self.tokenizer_source = config.folder
         compact = bool(_COMPACT_OPERATORS & _operators(file, data))
-        self.decoder = self._compiled(program, names, heads, int(decoder.get("head_size", 0)), compact)
-        self._make_whole = lambda: self.decoder
+        made = self._compiled(program, names, heads, int(decoder.get("head_size", 0)), compact)
+        self._make = self._make_whole = lambda: made
 
     def _read_other(self, path: Path) -> None:
         from .files import GgufTokenizer, open_model
@@ -135,16 +148,41 @@ class LanguageModel:
         self.tokenizer_source = source.metadata if isinstance(source, GgufTokenizer) else source
         self.chat_template = opened.chat_template
 
-        def compiled(last: bool) -> CompiledDecoder:
-            program = opened.program(last_logits=last, shared_cache=True)
+        def built(last: bool) -> Program:
+            return opened.program(last_logits=last, shared_cache=True, cache_type=self._cache_type)
+
+        def compiled(program: Program) -> CompiledDecoder:
             return self._compiled(program, DecoderNames(), config.key_heads, config.head_size, True)
 
-        self.decoder, self._make_whole = compiled(True), lambda: compiled(False)
+        def paged() -> PagedDecoder:
+            program = opened.program(last_logits=True, cache_type=self._cache_type, block=_BLOCK)
+            self._compile(program)
+            return paged_decoder_of(program)
+
+        program = built(True)
+        self._make, self._make_whole, self._make_paged = (
+            lambda: compiled(program),
+            lambda: compiled(built(False)),
+            paged,
+        )
+
+    @functools.cached_property
+    def decoder(self) -> CompiledDecoder:
+        """Return the decoder, whose logits may be of the last token of a step alone.
+
+        It is compiled on first use, since a server needs the paged decoder alone.
+        """
+        return self._make()
 
     @functools.cached_property
     def whole_decoder(self) -> CompiledDecoder:
         """Return the decoder whose logits are of all tokens of a step, compiled on first use."""
         return self._make_whole()
+
+    @functools.cached_property
+    def paged_decoder(self) -> PagedDecoder | None:
+        """Return the decoder over caches in blocks, compiled on first use; None for a model that is an ONNX file."""
+        return None if self._make_paged is None else self._make_paged()
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
@@ -154,13 +192,16 @@ class LanguageModel:
         return Tokenizer(self)
 
     def _compiled(self, program: Program, names: DecoderNames, heads: int, size: int, compact: bool) -> CompiledDecoder:
+        self._compile(program)
+        return decoder_of(program, names, heads, size, compact, str(self.path))
+
+    def _compile(self, program: Program) -> None:
         if self._target not in ("cpu", "gpu", "ref"):
             raise OptionError(f"target {self._target!r}: expected 'cpu', 'gpu' or 'ref'")
         options = dict(self._options)
         if self._target == "cpu":
             options["num_threads"] = self._threads
         program.compile(self._target, **options)
-        return decoder_of(program, names, heads, size, compact, str(self.path))
 
     @functools.cached_property
     def weight_bytes(self) -> int:

@@ -15,7 +15,7 @@ from ..graph.instruction import Instruction
 from ..ops.deferred import Deferred
 
 OPERATOR_SET = 21
-"""Operator set of ONNX that nodes name; those of com.microsoft have version 1."""
+"""Operator set of ONNX that nodes name; other domains have version 1."""
 
 
 def deferred_node(
@@ -49,7 +49,7 @@ def deferred_node(
         graph.input.add(name=name).type.CopyFrom(type_proto(x.shape, ranked=False))
     for name in outputs:
         graph.output.add(name=name)
-    opsets = [helper.make_opsetid("", OPERATOR_SET), helper.make_opsetid("com.microsoft", 1)]
+    opsets = [helper.make_opsetid("", OPERATOR_SET), helper.make_opsetid(domain or "com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets)
     op = Deferred(
         operator=operator,

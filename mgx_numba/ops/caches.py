@@ -14,7 +14,9 @@ from ..dataclass import dataclass
 from .base import Operator, register
 from .dims import meet_dim
 
-CACHE_TYPES = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type, Type.int8_type)
+BYTE_TYPES = (Type.int8_type, Type.fp8e4m3fn_type)
+"""Element types of caches of 8 bits."""
+CACHE_TYPES = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type, *BYTE_TYPES)
 """Element types of caches that `CachedAttention` reads."""
 
 

@@ -234,15 +234,12 @@ class OpenPlans(ServingPlans[P], ABC):
             return use(plan)
 
     def observe(self, inputs: Inputs, observer: Observer) -> list[Any]:
-        """See `Compiled.observe`."""
         return self._tried(inputs, lambda plan: plan.observe(inputs, observer))
 
     def stages(self, inputs: Inputs) -> list[Stage]:
-        """See `Planned.stages`."""
         return self._tried(inputs, lambda plan: plan.stages(inputs))
 
     def trace(self, inputs: Inputs, level: int, out: TextIO) -> list[Any]:
-        """See `Compiled.trace`."""
         return self._tried(inputs, lambda plan: plan.trace(inputs, level, out))
 
     def rewrite_log(self) -> RewriteLog:

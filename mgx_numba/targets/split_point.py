@@ -103,5 +103,4 @@ class SplitCompiled:
         return log
 
     def kept_plan(self) -> Kept | None:
-        """See `Compiled.kept_plan`."""
         return None

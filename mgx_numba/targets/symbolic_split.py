@@ -47,11 +47,9 @@ class SymbolicSplit(SplitCompiled):
         return self._head.symbol_values(inputs)  # type: ignore[no-any-return]
 
     def first_plan(self) -> Plan:
-        """See `OpenPart.first_plan`."""
         return self._head.first_plan()  # type: ignore[no-any-return]
 
     def own_plans(self) -> list[Plan]:
-        """See `OpenPart.own_plans`."""
         return [*self._head.own_plans(), *self._tail.own_plans()]
 
     def _in_stages(self, inputs: Inputs, run: Callable[[Any, Inputs], list[Any]]) -> list[Any]:
@@ -59,7 +57,6 @@ class SymbolicSplit(SplitCompiled):
         return self._split_point.run(inputs, partial(run, self._head), lambda given: self._later(inputs, given, run))
 
     def stages(self, inputs: Inputs) -> list[Stage]:
-        """See `Planned.stages`."""
         return self._split_point.stages(inputs, self._head, _Later(partial(self._later, inputs)))
 
     def _later(self, inputs: Inputs, given: Inputs, use: Callable[[Any, Any], T]) -> T:
@@ -99,5 +96,4 @@ class _Later:
         return self._use(inputs, lambda stage, explicit: stage.run(explicit))  # type: ignore[no-any-return]
 
     def stages(self, inputs: Inputs) -> list[Stage]:
-        """See `Planned.stages`."""
         return self._use(inputs, lambda stage, explicit: stage.stages(explicit))  # type: ignore[no-any-return]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+import mgx_numba
 from mgx_numba.session import InferenceSession
 
 SEEDS = 25
@@ -105,3 +107,65 @@ def test_group_query_attention_agrees_with_onnxruntime(seed: int) -> None:
             for shift in () if kind == "float" else (0,) if kind == "int8" else (0, 4):
                 codes = [(c.astype(int) >> shift) & 15 if kind == "int4" else c.astype(int) for c in (a, b)]
                 assert np.abs(codes[0] - codes[1]).max() <= 1, "codes differ by more than a rounding"
+
+
+@pytest.mark.parametrize(
+    "name, per",
+    [
+        ("float8e4m3fn", "NONE"), ("float8e4m3fn", "PER_TENSOR"), ("float8e4m3fn", "PER_CHANNEL"),
+        ("float16", "NONE"), ("bfloat16", "NONE"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("s", [1, 5])
+def test_caches_of_narrow_floats_hold_rounded_rows(name: str, per: str, s: int) -> None:
+    """Attention is that over the rounded rows; values beyond float8 are its largest, NaN stays NaN."""
+    narrow = {"float8e4m3fn": ml_dtypes.float8_e4m3fn, "bfloat16": ml_dtypes.bfloat16}.get(name, np.float16)
+    rng = np.random.default_rng(0)
+    b, heads, shared, d, before, capacity = 2, 4, 2, 16, 6, 12
+    scale = {
+        "NONE": np.ones((1, 1, 1, 1)), "PER_TENSOR": np.full((1, 1, 1, 1), 0.25),
+        "PER_CHANNEL": rng.uniform(0.1, 1, (1, shared, 1, d)),
+    }[per].astype(np.float32)  # fmt: skip
+    q, k, v = (rng.standard_normal((b, s, n * d)).astype(np.float32) for n in (heads, shared, shared))
+    v[1, 0, 3] = 1e4
+    v[1, 0, 4] = np.nan if s > 1 else 1
+    past = [rng.standard_normal((b, shared, capacity, d)).astype(narrow) for _ in range(2)]
+    rows = [x.reshape(b, s, shared, d).transpose(0, 2, 1, 3) / scale for x in (k, v)]
+    if name == "float8e4m3fn":
+        rows = [np.clip(x, -448, 448) for x in rows]
+    caches = [x.copy() for x in past]
+    for cache, new in zip(caches, rows, strict=True):
+        cache[:, :, before : before + s] = new.astype(narrow)
+    used = [(c.astype(np.float32) * scale)[:, :, : before + s] for c in caches]
+    seen = np.arange(before + s) <= before + np.arange(s)[:, None]
+    keys, values = (np.repeat(x, heads // shared, 1).astype(np.float64) for x in used)
+    scores = q.reshape(b, s, heads, d).transpose(0, 2, 1, 3) @ keys.swapaxes(2, 3) / np.sqrt(d)
+    weights = np.where(seen, np.exp(scores - scores.max(3, keepdims=True)), 0)
+    y = (weights / weights.sum(3, keepdims=True)) @ values
+    feeds = {
+        "q": q, "k": k, "v": v, "past_key": past[0], "past_value": past[1],
+        "last": np.full(b, before + s - 1, np.int32), "total": np.array([before + s], np.int32),
+    }  # fmt: skip
+    options: dict[str, Any] = {"num_heads": heads, "kv_num_heads": shared}
+    names = list(feeds)
+    if per != "NONE":
+        options |= {"k_quant_type": per, "v_quant_type": per}
+        feeds["scale"] = scale.reshape(-1) if per == "PER_TENSOR" else scale
+        names += [""] * 5 + ["scale", "scale"]
+    node = helper.make_node("GroupQueryAttention", names, ["y", "keys", "values"], domain="com.microsoft", **options)
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(narrow))
+    inputs = [
+        helper.make_tensor_value_info(n, kind if "past" in n else helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for n, a in feeds.items()
+    ]
+    outputs = [helper.make_tensor_value_info(n, t, None) for n, t in (("y", 1), ("keys", kind), ("values", kind))]
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(helper.make_graph([node], "g", inputs, outputs), opset_imports=opsets, ir_version=9)
+    for target in ("cpu", "ref"):
+        program = mgx_numba.parse_onnx_buffer(model.SerializeToString())
+        program.compile(mgx_numba.get_target(target))
+        found = [np.asarray(x) for x in program.run(feeds)]
+        expected = y.transpose(0, 2, 1, 3).reshape(b, s, heads * d)
+        np.testing.assert_allclose(found[0], expected, rtol=1e-4, atol=1e-4)
+        for own, cache in zip(found[1:], caches, strict=True):
+            np.testing.assert_array_equal(own.astype(np.float32), cache.astype(np.float32))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
@@ -16,11 +17,15 @@ HEADS, SHARED, HEAD, BLOCK, BLOCKS = 4, 2, 16, 4, 12
 TABLE = np.array([[3, 7, 1], [0, 5, -1], [9, 2, 11]], np.int32)
 
 
-def paged(fresh: list[int], past: list[int], dtype: Any = np.float32, **options: Any) -> tuple[Any, dict[str, Any]]:
+def paged(
+    fresh: list[int], past: list[int], dtype: Any = np.float32, cache_type: Any = None, **options: Any
+) -> tuple[Any, dict[str, Any]]:
     """Return a program, and inputs for sequences of ``past`` tokens that get ``fresh`` more."""
     rng = np.random.default_rng(sum(past))
     count = sum(fresh)
-    caches = {n: np.full((BLOCKS, BLOCK, SHARED, HEAD), np.nan, dtype) for n in ("key_cache", "value_cache")}
+    caches = {
+        n: np.full((BLOCKS, BLOCK, SHARED, HEAD), np.nan, cache_type or dtype) for n in ("key_cache", "value_cache")
+    }
     for row, length in enumerate(past):
         for position in range(length):
             for cache in caches.values():
@@ -42,7 +47,8 @@ def paged(fresh: list[int], past: list[int], dtype: Any = np.float32, **options:
         )
         for n, a in feeds.items()
     ]
-    outputs = [helper.make_tensor_value_info(n, kind, None) for n in ("y", "keys", "values")]
+    held = helper.np_dtype_to_tensor_dtype(feeds["key_cache"].dtype)
+    outputs = [helper.make_tensor_value_info(n, k, None) for n, k in (("y", kind), ("keys", held), ("values", held))]
     node = helper.make_node(
         "PagedAttention", list(feeds), ["y", "keys", "values"], domain="com.microsoft", num_heads=HEADS,
         kv_num_heads=SHARED, **options,
@@ -94,6 +100,14 @@ def test_paged_attention_is_attention_to_each_sequence(
     fresh: list[int], past: list[int], window: int, causal: bool
 ) -> None:
     compared(fresh, past, "cpu", np.float32 if causal else np.float16, window, causal)
+
+
+def test_paged_caches_of_float8_hold_rounded_rows() -> None:
+    program, feeds = paged([3, 0, 2], [2, 5, 9], cache_type=ml_dtypes.float8_e4m3fn)
+    wanted = expected(feeds)
+    program.compile(mgx_numba.get_target("cpu"))
+    for found, value in zip(program.run(feeds), wanted, strict=True):
+        np.testing.assert_allclose(np.asarray(found).astype(float), value.astype(float), atol=1e-5)
 
 
 def test_paged_attention_is_written_out_for_a_gpu() -> None:

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 import mgx_numba
-from mgx_numba.errors import FormatError, UnsupportedError
+from mgx_numba.errors import FormatError, OptionError, UnsupportedError
 from mgx_numba.llm.files import open_model
 from mgx_numba.llm.files.gguf import GgufFile
+from mgx_numba.llm.generation.engine import DecoderBatch
+from mgx_numba.llm.model import LanguageModel
 from mgx_numba.ops.block_layouts import LAYOUTS
 
 from .reference import logits_of
@@ -115,6 +117,24 @@ def test_padded_sequences_and_last_logits(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         step(last, opened.config, IDS)[0], step(program, opened.config, IDS)[0][:, -1:], 1e-4, 1e-4
     )
+
+
+@pytest.mark.parametrize("name, bound, size", [("float16", 2e-3, 2), ("bfloat16", 2e-2, 2), ("float8", 0.15, 1)])
+def test_caches_hold_keys_and_values_in_fewer_bits(tmp_path: Path, name: str, bound: float, size: int) -> None:
+    small(tmp_path / "model.gguf", "qwen2", ["f32"], layers=1)
+    found = []
+    for kind in ("float32", name):
+        model = LanguageModel(tmp_path / "model.gguf", cache_type=kind, num_threads=1)
+        engine = DecoderBatch(model.decoder, 2, True)
+        found.append(np.concatenate([engine.step(np.array(IDS)[:, part]) for part in (slice(5), slice(5, 6))], axis=1))
+    assert {cache.dtype.itemsize for cache in model.decoder.caches} == {size}
+    assert 0 < np.abs(found[1] - found[0]).max() < bound * np.abs(found[0]).max()
+
+
+def test_a_type_of_caches_that_does_not_exist(tmp_path: Path) -> None:
+    small(tmp_path / "model.gguf", "qwen2", ["f32"], layers=1)
+    with pytest.raises(OptionError, match="cache_type is 'int3', expected one of float32, float16, bfloat16, float8"):
+        LanguageModel(tmp_path / "model.gguf", cache_type="int3")
 
 
 def test_what_a_file_tells(tmp_path: Path) -> None:

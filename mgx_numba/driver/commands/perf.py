@@ -10,7 +10,7 @@ from ..arguments import add_compile, add_inputs, add_iterations, add_loader, che
 from ..batches import check_plot, machine_line, measure_batches, parse_sizes, plot_batches, write_batches
 from ..compiling import compile_model
 from ..feeding import make_inputs
-from ..language import load_language_model, measure_language_model, write_rates
+from ..language import add_cache_type, load_language_model, measure_language_model, write_rates
 from ..loading import file_type, load_model, title_of
 from ..measure import measure
 from ..page.data import page_data
@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--llm", action="store_true", help="the model is a language model: measure tokens per second")
     group.add_argument("--prompt", type=int, metavar="N", help="with --llm: tokens of a prompt (default 512)")
     group.add_argument("--tokens", type=int, metavar="N", help="with --llm: tokens to generate (default 128)")
+    add_cache_type(group)
     parser.add_argument("--trace", metavar="FILE", help="write what each thread does in some runs, for Perfetto")
 
 

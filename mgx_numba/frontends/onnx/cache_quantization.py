@@ -1,4 +1,4 @@
-"""Key and value caches of 8 or 4 bits: scales, and the encoding of new rows."""
+"""Key and value caches of narrower elements than keys and values: scales, and the encoding of new rows."""
 
 from __future__ import annotations
 
@@ -12,30 +12,41 @@ from .attention import repeat_heads
 from .builder import Builder
 from .node import Node
 
+FLOAT8_LARGEST = 448.0
+"""Largest number of float8e4m3fn: larger values become it."""
 MIDDLE = 8
 """Offset of 4-bit codes: a nibble holds the signed code plus 8, as in ONNX Runtime's kernels."""
 
 
 @dataclass
 class CacheFormat:
-    """How a cache holds values: ``code * scale``, with codes of ``bits`` bits; 0 for values as they are.
+    """How a cache holds values: ``code * scale``, with integer codes of ``bits`` bits; 0 for floating-point codes.
 
     Attributes:
+        type: element type of the cache; None for that of the values.
         bits: 0, 4 (two codes in a byte, the first in the low half) or 8.
         scale: float32, [1, heads or 1, 1, features or 1].
         features: features of a head.
     """
 
+    type: Type | None = None
     bits: int = 0
     scale: Instruction | None = None
     features: int = 0
 
     def encode(self, g: Builder, new: Instruction) -> Instruction:
         """Emit new rows [b, h, s, d] in the cache's form."""
-        if self.scale is None:
+        if self.type is None:
             return new
+        if self.scale is None and self.type is not Type.fp8e4m3fn_type:
+            return g.convert(new, self.type)
+        ratio = g.convert(new, Type.float_type)
+        if self.scale is not None:
+            ratio = g.pointwise("div", ratio, self.scale)
+        if not self.bits:
+            ends = (g.like(x, ratio) for x in (-FLOAT8_LARGEST, FLOAT8_LARGEST))
+            return g.convert(g.pointwise("clip", ratio, *ends), self.type)
         most = 2 ** (self.bits - 1)
-        ratio = g.pointwise("div", g.convert(new, Type.float_type), self.scale)
         bounds = (g.like(float(n), ratio) for n in (-most, most - 1))
         codes = g.pointwise("clip", g.pointwise("nearbyint", ratio), *bounds)
         if self.bits == 8:
@@ -86,18 +97,21 @@ def cache_formats(
         kind = node.get_str(f"{name}_quant_type", "NONE")
         if kind not in ("NONE", "PER_TENSOR", "PER_CHANNEL"):
             raise ParseError(f"{name}_quant_type is {kind!r}, expected NONE, PER_TENSOR or PER_CHANNEL")
+        held = None if past is None else past.shape.type
         if kind == "NONE":
-            found.append(CacheFormat())
+            found.append(CacheFormat(held if held is not None and held.is_floating else None))
             continue
         if scale is None:
             raise ParseError(f"{name}_quant_type is {kind}, but there is no input '{name}_scale'")
-        own = bits or (4 if past is not None and past.shape.type is Type.uint8_type else 8)
-        if own not in (4, 8):
+        own = bits or (4 if held is Type.uint8_type else 8)
+        if held is Type.fp8e4m3fn_type:
+            own = 0
+        elif own not in (4, 8):
             raise ParseError(f"kv_cache_bit_width is {bits}, expected 4 or 8")
         wide = g.convert(scale, Type.float_type)
         count = 1 if kind == "PER_TENSOR" else heads * features
         if scale.shape.elements != count:
             raise ShapeError(f"{name}_scale has {scale.shape.elements} elements, expected {count} ({kind})")
         shape = (1, 1, 1, 1) if kind == "PER_TENSOR" else (1, heads, 1, features)
-        found.append(CacheFormat(own, g.reshape(wide, shape), features))
+        found.append(CacheFormat(held or Type.int8_type, own, g.reshape(wide, shape), features))
     return found[0], found[1]

@@ -1,6 +1,6 @@
-"""ONNX Runtime's attention over a cache in blocks, for sequences of different lengths without padding.
+"""Attention over a cache in blocks, for sequences of different lengths without padding.
 
-com.microsoft: PagedAttention.
+com.microsoft: PagedAttention. mgx_numba: PagedGroupQueryAttention.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import numpy as np
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
+from .attention import merge_heads, positions
 from .builder import Builder, rank
 from .cache_quantization import CacheFormat, cache_formats
-from .cached_tokens import in_float, normalized, rotated, score_scale
+from .cached_tokens import grouped, in_float, normalized, rotated, score_scale
 from .node import Node
-from .registry import MICROSOFT, register
+from .registry import MICROSOFT, OWN, register
 
 
 @register("PagedAttention", domain=MICROSOFT)
@@ -72,13 +73,65 @@ def paged_attention(
     pages = g.op("gather", table, owner, axis=0)  # the blocks of each token's sequence
     formats = cache_formats(g, node, key_cache, value_cache, k_scale, v_scale, d, shared)
     size = g.lens(key_cache)[1]
-    slot = _slots(g, pages, place, size) if slots is None else g.convert(slots, Type.int64_type)
+    if slots is None:
+        slots = g.reshape(_slots(g, pages, g.reshape(place, (count, 1)), size), (count,))
+    slot = g.convert(slots, Type.int64_type)
     caches = [
         _written(g, cache, form.encode(g, new), slot)
         for cache, new, form in zip((key_cache, value_cache), (k, v), formats)
     ]
     y = _attended(g, node, q, caches, formats, pages, place, (starts, past, owner), sink)
     return [g.reshape(y, (count, heads * d)), *caches]
+
+
+@register("PagedGroupQueryAttention", domain=OWN)
+def paged_group_query_attention(
+    g: Builder,
+    node: Node,
+    query: Instruction,
+    key: Instruction,
+    value: Instruction,
+    key_cache: Instruction,
+    value_cache: Instruction,
+    past: Instruction,
+    table: Instruction,
+    cosine: Instruction | None = None,
+    sine: Instruction | None = None,
+) -> list[Instruction]:
+    """Emit GroupQueryAttention of [b, s, hidden] over caches in blocks [blocks, kv_heads, block, d].
+
+    Every sequence has ``s`` new tokens behind its ``past`` [b] tokens; ``table`` [b, pages] has its blocks.
+    """
+    heads, shared = node.get_int("num_heads"), node.get_int("kv_num_heads")
+    q, k, v = grouped(g, query, key, value, heads, shared)
+    b, _, s, d = g.lens(q)
+    past, table = (g.convert(x, Type.int64_type) for x in (past, table))
+    start = g.reshape(past, (b, 1))
+    tokens = g.pointwise("add", start, positions(g, s, 1))
+    if cosine is not None and sine is not None:
+        interleaved = node.get_bool("rotary_interleaved")
+        q, k = (in_float(g, x, lambda x: rotated(g, x, cosine, sine, tokens, interleaved)) for x in (q, k))
+    formats = cache_formats(g, node, key_cache, value_cache, None, None, d, shared)
+    blocks, _, size, _ = g.lens(key_cache)
+    row = g.reshape(_slots(g, table, tokens, size, shared), (b, 1, s))
+    head = g.reshape(g.iota(shared, 0, 1), (1, shared, 1))
+    slots = g.pointwise("add", row, g.pointwise("mul", head, g.literal(size, Type.int64_type)))
+    slots = g.pointwise("where", g.pointwise("less", row, g.like(0, row)), g.like(-1, slots), slots)
+    slots = g.reshape(slots, (1, b * shared * s))
+    caches = []
+    for cache, new, form in zip((key_cache, value_cache), (k, v), formats):
+        flat = g.reshape(_bits(g, cache), (1, 1, blocks * shared * size, d))
+        rows = g.reshape(_bits(g, form.encode(g, new)), (1, 1, b * shared * s, d))
+        written = g.reshape(g.op("update_cache", flat, rows, slots), (blocks, shared, size, d))
+        whole = written.shape.type is cache.shape.type
+        caches.append(written if whole else g.op("bit_cast", written, target_type=cache.shape.type))
+    ends = g.pointwise("add", start, g.literal(s, Type.int64_type))
+    limits = g.op("concat", start, ends, axis=1)
+    y = g.op(
+        "cached_attention", q, *caches, limits, table, paged=True, scale=score_scale(node, d),
+        window=max(node.get_int("local_window_size", -1), 0), softcap=node.get_float("softcap", 0.0),
+    )  # fmt: skip
+    return [merge_heads(g, y), *caches]
 
 
 def _heads(
@@ -106,15 +159,26 @@ def _owners(g: Builder, starts: Instruction, count: int) -> Instruction:
     return g.pointwise("min", g.reshape(found, (count,)), g.literal(max(batch - 1, 0), Type.int64_type))
 
 
-def _slots(g: Builder, pages: Instruction, place: Instruction, size: int) -> Instruction:
-    """Emit the row of the cache for each token's position, -1 where no block is mapped."""
-    count = g.lens(place)[0]
+def _slots(g: Builder, pages: Instruction, place: Instruction, size: int, heads: int = 1) -> Instruction:
+    """Emit the row of the cache for each position of tokens [n, t], -1 where no block is mapped.
+
+    Args:
+        pages: blocks [n, pages] of each row.
+        size: positions of a block.
+        heads: rows of a position, which lie ``size`` apart; the row is that of the first.
+    """
     length = g.literal(size, Type.int64_type)
     page = g.pointwise("div", place, length)
-    block = g.reshape(g.op("gather_elements", pages, g.unsqueeze(page, [1]), axis=1), (count,))
+    block = g.op("gather_elements", pages, page, axis=1)
     row = g.pointwise("sub", place, g.pointwise("mul", page, length))
-    slot = g.pointwise("add", g.pointwise("mul", block, length), row)
+    slot = g.pointwise("add", g.pointwise("mul", block, g.literal(size * heads, Type.int64_type)), row)
     return g.pointwise("where", g.pointwise("less", block, g.like(0, block)), g.like(-1, slot), slot)
+
+
+def _bits(g: Builder, x: Instruction) -> Instruction:
+    """Emit narrow floats as the integers that store them, which no pass computes in float32."""
+    kind = {2: Type.uint16_type, 1: Type.uint8_type}.get(x.shape.type.size)
+    return x if kind is None else g.op("bit_cast", x, target_type=kind)
 
 
 def _written(g: Builder, cache: Instruction, new: Instruction, slot: Instruction) -> Instruction:

@@ -9,6 +9,8 @@ from .custom import custom_handler
 
 MICROSOFT = "com.microsoft"
 ML = "ai.onnx.ml"
+OWN = "mgx_numba"
+"""Domain of operators of this package's own language models."""
 
 FAMILIES = {
     "pointwise": (
@@ -53,7 +55,7 @@ FAMILIES = {
     "attention": "Attention",
     "contrib_attention": "Attention MultiHeadAttention DecoderMaskedMultiHeadAttention",
     "contrib_gqa": "GroupQueryAttention",
-    "contrib_paged": "PagedAttention",
+    "contrib_paged": "PagedAttention PagedGroupQueryAttention",
     "contrib_sparse": "SparseAttention",
     "contrib_linear_attention": "LinearAttention LinearAttentionGate GatedDeltaNet CausalConvWithState",
     "contrib_gated": "GatedRMSNorm BranchwiseRMSNorm GatedAdd ScaledSiLU",

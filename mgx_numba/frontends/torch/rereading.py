@@ -24,7 +24,6 @@ class AtenReader:
         self._constants = constants
 
     def expand(self, module: Module, op: Deferred, inputs: Sequence[Instruction]) -> list[Instruction]:
-        """See `graph.deferred.Reader.expand`."""
         node, args, kwargs, numbers = decoded(op.source, inputs)
         g = AtenBuilder(module, self._constants)
         g.lengths = {x for x, number in zip(inputs, numbers) if number}

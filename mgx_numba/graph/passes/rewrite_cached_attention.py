@@ -7,7 +7,7 @@ import numpy as np
 from ...core.dim import known_same
 from ...core.shape import Shape
 from ...core.types import Type
-from ...ops.caches import CachedAttention
+from ...ops.caches import BYTE_TYPES, CachedAttention
 from ..instruction import Instruction
 from .build import RewriteBuilder
 from .match import Match, op, rule
@@ -47,7 +47,7 @@ def with_mask(m: Match, b: RewriteBuilder) -> object:
     given, made = m.ins.op, m.ins.shape
     assert isinstance(given, CachedAttention)
     q, k, v, limits = m.ins.inputs[:4]
-    wide = made.type.compute if given.softcap > 0 or given.sink or k.shape.type is Type.int8_type else made.type
+    wide = made.type.compute if given.softcap > 0 or given.sink or k.shape.type in BYTE_TYPES else made.type
     if given.paged:
         k, v = (_gathered(b, x, m.ins.inputs[4]) for x in (k, v))
     q, k, v = (b.convert(x, wide) for x in (q, k, v))

@@ -54,7 +54,7 @@ class OpenedModel:
 
         Args:
             options: options of `build.build_decoder`: ``last_logits``, ``positions``, ``shared_cache``,
-                ``accuracy_level``.
+                ``accuracy_level``, ``cache_type``, ``block``.
         """
         from ...api.parsing import Parsed, option_text, read_model
         from ..build import build_decoder

@@ -152,7 +152,7 @@ class _Server:
         from starlette.responses import PlainTextResponse
 
         s = self._running_scheduler
-        text = s.metrics.text(s.waiting, s.running, s.prefixes.hits, s.prefixes.reused)
+        text = s.metrics.text(s.waiting, s.running, s.caches.hits, s.caches.reused)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     @property

@@ -14,15 +14,15 @@ import numpy as np
 from ...dataclass import dataclass
 from ...errors import MgxError, ParameterError
 from ..generation.chooser import Chooser
-from ..generation.engine import DecoderBatch
 from ..generation.guidance import Guide
 from ..generation.logprobs import TokenLogprob, token_logprob
 from ..generation.params import LogitsProcessor, SearchOptions
-from ..generation.prefixes import PrefixCache
 from ..generation.stopping import TextStream
 from ..model import LanguageModel
 from ..tokenizer import Tokenizer
+from .caches import CachedText, RowCaches, TextCaches
 from .metrics import Metrics
+from .paged import PagedCaches
 
 
 class QueueFullError(MgxError):
@@ -80,7 +80,7 @@ class _Sequence:
 
     def __init__(self, request: TextRequest, chooser: Chooser, text: TextStream) -> None:
         self.request, self.chooser, self.text = request, chooser, text
-        self.engine: DecoderBatch | None = None  # its own caches, until it joins the batch
+        self.cached = CachedText(request.tokens)
         self.logprobs: list[TokenLogprob] = []  # of tokens whose text was not told
 
     def event(self, text: str, reason: str = "") -> TextEvent:
@@ -116,12 +116,12 @@ class Scheduler:
         """
         self.model, self.tokenizer = model, tokenizer
         self.metrics = Metrics()
-        self.prefixes = PrefixCache(prefix_bytes)
+        paged = model.paged_decoder
+        self.caches: TextCaches = RowCaches(model, prefix_bytes) if paged is None else PagedCaches(paged, prefix_bytes)
         self._max_batch, self._max_queue, self._chunk = max_batch, max_queue, chunk
         self._waiting: deque[TextRequest] = deque()
         self._entering: deque[_Sequence] = deque()
         self._batch: list[_Sequence] = []
-        self._engine: DecoderBatch | None = None
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="mgx-llm-scheduler", daemon=True)
@@ -203,49 +203,42 @@ class Scheduler:
         seed = options.random_seed if options.random_seed >= 0 else secrets.randbits(63)
         chooser = Chooser(options, ends, request.processors, (seed, 0), request.guide)
         chooser.history.extend(request.tokens.tolist(), False)
-        sequence = _Sequence(request, chooser, TextStream(self.tokenizer, request.stops))
-        sequence.engine = DecoderBatch(model.decoder, 1, model.shares_buffer)
-        return sequence
+        return _Sequence(request, chooser, TextStream(self.tokenizer, request.stops))
 
     def _enter(self) -> None:
         """Run a part of the first prompt; after its last part the sequence joins the batch."""
         sequence = self._entering[0]
-        request, engine = sequence.request, sequence.engine
-        assert engine is not None
+        request, cached = sequence.request, sequence.cached
         if request.cancelled:
             self._entering.popleft()
+            self.caches.end([cached])
             self.metrics.ended("cancelled", request.arrived)
             return
-        if not engine.columns:  # prompts that came before have been computed, also of texts that go on
-            request.reused = self.prefixes.restore(engine, request.tokens)
-        done = engine.columns
+        if not cached.tokens:  # prompts that came before have been computed, also of texts that go on
+            request.reused = self.caches.reuse(cached)
+        done = len(cached.tokens)
         part = request.tokens[done : done + self._chunk]
-        logits = engine.step(part[None])
+        logits = self.caches.run([cached], part[None])
         self.metrics.prompt_tokens += len(part)
         if done + len(part) < len(request.tokens):
             return
         self._entering.popleft()
         self.metrics.started(request.arrived)
-        self.prefixes.remember(engine, request.tokens)
+        self.caches.join(cached)
         self._batch.append(sequence)
-        if self._engine is None:
-            self._engine = engine
-        else:
-            self._engine.join(engine)
-        sequence.engine = None
         if not self._advance(sequence, logits[0, -1]):
             self._leave([sequence])
 
     def _step(self) -> None:
         """Generate one token of every sequence of the batch."""
-        assert self._engine is not None
         gone = [s for s in self._batch if s.request.cancelled]
         for sequence in gone:
             self.metrics.ended("cancelled", sequence.request.arrived)
         self._leave(gone)
         if not self._batch:
             return
-        logits = self._engine.step(np.array([s.chooser.history.tokens[-1:] for s in self._batch]))
+        ids = np.array([s.chooser.history.tokens[-1:] for s in self._batch])
+        logits = self.caches.run([s.cached for s in self._batch], ids)
         self.metrics.steps += 1
         self.metrics.batched += len(self._batch)
         done = [s for s, row in zip(self._batch, logits[:, -1], strict=True) if not self._advance(s, row)]
@@ -280,21 +273,8 @@ class Scheduler:
 
     def _leave(self, gone: Sequence[_Sequence]) -> None:
         """Remove sequences from the batch, and keep their keys and values for later prompts."""
-        if not gone or self._engine is None:
-            return
-        for row, sequence in enumerate(self._batch):
-            if sequence in gone:
-                self.prefixes.remember(self._engine, sequence.chooser.history.tokens, row)
-        # The last sequences take the places of those that go, so few are copied.
-        rows = [row for row, sequence in enumerate(self._batch) if sequence not in gone]
-        count = len(rows)
-        places, late = set(rows), [row for row in rows if row >= count]
-        rows = [row if row in places else late.pop() for row in range(count)]
-        self._batch = [self._batch[row] for row in rows]
-        if rows:
-            self._engine.select(rows)
-        else:
-            self._engine = None
+        self.caches.end([sequence.cached for sequence in gone])
+        self._batch = [sequence for sequence in self._batch if sequence not in gone]
 
     def _end(self, request: TextRequest, event: TextEvent) -> None:
         if request.ended:
@@ -313,9 +293,11 @@ class Scheduler:
 
     def _fail(self, message: str) -> None:
         """End all requests that are computed, and all that wait if the scheduler is closed, with an error."""
-        failed = [s.request for s in (*self._entering, *self._batch)]
+        sequences = [*self._entering, *self._batch]
+        failed = [s.request for s in sequences]
         self._entering.clear()
-        self._batch, self._engine = [], None
+        self._batch = []
+        self.caches.fail([s.cached for s in sequences])
         with self._changed:
             if self._closed:
                 failed += self._waiting

@@ -137,7 +137,6 @@ class DeviceContext:
         return self._completed(made, on)
 
     def run_traced(self, inputs: Sequence[np.ndarray], callback: TraceCallback) -> list[np.ndarray]:
-        """See `DeviceExecutable.run_traced`."""
         with self._call_on_host(inputs) as form:
             form.upload(self.queue)
             for index, step in enumerate(self._executable.plan.steps):
@@ -152,7 +151,6 @@ class DeviceContext:
         return self._finished()
 
     def time_steps(self, inputs: Sequence[np.ndarray], repeats: int) -> list[float]:
-        """See `DeviceExecutable.time_steps`."""
         self.run(inputs)
         seconds = []
         with self._call_on_host(inputs) as form:
@@ -166,7 +164,6 @@ class DeviceContext:
         return seconds
 
     def seconds(self, inputs: Sequence[DeviceArray]) -> float:
-        """See `DeviceExecutable.seconds`."""
         self._begin_on(self.queue)
         made = self._made([None] * len(self._executable.plan.outputs), self.queue, None)
         form = self._form_of((True,) * len(inputs), True)

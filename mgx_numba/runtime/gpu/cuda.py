@@ -83,13 +83,11 @@ class CudaEngine:
             return [loaded[k] if k in loaded else bound_call(k, self.number) for k in kernels]
 
     def batch(self, launches: PlanLaunches) -> CudaBatch:
-        """See `Engine.batch`."""
         from .cuda_batch import CudaBatch  # late: plans from files import no compiler
 
         return CudaBatch(self, launches, selected_architecture().overlaps)
 
     def allocate(self, size: int, name: str) -> int:
-        """See `Engine.allocate`."""
         place = c_void_p()
         try:
             with self.use():
@@ -108,17 +106,14 @@ class CudaEngine:
         return f"; {free} of its {total} bytes are free"
 
     def free(self, address: int) -> None:
-        """See `Engine.free`."""
         with self.use():
             self.driver.call("cuMemFree_v2", c_void_p(address))
 
     def tensor_map(self, layout: TensorLayout, address: int) -> np.ndarray:
-        """See `Engine.tensor_map`."""
         with self.use():
             return encoded(self.driver, layout, address)
 
     def staging(self, size: int) -> np.ndarray:
-        """See `PinnedMemory.staging`."""
         return self._pinned.staging(size)
 
     def registered(self, size: int) -> np.ndarray | None:
@@ -138,7 +133,6 @@ class CudaEngine:
             self.driver.call("cuMemHostUnregister", c_void_p(address))
 
     def is_pinned(self, array: np.ndarray) -> bool:
-        """See `Engine.is_pinned`."""
         return self.device.is_pinned(address_of(array), array.nbytes)
 
     def queue(self, stream: int | None = None) -> CudaQueue:
@@ -160,7 +154,6 @@ class CudaEngine:
         return number.value + 1  # the driver counts from 0
 
     def event(self) -> CudaEvent:
-        """See `Engine.event`."""
         return CudaEvent(self)
 
 
@@ -174,16 +167,13 @@ class CudaEvent:
             engine.driver.call("cuEventCreate", byref(self.handle), c_uint(_NO_TIMING))
 
     def record(self, queue: Queue) -> None:
-        """See `Event.record`."""
         assert isinstance(queue, CudaQueue)
         self._engine.record(self.handle, queue.stream)
 
     def done(self) -> bool:
-        """See `Event.done`."""
         return self._engine.driver.succeeds("cuEventQuery", self.handle)
 
     def wait(self) -> None:
-        """See `Event.wait`."""
         self._engine.driver.call("cuEventSynchronize", self.handle)
 
     def __del__(self) -> None:
@@ -199,13 +189,11 @@ class CudaRecording:
         self._queue = queue
 
     def __call__(self, queue: Queue | None = None) -> None:
-        """See `Recording.__call__`."""
         on = queue or self._queue
         assert isinstance(on, CudaQueue)
         self._graph.launch(on.stream)
 
     def change(self, number: int) -> None:
-        """See `Recording.change`."""
         self._graph.change(number)
 
 
@@ -228,7 +216,6 @@ class CudaQueue:
             self.identity = engine.identity_of(self.stream)
 
     def launch(self, function: Any, words: np.ndarray, geometry: Grid) -> None:
-        """See `Queue.launch`."""
         geometry.check()
         blocks, threads = geometry.blocks, geometry.threads
         shared = geometry.shared_bytes
@@ -246,18 +233,15 @@ class CudaQueue:
         )  # fmt: skip
 
     def launch_all(self, batch: CudaBatch, begin: int, end: int) -> None:
-        """See `Queue.launch_all`."""
         batch.launch(self.stream.value or 0, begin, end)
 
     def call(self, call: BoundCall, words: np.ndarray) -> None:
-        """See `Queue.call`."""
         if self._graph is not None:
             self._graph.call(CallNode(call, words))
             return
         call.enqueue(words, self.stream.value or 0)
 
     def upload(self, address: int, source: np.ndarray) -> None:
-        """See `Queue.upload`."""
         size, place = source.nbytes, address_of(source)
         if not size or self._transferred(address, place, size):
             return
@@ -267,7 +251,6 @@ class CudaQueue:
         self._driver.call("cuMemcpyHtoDAsync_v2", c_void_p(address), c_void_p(place), c_size_t(size), self.stream)
 
     def download(self, target: np.ndarray, address: int) -> None:
-        """See `Queue.download`."""
         size, place = target.nbytes, address_of(target)
         if not size or self._transferred(place, address, size):
             return
@@ -287,7 +270,6 @@ class CudaQueue:
         return True
 
     def copy(self, address: int, source: int, size: int) -> None:
-        """See `Queue.copy`."""
         if not size:
             return
         if self._graph is not None:
@@ -309,16 +291,13 @@ class CudaQueue:
                 self._graph = None
 
     def timed(self, ask: Callable[[], None]) -> float:
-        """See `Queue.timed`."""
         return timed(self._engine, _NAMES, self.stream, ask)
 
     def follow(self, event: Event) -> None:
-        """See `Queue.follow`."""
         assert isinstance(event, CudaEvent)
         self._driver.call("cuStreamWaitEvent", self.stream, event.handle, c_uint(0))
 
     def wait(self) -> None:
-        """See `Queue.wait`."""
         self._engine.wait(self.stream)
 
     def __del__(self) -> None:

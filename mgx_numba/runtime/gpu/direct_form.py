@@ -69,7 +69,6 @@ class DirectForm(CallData):
             self._have(HostParameters(engine, into, self._in), HostResults(engine, out, self._out, lends=False))
 
     def aim(self, addresses: Sequence[int]) -> None:
-        """See `CallData.aim`."""
         self._check_apart(addresses)
         self._places.update(zip(self._coming, addresses))
         known = self._places | {_ARENA: self._memory.arena.address, _FAULT: self._memory.fault.address}

@@ -48,7 +48,6 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
         self._kept_count = 0
 
     def keep_growth(self, keep: Callable[[LoweredProgram], None]) -> None:
-        """See `Growing`."""
         self._keep, self._kept_count = keep, len(self._parts())
 
     def _grown(self) -> None:
@@ -107,14 +106,14 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
     def export_library(
         self, folder: Path, name: str, output_names: Sequence[str], embed_weights: bool, link: bool | None
     ) -> Path:
-        """See `LoweredProgram.export_library`: the library serves the lengths that the plan serves."""
-        if len(self._parts()) != 1:
+        """See `LoweredProgram.export_library`: the library serves the lengths that the symbolic plan serves, or those
+        of the only plan."""
+        plans = self._plans or self._parts()
+        if len(plans) != 1:
             return super().export_library(folder, name, output_names, embed_weights, link)
-        (only,) = self._parts()
-        return only.export_library(folder, name, output_names, embed_weights, link)
+        return plans[0].export_library(folder, name, output_names, embed_weights, link)
 
     def kept_plan(self) -> Kept | None:
-        """See `LoweredProgram.kept_plan`."""
         plans = [plan.kept_plan() for plan in self._plans]
         fixed = [(key, plan.kept_plan()) for key, plan in self._fixed.items()]
         if any(kept is None for kept in (*plans, *(kept for _, kept in fixed))):

@@ -160,7 +160,6 @@ class LoweredProgram:
         return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), step_observer(note)))
 
     def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
-        """See `Planned.stages`."""
         target = self._for(inputs)
         if target is not self:
             return target.stages(inputs)
@@ -174,7 +173,6 @@ class LoweredProgram:
         return [Stage(program, plan)]
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
-        """See `Timed.timeline`."""
         from ..base import ThreadSpan
 
         target = self._for(inputs)
@@ -242,7 +240,6 @@ class LoweredProgram:
         return self.program.log
 
     def kept_plan(self) -> Kept | None:
-        """See `Compiled.kept_plan`."""
         if self.executable is None:
             return None
         plan = self.executable.plan

@@ -107,7 +107,6 @@ class RestoredProgram(LoweredProgram):
             return self._more
 
     def keep_growth(self, keep: Callable[[LoweredProgram], None]) -> None:
-        """See `Growing`."""
         self._keep = keep
         if self._more is not None:
             self._tell(self._more)
@@ -118,7 +117,6 @@ class RestoredProgram(LoweredProgram):
             more.keep_growth(lambda _: keep(self))
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        """See `LoweredProgram.run`."""
         try:
             return (self._more or self._kept).run(inputs)
         except Outgrown:
@@ -156,53 +154,42 @@ class RestoredProgram(LoweredProgram):
         return for_lengths
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
-        """See `LoweredProgram.idle`."""
         try:
             (self._more or self._kept).idle(inputs)
         except Outgrown:
             self._with_more().idle(inputs)
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
-        """See `LoweredProgram.resolve`."""
         return self._whole().resolve(inputs)
 
     def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
-        """See `LoweredProgram.observe`."""
         return self._whole().observe(inputs, observer)
 
     def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
-        """See `Planned.stages`."""
         return self._whole().stages(inputs)
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
-        """See `Timed.timeline`."""
         return self._whole().timeline(inputs)
 
     def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
-        """See `LoweredProgram.trace`."""
         return self._whole().trace(inputs, level, out)
 
     def rewrite_log(self) -> RewriteLog:
-        """See `Compiled.rewrite_log`."""
         return self._whole().rewrite_log()
 
     def fallback_reasons(self) -> dict[str, str]:
-        """See `Compiled.fallback_reasons`."""
         return self._kept.fallback_reasons()
 
     def open_plans(self) -> list[OpenPlan]:
-        """See `OpenPlanned`."""
         whole = self._whole()
         return whole.open_plans() if isinstance(whole, OpenPlanned) else []
 
     def kept_plan(self) -> Kept | None:
-        """See `Compiled.kept_plan`."""
         return (self._more or self._kept).kept_plan()
 
     def export_library(
         self, folder: Path, name: str, output_names: Any, embed_weights: bool, link: bool | None
     ) -> Path:
-        """See `Exportable`."""
         return self._kept.export_library(folder, name, output_names, embed_weights, link)
 
     def _parts(self) -> list[LoweredProgram]:

@@ -39,7 +39,6 @@ class SplitProgram(SplitCompiled, LoweredProgram):
         SplitCompiled.__init__(self, head, tail, split_point, trees)
 
     def kept_plan(self) -> Kept | None:
-        """See `LoweredProgram.kept_plan`."""
         head, tail = self._head.kept_plan(), self._tail.kept_plan()
         return (
             None if head is None or tail is None else KeptSplit(head, tail, self._split_point, self.trees, self._given)
@@ -51,7 +50,6 @@ class SplitProgram(SplitCompiled, LoweredProgram):
             self._tail.keep_growth(lambda tail: keep(self))
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        """See `LoweredProgram.run`."""
         return grouped(self.trees, self._in_stages(inputs, lambda stage, given: stage.run(given)))
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:

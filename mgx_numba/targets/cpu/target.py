@@ -38,7 +38,6 @@ class CpuTarget:
         return PASSES
 
     def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> LoweredProgram:
-        """See `Target.compile`."""
         return self._compiled(program, options, progress, None)
 
     def _compiled(
@@ -56,7 +55,6 @@ class CpuTarget:
         return compile_program(program, replace(options, num_threads=threads), progress, known=known)
 
     def pass_options(self, options: TargetOptions) -> Options:
-        """See `Target.pass_options`."""
         whole_module("mgx_numba.targets.cpu.capabilities")
         from .capabilities import pass_options
 
@@ -68,7 +66,6 @@ class CpuTarget:
         return {**backend(self.backend).identity(), "threads": str(default_num_threads()), "record": str(record)}
 
     def restore(self, kept: Kept, options: TargetOptions, portable: Callable[[], Program]) -> LoweredProgram:
-        """See `Target.restore`."""
         from .restored import RestoredProgram, may_outgrow, runnable
 
         def optimized() -> Program:

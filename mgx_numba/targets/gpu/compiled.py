@@ -44,12 +44,10 @@ class DeviceCalls(ABC):
 
     @property
     def device(self) -> int:
-        """See `OnDevice.device`."""
         return self._engine.number
 
     @property
     def offload_copy(self) -> bool:
-        """See `OnDevice.offload_copy`."""
         return self._options.offload_copy
 
     def run(self, inputs: Mapping[str, Any], stream: int | None = None) -> list[Any]:
@@ -58,7 +56,6 @@ class DeviceCalls(ABC):
         return self.run_staying(inputs, stream, not self.offload_copy)
 
     def run_there(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """See `OnDevice.run_there`."""
         return self.run_staying(inputs, None, True)
 
     @abstractmethod
@@ -73,7 +70,6 @@ class DeviceCalls(ABC):
         """
 
     def run_in(self, inputs: Mapping[str, Any], stream: int) -> list[Any]:
-        """See `OnDevice.run_in`."""
         return self.run(inputs, stream)
 
 
@@ -110,7 +106,6 @@ class DeviceProgram(DeviceCalls):
 
     @functools.cached_property
     def program(self) -> Program:
-        """See `Compiled.program`."""
         return self._optimized()
 
     @functools.cached_property
@@ -128,26 +123,22 @@ class DeviceProgram(DeviceCalls):
             return made
 
     def serves(self, inputs: Mapping[str, Any]) -> bool:
-        """See `OpenPart.serves`."""
         lengths, shapes = self._lengths(), self._shapes(inputs)
         if lengths is not None:
             return lengths.bound(shapes) is not None
         return all(not p.lens or p.lens == own for p, own in zip(self.first_plan().parameters, shapes))
 
     def symbol_values(self, inputs: Mapping[str, Any]) -> dict[Dim, int] | None:
-        """See `OpenPart.symbol_values`."""
         lengths = self._lengths()
         if lengths is not None:
             return lengths.values(self._shapes(inputs))
         return {} if self.serves(inputs) else None
 
     def first_plan(self) -> Plan:
-        """See `OpenPart.first_plan`."""
         assert self._plan is not None
         return self._plan
 
     def own_plans(self) -> list[Plan]:
-        """See `OpenPart.own_plans`."""
         return [self.first_plan()]
 
     def _lengths(self) -> OpenLengths | None:
@@ -169,7 +160,6 @@ class DeviceProgram(DeviceCalls):
         return {output_buffer(k): s for k, s in enumerate(executable.result_shapes()) if s is not None}
 
     def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], list[Any]] | None:
-        """See `OnDevice.entry`."""
         executable = self.executable
         if executable is None or self._trees is not None or executable.lengths is not None:
             return None
@@ -187,7 +177,6 @@ class DeviceProgram(DeviceCalls):
         return row_major(value)
 
     def run_staying(self, inputs: Mapping[str, Any], stream: int | None, stays: bool) -> list[Any]:
-        """See `DeviceCalls.run_staying`."""
         executable = self.executable
         assert executable is not None
         outputs = None
@@ -196,7 +185,6 @@ class DeviceProgram(DeviceCalls):
         return grouped(self._trees, executable.run(self._arrays(inputs), outputs, stream))
 
     def run_on(self, queue: Queue, inputs: Mapping[str, Any]) -> list[Any]:
-        """See `DeviceCalls.run_on`."""
         assert self.executable is not None
         return grouped(self._trees, self.executable.run_on(queue, self._arrays(inputs)))
 
@@ -205,7 +193,6 @@ class DeviceProgram(DeviceCalls):
         device."""
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
-        """See `Compiled.resolve`."""
         return self._shown(inputs)[0]
 
     def observe(self, inputs: Mapping[str, Any], observer: Observer) -> list[Any]:
@@ -220,7 +207,6 @@ class DeviceProgram(DeviceCalls):
         return grouped(self._trees, self.executable.run_traced(self._arrays(inputs), step_observer(note)))
 
     def step_seconds(self, inputs: Mapping[str, Any]) -> list[float]:
-        """See `Repeatable.step_seconds`."""
         inputs = {name: on_host(self._engine, value) for name, value in inputs.items()}
         assert self.executable is not None
         return self.executable.time_steps(self._arrays(inputs))
@@ -231,7 +217,6 @@ class DeviceProgram(DeviceCalls):
         return value if value.dtype.hasobject else to_device(self._engine, value, "a result")
 
     def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
-        """See `Planned.stages`."""
         assert self.executable is not None
         program, text = self._shown(inputs)
         plan = self.executable.at(self._arrays(inputs)).plan
@@ -243,7 +228,6 @@ class DeviceProgram(DeviceCalls):
         """Do nothing: the overhead of a call is not measured yet."""
 
     def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
-        """See `Compiled.trace`."""
         from ..tracing import write_trace
 
         total = 0.0
@@ -267,7 +251,6 @@ class DeviceProgram(DeviceCalls):
         return {step.instruction: step.reason for step in steps if isinstance(step, FallbackStep)}
 
     def rewrite_log(self) -> RewriteLog:
-        """See `Compiled.rewrite_log`."""
         from ...graph.rewrite_log import RewriteLog  # late: imports all operators
 
         log = RewriteLog()

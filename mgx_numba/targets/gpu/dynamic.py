@@ -82,19 +82,15 @@ class DynamicGpuProgram(OpenPlans[Any], DeviceProgram):
         """Return None: lengths are not known before a run. See `OnDevice.entry`."""
 
     def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[Any]:
-        """See `DeviceCalls.run_staying`."""
         return self._tried(inputs, lambda plan: plan.run_staying(inputs, stream, stays))  # type: ignore[no-any-return]
 
     def run_on(self, queue: Queue, inputs: Inputs) -> list[Any]:
-        """See `DeviceCalls.run_on`."""
         return self._tried(inputs, lambda plan: plan.run_on(queue, inputs))  # type: ignore[no-any-return]
 
     def resolve(self, inputs: Inputs) -> Program:
-        """See `Compiled.resolve`."""
         return self._for(inputs).resolve(inputs)  # type: ignore[no-any-return]
 
     def step_seconds(self, inputs: Inputs) -> list[float]:
-        """See `Repeatable.step_seconds`."""
         return self._tried(inputs, lambda plan: plan.step_seconds(inputs))  # type: ignore[no-any-return]
 
     def kernels(self) -> list[KernelSource]:

@@ -64,8 +64,8 @@ def compile_candidates(engine: Engine, tuning: Tuning) -> None:
     end = None if tuning.budget is None else time.monotonic() + COMPILING * tuning.budget
     kernels: dict[KernelSource, None] = {}
     for request, _ in tuning.pending():
-        solvers = tuning.backend.candidates(request)
-        for candidate in (*solvers, *tuning.backend.refinements(request, solvers[0])):
+        solvers = tuning.backend.solvers.candidates(request)
+        for candidate in (*solvers, *tuning.backend.solvers.refinements(request, solvers[0])):
             with contextlib.suppress(UnsupportedError):
                 own = (k for k in _solution(request, candidate).kernels if described(k) is None)
                 kernels.update(dict.fromkeys(own))

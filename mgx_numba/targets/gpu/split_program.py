@@ -51,8 +51,6 @@ class SplitGpuProgram(DeviceCalls, SplitCompiled):
         """Return None, as `DeviceProgram.direct` does."""
 
     def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[Any]:
-        """See `DeviceCalls.run_staying`."""
-
         def run(stage: Any, given: Inputs) -> list[Any]:
             return stage.run_staying(given, stream, stays or stage is self._head)  # type: ignore[no-any-return]
 
@@ -60,7 +58,6 @@ class SplitGpuProgram(DeviceCalls, SplitCompiled):
         return grouped(self._trees, results if stays else [on_host(self._engine, r) for r in results])
 
     def run_on(self, queue: Queue, inputs: Inputs) -> list[Any]:
-        """See `DeviceCalls.run_on`."""
         return grouped(self._trees, self._in_stages(inputs, lambda stage, given: stage.run_on(queue, given)))
 
     def resolve(self, inputs: Inputs) -> Program:

@@ -39,7 +39,6 @@ class GpuTarget:
         return compile_program(program, options, progress)
 
     def pass_options(self, options: TargetOptions) -> Options:
-        """See `Target.pass_options`."""
         whole_module("mgx_numba.targets.gpu.capabilities")
         from .capabilities import pass_options
 

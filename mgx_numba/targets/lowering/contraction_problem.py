@@ -116,7 +116,7 @@ def chosen_solver(low: Lowering, request: TuningRequest) -> Candidate:
     tuning = low.options.tuning
     if tuning is not None and low.shared is None:
         return tuning.choose(request)
-    ask = low.backend.choose if tuning is None else tuning.choose
+    ask = low.backend.solvers.choose if tuning is None else tuning.choose
     return low.solutions.of(("choose", request), lambda: ask(request))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,8 @@ class Resources:
         compile_body: compiles a body whose lengths become known when it runs; None: such bodies run by their NumPy
         meaning.
         solutions: solutions of problems planned before.
+        planner: what solutions depend on besides problems, so that they are kept for other programs; None: they are
+            not kept.
     """
 
     rules: RuleTable
@@ -45,6 +47,7 @@ class Resources:
     load: LoadKernels | None = None
     compile_body: Callable[[Program], Any] | None = None
     solutions: Solutions = field(default_factory=Solutions)
+    planner: Hashable | None = None
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ class _Donor:
             self._inside.add(source)
 
     def donate(self, ins: Instruction, view: View) -> None:
-        """Lend memory to the instruction, or to the instruction of which it is a transpose or a reshape.
+        """Lend memory to the instruction, or to the instruction of which it is a transpose, reshape or bit cast.
 
         Reshapes in between are lent the memory too: any of them may turn out to be a copy.
         """
@@ -153,13 +153,15 @@ def keeps_inner_axis(ins: Instruction, shape: Shape) -> bool:
 
 
 def seen_before(ins: Instruction, shape: Shape) -> Shape | None:
-    """Return the shape (strides) of the input of a transpose or reshape whose result has ``shape`` in memory.
+    """Return the shape (strides) of the input of a transpose, reshape or bit cast whose result has ``shape`` in memory.
 
     None for other operators, and if no strides express the input.
     """
     if len(ins.inputs) != 1 or ins.inputs[0].shape.is_dynamic or ins.shape.is_dynamic:
         return None
     lens = ins.inputs[0].shape.lens
+    if ins.name == "bit_cast":
+        return Shape(ins.inputs[0].shape.type, lens, shape.strides)
     if ins.name == "transpose":
         order = invert_permutation(ins.op.attributes()["permutation"])
         return Shape(shape.type, lens, [shape.strides[axis] for axis in order])

@@ -15,7 +15,7 @@ from ...statements import for_tasks, indent, kernel_text
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
-from .attention_blocking import BUFFER_BYTES, MOST_QUERIES, Blocks, record_size
+from .attention_blocking import BUFFER_BYTES, FEW_KEYS, MOST_QUERIES, Blocks, record_size
 
 OPERANDS = ("q", "k", "v", "out")
 PARTS = ("high", "low")
@@ -159,6 +159,7 @@ class AttentionKernel:
             *([f"fill = cast_{self.dtype}(bits_float64(fill_bits))"] if mask is not None and mask.replaces else []),
             *(f"{name} = local_{self.dtype}({BUFFER_BYTES // size})" for name in ("scores", "sums")),
             *(f"{name} = local_{self.dtype}({MOST_QUERIES})" for name in ("top", "total", "factor")),
+            *(f"{name}_rows = local_int64({FEW_KEYS})" for name in "kv" if self.paged),
             f"sums_row = idiv(imin(width, e_block) + {self.columns - 1}, {self.columns}) * {self.columns}",
         ]
 
@@ -246,16 +247,37 @@ class AttentionKernel:
         return not known_equal(self.problem.page, 0)
 
     def row_of(self, name: str, key: str, result: str) -> list[str]:
-        """Return statements that set ``result`` to the offset of a key's row in ``k`` or ``v``.
+        """Return statements that set ``result`` to the offset of the row of key ``j0 + key`` in ``k`` or ``v``."""
+        place = f"load_scalar({name}_rows, {key})" if self.paged else f"{name}0 + (j0 + {key}) * {name}_row"
+        return [f"{result} = {place}"]
 
-        A block that does not exist gives the row of another; `hide_missing` hides its scores.
+    def find_rows(self) -> list[str]:
+        """Return statements that set ``k_rows`` and ``v_rows``: offsets of the rows of ``count`` keys from ``j0``.
+
+        A block that does not exist gives the rows of another; `hide_missing` hides its scores.
         """
         if not self.paged:
-            return [f"{result} = {name}0 + ({key}) * {name}_row"]
+            return []
+        base = "{0}_at = held * {0}_batch + kv_head * {0}_head + (j0 + j - at_page * page) * {0}_row"
         return [
-            f"at_page = idiv({key}, page)",
-            "held = imax(imin(load_scalar(table, batch * pages + at_page), blocks - 1), 0)",
-            f"{result} = held * {name}_batch + kv_head * {name}_head + ({key} - at_page * page) * {name}_row",
+            *self._pages("j"),
+            "    held = imax(imin(held, blocks - 1), 0)",
+            *(f"    {base.format(name)}" for name in "kv"),
+            "    while j < stop:",
+            *(f"        store_scalar({name}_rows, j, {name}_at)" for name in "kv"),
+            *(f"        {name}_at += {name}_row" for name in "kv"),
+            "        j += 1",
+            "    at_page += 1",
+        ]
+
+    def _pages(self, key: str) -> list[str]:
+        """Return the beginning of a loop over the blocks ``held`` of the keys ``j0 + key`` to ``j0 + stop``."""
+        return [
+            "at_page = idiv(j0, page)",
+            f"{key} = 0",
+            f"while {key} < count:",
+            "    held = load_scalar(table, batch * pages + at_page)",
+            "    stop = imin((at_page + 1) * page - j0, count)",
         ]
 
     def hide_missing(self) -> list[str]:
@@ -263,10 +285,12 @@ class AttentionKernel:
         if not self.paged:
             return []
         return [
-            "for j in range(count):",
-            "    held = load_scalar(table, batch * pages + idiv(j0 + j, page))",
+            *self._pages("j"),
             "    if held < 0 or held >= blocks:",
-            "        store_scalar(scores, row + j, -INF)",
+            "        for hidden in range(j, stop):",
+            "            store_scalar(scores, row + hidden, -INF)",
+            "    j = stop",
+            "    at_page += 1",
         ]
 
     def kv(self, load: str) -> str:

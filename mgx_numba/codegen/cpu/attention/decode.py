@@ -37,7 +37,7 @@ class DecodeAttention(AttentionKernel):
             f"    store(sums, i, const_{self.dtype}(0, {self.lanes}))",
             "for j0 in range(first, seen, k_block):",
             "    count = imin(seen - j0, k_block)",
-            *indent(self.skip_hidden()),
+            *indent([*self.find_rows(), *self.skip_hidden()]),
             f"    stride = idiv(count, {STREAMS})",
             *indent(self._scores()),
             "    for r in range(rows):",
@@ -101,7 +101,7 @@ class DecodeAttention(AttentionKernel):
             return lines
 
         return [
-            *(line for u in range(streams) for line in self.row_of("k", f"j0 + j + {u} * stride", f"key{u}")),
+            *(line for u in range(streams) for line in self.row_of("k", f"j + {u} * stride", f"key{u}")),
             *(f"query{i} = q0 + (m0 + r + {i}) * q_row" for i in range(rows)),
             *(f"sum{i}_{u} = const_{dtype}(0, {lanes})" for i, u in every),
             f"for f in range(0, whole, {lanes}):",
@@ -201,7 +201,7 @@ class DecodeAttention(AttentionKernel):
         lines += [f"s{i}_{c}_{k} = const_{self.dtype}(0, {lanes})" for i, c in every for k in range(1, sets)]
         lines += ["for j in range(start, stop):"]
         for u in range(streams):
-            lines += [*indent(self.row_of("v", f"j0 + j + {u} * stride", "value")), "    value += e0 + e"]
+            lines += [*indent(self.row_of("v", f"j + {u} * stride", "value")), "    value += e0 + e"]
             lines += [
                 f"    w{i} = load_splat(scores, (r + {i}) * scores_row + j + {u} * stride, {lanes})"
                 for i in range(rows)

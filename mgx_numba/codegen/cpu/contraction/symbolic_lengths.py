@@ -125,7 +125,12 @@ def solve_open(
     """
     problem = request.problem
     solvers = solvers_of(problem)
-    refused = {s.name: "it shall not be taken" if s.name in unsuited else s.refused_symbols(problem) for s in solvers}
+    refused = {
+        s.name: "it shall not be taken"
+        if s.name in unsuited
+        else s.refused_types(problem) or s.refused_symbols(problem)
+        for s in solvers
+    }
     symbols = symbols_of(lengths_in((problem, request.strides)))
     suited = [s for s in solvers if refused[s.name] is None and s.refused_types(problem) is None]
     open_ = _Open(request, _feature(problem), symbols, suited, chosen)

@@ -41,7 +41,6 @@ class GpuContraction:
 
     @property
     def problem(self) -> GemmProblem | ConvProblem:
-        """See `Asked.problem`."""
         return self.request.problem
 
     def key(self) -> Problem:

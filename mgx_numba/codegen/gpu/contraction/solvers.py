@@ -120,7 +120,6 @@ class _Own:
     revision = 0
 
     def weighed(self: Any, contraction: GpuContraction) -> list[tuple[float, Any]]:
-        """See `GpuSolver.weighed`."""
         return [(self.estimate(contraction, tiling), tiling) for tiling in self.tilings(contraction) or [None]]
 
 
@@ -128,7 +127,6 @@ class _Choosing(_Own):
     """Base class of solvers whose `plan` chooses the tiling."""
 
     def chosen(self, contraction: GpuContraction) -> Any | None:
-        """See `GpuSolver.chosen`."""
         return None
 
 
@@ -139,7 +137,6 @@ class BlockQuant(_Choosing):
     order = COLUMNS
 
     def refusal(self, contraction: GpuContraction) -> str:
-        """See `GpuSolver.refusal`."""
         if not _in_blocks(contraction):
             return "its weights are in no blocks"
         return (
@@ -153,12 +150,10 @@ class BlockQuant(_Choosing):
         return []
 
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
-        """See `GpuSolver.estimate`."""
         extent = Extent.of(contraction.problem)
         return reading_seconds(contraction, -(-extent.columns // (block_quant.WARPS * block_quant.OWN)) * extent.planes)
 
     def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        """See `GpuSolver.plan`."""
         return block_quant.block_quant_solution(contraction)
 
 
@@ -168,7 +163,6 @@ class BlockQuantMma(BlockQuant):
     name = "nbits_cores"
 
     def refusal(self, contraction: GpuContraction) -> str:
-        """See `GpuSolver.refusal`."""
         return (
             block_quant_mma.block_quant_mma_refusal(contraction)
             if _chunked(contraction)
@@ -176,12 +170,10 @@ class BlockQuantMma(BlockQuant):
         )
 
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
-        """See `GpuSolver.estimate`."""
         extent = Extent.of(contraction.problem)
         return reading_seconds(contraction, -(-extent.columns // block_quant_mma.COLUMNS) * extent.planes)
 
     def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        """See `GpuSolver.plan`."""
         return block_quant_mma.block_quant_mma_solution(contraction)
 
 
@@ -192,7 +184,6 @@ class Gemv(_Choosing):
     order = COLUMNS
 
     def refusal(self, contraction: GpuContraction) -> str:
-        """See `GpuSolver.refusal`."""
         return gemv_refusal(contraction)
 
     def tilings(self, contraction: GpuContraction) -> list[Any]:
@@ -200,12 +191,10 @@ class Gemv(_Choosing):
         return []
 
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
-        """See `GpuSolver.estimate`."""
         extent = Extent.of(contraction.problem)
         return reading_seconds(contraction, -(-extent.columns // WARPS) * extent.planes)
 
     def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        """See `GpuSolver.plan`."""
         return gemv_solution(contraction)
 
 
@@ -216,19 +205,15 @@ class Depthwise(_Choosing):
     order = CHANNELS
 
     def refusal(self, contraction: GpuContraction) -> str:
-        """See `GpuSolver.refusal`."""
         return depthwise_refusal(contraction)
 
     def tilings(self, contraction: GpuContraction) -> list[Any]:
-        """See `GpuSolver.tilings`."""
         return depthwise_tilings(contraction)
 
     def estimate(self, contraction: GpuContraction, tiling: PixelTiling | None = None) -> float:
-        """See `GpuSolver.estimate`."""
         return near_seconds(contraction, loads(contraction, tiling or chosen_pixels(contraction)))
 
     def plan(self, contraction: GpuContraction, tiling: PixelTiling | None = None) -> Solution:
-        """See `GpuSolver.plan`."""
         return depthwise_solution(contraction, tiling or chosen_pixels(contraction))
 
 
@@ -239,23 +224,18 @@ class Warpgroups(_Own):
     order = COLUMNS
 
     def refusal(self, contraction: GpuContraction) -> str:
-        """See `GpuSolver.refusal`."""
         return wgmma_refusal(contraction)
 
     def tilings(self, contraction: GpuContraction) -> list[Any]:
-        """See `GpuSolver.tilings`."""
         return [_warpgroup_tiling(tile, splits) for _, tile, splits in wgmma_tiles(contraction)]
 
     def chosen(self, contraction: GpuContraction) -> WarpgroupTiling:
-        """See `GpuSolver.chosen`."""
         return _warpgroup_tiling(*wgmma_choice(contraction))
 
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
-        """See `GpuSolver.estimate`."""
         return _warpgroup_seconds(contraction, wgmma_tiles(contraction), tiling) + self._before(contraction)
 
     def weighed(self, contraction: GpuContraction) -> list[tuple[float, Any]]:
-        """See `GpuSolver.weighed`."""
         return _all_seconds(contraction, wgmma_tiles(contraction), self._before(contraction))
 
     @staticmethod
@@ -263,7 +243,6 @@ class Warpgroups(_Own):
         return _ordering(ordered_columns(contraction)) if wants_order(contraction.problem) else 0.0
 
     def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        """See `GpuSolver.plan`."""
         return wgmma_solution(contraction, tiling, 0 if tiling is None else tiling.splits)
 
 
@@ -274,31 +253,25 @@ class WarpgroupBf16Split(_Own):
     order = COLUMNS
 
     def refusal(self, contraction: GpuContraction) -> str:
-        """See `GpuSolver.refusal`."""
         return bf16_split_refusal(contraction)
 
     def tilings(self, contraction: GpuContraction) -> list[Any]:
-        """See `GpuSolver.tilings`."""
         return [_warpgroup_tiling(tile, splits) for _, tile, splits in bf16_split_tiles(contraction)]
 
     def chosen(self, contraction: GpuContraction) -> WarpgroupTiling:
-        """See `GpuSolver.chosen`."""
         return _warpgroup_tiling(*wgmma_choice(contraction, parts=True))
 
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
-        """See `GpuSolver.estimate`."""
         return _warpgroup_seconds(contraction, bf16_split_tiles(contraction), tiling) + _ordering(
             ordered_columns(contraction, "bfloat16")
         )
 
     def weighed(self, contraction: GpuContraction) -> list[tuple[float, Any]]:
-        """See `GpuSolver.weighed`."""
         return _all_seconds(
             contraction, bf16_split_tiles(contraction), _ordering(ordered_columns(contraction, "bfloat16"))
         )
 
     def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        """See `GpuSolver.plan`."""
         return bf16_split_solution(contraction, tiling, 0 if tiling is None else tiling.splits)
 
 
@@ -336,11 +309,9 @@ class _OfRing(_Choosing):
         raise NotImplementedError
 
     def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        """See `GpuSolver.plan`."""
         return ring_solution(self.text()(contraction, *self.tile(contraction, tiling)), self.name)
 
     def tilings(self, contraction: GpuContraction) -> list[Any]:
-        """See `GpuSolver.tilings`."""
         slices = slices_of(contraction, self.text().form_of(contraction))
         return [
             Tiling(tile.rows, tile.columns, splits)
@@ -375,11 +346,9 @@ class TensorCores(_OfRing):
         return Wave32Text if arch.wave == WARP else Wave64Text
 
     def refusal(self, contraction: GpuContraction) -> str:
-        """See `GpuSolver.refusal`."""
         return tensor_refusal(contraction) if self.text() is TensorText else matrix_refusal(contraction)
 
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
-        """See `GpuSolver.estimate`."""
         tile, splits = self.tile(contraction, tiling)
         return tiles_seconds(contraction, self.work(contraction, tile, self._rate(contraction)), splits)
 
@@ -399,19 +368,15 @@ class MultiplyAdds(_OfRing):
     name = "fma"
 
     def text(self) -> type[RingText]:
-        """See `_OfRing.text`."""
         return FmaText
 
     def refusal(self, contraction: GpuContraction) -> str:
-        """See `GpuSolver.refusal`."""
         return fma_refusal(contraction)
 
     def tilings(self, contraction: GpuContraction) -> list[Any]:
-        """See `GpuSolver.tilings`."""
         return [Tiling(tile.rows, tile.columns, splits) for _, tile, splits in weighed_tiles(contraction)]
 
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
-        """See `GpuSolver.estimate`."""
         tile, splits = self.tile(contraction, tiling)
         assert isinstance(tile, FmaTile)
         return fma_seconds(contraction, tile, splits)
@@ -430,18 +395,15 @@ class Tiles(_Choosing):
         return ""
 
     def tilings(self, contraction: GpuContraction) -> list[Any]:
-        """See `GpuSolver.tilings`."""
         return [SquareTiling(side) for side in tiled.SIDES]
 
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
-        """See `GpuSolver.estimate`."""
         side = tiling.side if tiling is not None else tiled.chosen_side(contraction)
         itemsize = ITEMSIZE[contraction.problem.types.a]
         products = self.products / (2 if itemsize == 8 else 1)
         return tiles_seconds(contraction, BlockWork(side, side, tiled.DEPTH, 1, itemsize, products))
 
     def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        """See `GpuSolver.plan`."""
         return tiled.tiled_solution(contraction, tiling.side if tiling is not None else 0)
 
 
@@ -498,7 +460,7 @@ def _libraries() -> tuple[LibrarySolver, ...]:
 
 
 def candidates(contraction: GpuContraction) -> list[Candidate]:
-    """See `Backend.candidates`: `own_candidates`, then each library with its heuristic's first algorithm."""
+    """See `SolverSet.candidates`: `own_candidates`, then each library with its heuristic's first algorithm."""
     called = [s for s in _libraries() if not refusal_of(s, contraction)]
     return [*own_candidates(contraction), *(Candidate(s, s.tilings(contraction)[0]) for s in called)]
 
@@ -523,7 +485,6 @@ def choose(contraction: GpuContraction) -> Candidate:
 
 
 def estimates(contraction: GpuContraction) -> list[Estimate]:
-    """See `Backend.estimates`."""
     able = [Estimate(c.solver.name, c.solver.estimate(contraction)) for c in own_candidates(contraction)]
     refused = [(s.name, refusal_of(s, contraction)) for s in SOLVERS]
     refused += [
@@ -533,7 +494,7 @@ def estimates(contraction: GpuContraction) -> list[Estimate]:
 
 
 def refinements(contraction: GpuContraction, winner: Candidate) -> list[Candidate]:
-    """See `Backend.refinements`: other tilings of the winner's solver, least estimated time first."""
+    """See `SolverSet.refinements`: other tilings of the winner's solver, least estimated time first."""
     others = [tiling for tiling in winner.solver.tilings(contraction) if tiling != winner.blocking]
     others.sort(key=lambda tiling: winner.solver.estimate(contraction, tiling))
     return [Candidate(winner.solver, tiling) for tiling in others[:MOST_REFINEMENTS]]
@@ -545,12 +506,12 @@ def _builds(contraction: GpuContraction, named: Candidate) -> bool:
 
 
 def revisions(contraction: GpuContraction) -> dict[str, int]:
-    """See `Backend.revisions`: of solvers with kernels of this package."""
+    """See `SolverSet.revisions`: of solvers with kernels of this package."""
     return {s.name: s.revision for s in SOLVERS if s.revision and not refusal_of(s, contraction)}
 
 
 def candidate_of(contraction: GpuContraction, record: TuningRecord) -> Candidate | None:
-    """See `Backend.candidate_of`. Return None for a tiling that the solver lacks, and for a library's default
+    """See `SolverSet.candidate_of`. Return None for a tiling that the solver lacks, and for a library's default
     algorithm, which may differ in another version of the library."""
     solvers: tuple[GpuSolver | LibrarySolver, ...] = (*SOLVERS, *_libraries())
     for solver in solvers:

@@ -304,7 +304,6 @@ class WarpgroupText(WarpgroupEpilogueText):
 
     @property
     def halves(self) -> bool:
-        """See `Solution.halves`."""
         return self.ordered is not None and self.ordered.stored
 
     def before(self) -> tuple[Launch, ...]:

@@ -83,7 +83,8 @@ def write_library(
     if link and command is None:
         raise CompileError("export_library: there is no C compiler (cc, gcc, clang, or what CC names)")
     # Copies, since symbols are cached for the CPU features with which the process started.
-    words = [word for word in EXECUTOR if plan.symbols or word not in ("EVALUATE", "BIND")]
+    left_out = {*(() if plan.symbols else ("EVALUATE", "BIND")), *(() if plan.jumps else ("DRIVE",))}
+    words = [word for word in EXECUTOR if word not in left_out]
     executor = {word: dataclasses.replace(EXECUTOR[word]) for word in words}
     sources = [*plan.kernels(), *executor.values()]
     objects = objects_of(list({source.symbol: source for source in sources}.values()), store=store)
@@ -120,9 +121,6 @@ def _check(plan: Plan, name: str) -> None:
         raise UnsupportedError(
             f"export_library: steps of the program run in Python, which a library has not: {len(fallbacks)}\n{listed}"
         )
-    if plan.jumps:
-        listed = "\n".join(dict.fromkeys(f"  {plan.steps[jump.by].instruction}" for jump in plan.jumps))
-        raise UnsupportedError(f"export_library: libraries have no loops and no branches:\n{listed}")
     tensors = [(f"parameter {p.name}", p.dtype) for p in plan.parameters] + [
         ("a result", o.dtype) for o in plan.outputs
     ]

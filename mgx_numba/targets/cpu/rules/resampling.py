@@ -78,8 +78,7 @@ def _copy_through(
 ) -> None:
     """Append a copy that reads positions along ``axes`` from tables."""
     copy = remapped_copy(name, axes, x.tensor, out.tensor, low.origin(ins))
-    for launch in low.solve(indexed_launch, copy).launches:
-        low.launch(launch, {"x": x, "out": out, **tables}, ins)
+    low.launch_all(low.solve(indexed_launch, copy), {"x": x, "out": out, **tables}, ins)
 
 
 @lowering("pad_with", accepts=keeps_inner_axis, surrounds=True)
@@ -98,8 +97,7 @@ def _launch(
     low: Lowering, ins: Instruction, operands: Mapping[str, View], planner: Callable[..., Launch], *arguments: Any
 ) -> None:
     """Append the launches that a planner makes of its arguments."""
-    for launch in low.solve(planner, *arguments, low.origin(ins)).launches:
-        low.launch(launch, operands, ins)
+    low.launch_all(low.solve(planner, *arguments, low.origin(ins)), operands, ins)
 
 
 def _fill_and_copy(
@@ -159,8 +157,8 @@ def _resize_open(low: Lowering, ins: Instruction, op: Resize, x: View) -> None:
     if op.mode == "nearest":
         _copy_through(low, ins, "resize_nearest_kernel", tables, list(axes), x, out)
         return
-    for launch in low.solve(open_resize_launch, op, x.tensor, out.tensor, low.origin(ins)).launches:
-        low.launch(launch, {"x": x, "out": out, **tables}, ins)
+    solution = low.solve(open_resize_launch, op, x.tensor, out.tensor, low.origin(ins))
+    low.launch_all(solution, {"x": x, "out": out, **tables}, ins)
 
 
 lowering("reverse", accepts=keeps_inner_axis)(lower_reverse)

@@ -344,8 +344,7 @@ def _with_open_blocks(
         more = less(1, problem.m)
         solution = only_where(negate(more), packed.solution(one))
         extras = {f"e{k}": view for k, view in enumerate(fused.extras)}
-        for launch in solution.launches:
-            low.launch(launch, {**operands, **extras}, ins)
+        low.launch_all(solution, {**operands, **extras}, ins)
     count = form.blocks(problem.k)
     whole = low.allocate(Shape(operands["x"].type, (problem.n, count * form.size)))
     launch = packed.unpacked(form, problem.n, count, problem.types.b, low.origin(ins))

@@ -45,8 +45,8 @@ def lower_pad_with(low: Lowering, ins: Instruction) -> None:
     assert isinstance(ins.op, PadWith)
     data, value, out = low.input(ins, 0), low.input(ins, 1), low.output(ins)
     before = ins.op.pads[: len(data.lens)]
-    for launch in low.solve(pad_launch, before, None, data.tensor, out.tensor, low.origin(ins)).launches:
-        low.launch(launch, {"x": data, "value": value, "out": out}, ins)
+    solution = low.solve(pad_launch, before, None, data.tensor, out.tensor, low.origin(ins))
+    low.launch_all(solution, {"x": data, "value": value, "out": out}, ins)
 
 
 @lowering("fixed_pad", accepts=keeps_inner_axis)
@@ -63,8 +63,8 @@ def _pad(low: Lowering, ins: Instruction, before: tuple[int, ...], value: np.nda
     if not out.lens:
         low.copy(data, out, ins)
         return
-    for launch in low.solve(pad_launch, before, value, data.tensor, out.tensor, low.origin(ins)).launches:
-        low.launch(launch, {"x": data, "out": out}, ins)
+    solution = low.solve(pad_launch, before, value, data.tensor, out.tensor, low.origin(ins))
+    low.launch_all(solution, {"x": data, "out": out}, ins)
 
 
 @lowering("resize", accepts=keeps_inner_axis)
@@ -115,8 +115,8 @@ def lower_pooling(low: Lowering, ins: Instruction) -> None:
         geometry = zip(op.lengths, op.stride, op.dilations, op.pads(spatial))
         windows = [WindowAxis(size, stride, dilation, *pads) for size, stride, dilation, pads in geometry]
     out = low.output(ins)
-    for launch in low.solve(pooling_launch, op, windows, data.tensor, out.tensor, low.origin(ins)).launches:
-        low.launch(launch, {"x": data, "out": out}, ins)
+    solution = low.solve(pooling_launch, op, windows, data.tensor, out.tensor, low.origin(ins))
+    low.launch_all(solution, {"x": data, "out": out}, ins)
 
 
 lowering("lrn", accepts=keeps_inner_axis)(lrn_rule(lrn_launch))
