@@ -170,7 +170,7 @@ class Scope:
             known.clear()
 
     def forget_expressions(self) -> None:
-        """Close the scope, and forget all expressions but those in use, with which nothing is computed any more."""
+        """Close the scope and drop its tables of expressions: no further expression is computed from its symbols."""
         self.close()
         self.interned, self.atoms = {}, {}
 
