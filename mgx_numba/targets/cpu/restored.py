@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ...codegen.store import Store
     from ...graph.program import Program
-    from ...runtime.cpu.library import LibraryForm
+    from ...runtime.library_form import LibraryForm
     from ...runtime.plan_json import LengthsReader
     from ..base import ThreadSpan
 
