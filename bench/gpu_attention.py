@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import contextlib
 import re
 import sys
 from collections.abc import Iterator
@@ -42,6 +41,8 @@ KINDS = {"float16": (CASES, 2e-3), "medium": (CASES[:4], 4e-3), "high": (CASES[:
 """Element type, or precision of float32, with its cases and the accepted error."""
 SHARED_BYTES = 227 << 10
 WORKERS = 14
+REFUSED: set[str] = set()
+"""Symbols of kernels that do not compile."""
 
 
 def problem_of(kind: str, case: tuple[Any, ...]) -> AttentionProblem:
@@ -76,15 +77,19 @@ def solutions(kind: str, case: tuple[Any, ...], tiles: list[AttentionTile]) -> I
             yield f"{tile.warpgroups}x{tile.keys}s{tile.stages}b{tile.blocks}{'p1' * tile.producer}", solution
 
 
-def compile_part(part: int, kinds: list[str], tiles: list[AttentionTile]) -> int:
-    """Compile this process's share of all kernels into the store."""
+def compile_part(part: int, kinds: list[str], tiles: list[AttentionTile]) -> tuple[int, list[str]]:
+    """Compile this process's share of all kernels into the store; return their number, and the symbols of those that
+    need more registers than their tile's blocks have."""
     asked = (s for kind in kinds for case in KINDS[kind][0] for _, s in solutions(kind, case, tiles))
     kernels = {k.symbol: k for s in asked for k in s.kernels}
     mine = [kernels[symbol] for k, symbol in enumerate(sorted(kernels)) if k % WORKERS == part]
+    refused = []
     for kernel in mine:
-        with contextlib.suppress(CompileError):  # more registers than a tile's blocks have
+        try:
             cuda_engine().load([kernel])
-    return len(mine)
+        except CompileError:
+            refused.append(kernel.symbol)
+    return len(mine), refused
 
 
 def compare(
@@ -103,10 +108,9 @@ def compare(
     for label, solution in solutions(kind, case, tiles):
         out = torch.full_like(q, float("nan"))
         places = {"q": q.data_ptr(), "k": k.data_ptr(), "v": v.data_ptr(), "out": out.data_ptr()}
-        try:
-            seconds = runner.seconds(solution, places)
-        except CompileError:
+        if not REFUSED.isdisjoint(kernel.symbol for kernel in solution.kernels):
             continue
+        seconds = runner.seconds(solution, places)
         error = float((out.double() - wanted).norm() / wanted.norm())
         spilt = runner.local_bytes(solution)
         found.append((seconds, f"{label}{f' spills {spilt}' * bool(spilt)}", error))
@@ -137,7 +141,9 @@ def main() -> int:
     tiles = [_tile_of(text) for text in texts]
     with concurrent.futures.ProcessPoolExecutor(WORKERS) as pool:
         asked = [pool.submit(compile_part, k, kinds, tiles) for k in range(WORKERS)]
-        print(f"{sum(a.result() for a in asked)} kernels", flush=True)
+        counts, refused = zip(*(a.result() for a in asked))
+        REFUSED.update(*refused)
+        print(f"{sum(counts)} kernels, {len(REFUSED)} of them for more registers than there are", flush=True)
     import torch
 
     torch.cuda.init()

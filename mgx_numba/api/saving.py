@@ -16,7 +16,7 @@ from ..targets.registry import DEFAULT
 if TYPE_CHECKING:
     from ..graph.program import Program
     from ..messages import Messages
-    from ..runtime.cpu.library import LibraryForm
+    from ..runtime.library_form import LibraryForm
     from .compiled_form import CompiledForm
     from .file_form import FileForm
     from .lineage import Lineage

@@ -309,14 +309,6 @@ def _members(value: Any) -> Collection[Any]:
 
 
 @functools.cache
-def _init_fields(kind: Any) -> tuple[str, ...]:
-    """Return the names of a dataclass's fields that its ``__init__`` takes; none for other types and for `WHOLE`."""
-    if issubclass(kind, WHOLE) or not is_dataclass(kind):
-        return ()
-    return tuple(field.name for field in fields(kind) if field.init)
-
-
-@functools.cache
 def _fields(kind: Any) -> tuple[str, ...] | None:
     """Return the field names of a dataclass; None for other types and for the types in `WHOLE`."""
     if issubclass(kind, WHOLE) or not is_dataclass(kind):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import field
 
 from ..dataclass import dataclass
 from .backends import registered
+
+Environment = tuple[tuple[str, str], ...]
+"""Everything beside a kernel's source that its machine code depends on: fields of `Backend.identity`."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,24 @@ class KernelSource:
     def symbol(self) -> str:
         """Return the exported symbol and store key: ``mgx_`` and 24 hexadecimal digits. It differs between the
         architectures of a back end."""
-        return _symbol(self.text, tuple(registered(self.backend).identity().items()))
+        symbols, environment = self._symbols(), self._environment()
+        if environment not in symbols:
+            symbols[environment] = _symbol(self.text, environment)
+        return symbols[environment]
+
+    def restore_symbol(self, symbol: str) -> None:
+        """Record the symbol that a file from this machine holds, unless the symbol is known."""
+        self._symbols().setdefault(self._environment(), symbol)
+
+    def _symbols(self) -> dict[Environment, str]:
+        symbols: dict[Environment, str] = self.__dict__.setdefault("_known_symbols", {})
+        return symbols
+
+    def _environment(self) -> Environment:
+        return tuple(registered(self.backend).identity().items())
 
 
-@functools.lru_cache(maxsize=4096)
-def _symbol(text: str, environment: tuple[tuple[str, str], ...]) -> str:
+def _symbol(text: str, environment: Environment) -> str:
     import hashlib
 
     identity = {"source": hashlib.sha256(text.encode()).hexdigest(), **dict(environment)}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..core.shape import Shape
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
-    from ..runtime.cpu.library import LibraryForm
+    from ..runtime.library_form import LibraryForm
     from ..runtime.plan import Plan, PlannedStep, TensorView
     from .split_point import SplitPoint
 

@@ -26,6 +26,12 @@ def definitions() -> Any:
     return _part("onnx_cpp2py_export").defs
 
 
+def infer_shapes(model: Any) -> Any:
+    """Return the result of ``onnx.shape_inference.infer_shapes(model, data_prop=True)``."""
+    native = _part("onnx_cpp2py_export").shape_inference
+    return type(model).FromString(native.infer_shapes(model.SerializeToString(), False, False, True))
+
+
 def newest_opset(domain: str = "") -> int:
     """Return the newest version of a domain's operator set that the installed ``onnx`` defines."""
     return int(definitions().schema_version_map()[domain][1])

@@ -341,7 +341,8 @@ def unique_slices(
     g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, sorted: bool = True, *asked: bool
 ) -> list[Instruction]:
     """Emit the distinct slices of an axis; see `unique`."""
-    return unique(g, node, x, sorted, *asked, axis=g.axis(dim, rank(x)))
+    asked = (*asked, False, False)
+    return unique(g, node, x, sorted, asked[0], asked[1], g.axis(dim, rank(x)))
 
 
 @register("nonzero")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ...codegen.store import Store
     from ...graph.program import Program
-    from ...runtime.cpu.library import LibraryForm
+    from ...runtime.library_form import LibraryForm
 
 
 class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):

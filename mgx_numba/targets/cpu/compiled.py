@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ...codegen.store import Store
     from ...graph.program import Program
     from ...graph.rewrite_log import RewriteLog
-    from ...runtime.cpu.library import LibraryForm
+    from ...runtime.library_form import LibraryForm
     from ..base import Observation, Observer, ThreadSpan
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ...codegen.store import Store
     from ...graph.program import Program
-    from ...runtime.cpu.library import LibraryForm
+    from ...runtime.library_form import LibraryForm
     from ...runtime.plan_json import LengthsReader
     from ..base import ThreadSpan
 
@@ -47,7 +47,7 @@ def runnable(kept: Kept, options: TargetOptions, shown: Callable[[], Program]) -
             if isinstance(step, FallbackStep) and isinstance(step.function, StoredCall):
                 step.function.body = partial(_body, options)
         for kernel, symbol in zip(EXECUTOR_KERNELS, kept.symbols):
-            kernel.__dict__.setdefault("symbol", symbol)  # equal to the computed symbol, as in `PlansReader`
+            kernel.restore_symbol(symbol)  # equal to the computed symbol, as in `PlansReader`
         executable = Executable(kept.plan, options.num_threads or None, store=options.store)
         return LoweredProgram(executable, kept.trees, shown, options.store)
     if isinstance(kept, KeptSplit):

@@ -45,14 +45,16 @@ class GpuTarget:
         return pass_options(options)
 
     def machine(self, device_id: int = 0) -> Mapping[str, str] | None:
-        """Return architecture, versions and the device's model; None if there is no device, or if the device is
-        interpreted."""
+        """Return architecture, versions, the device's model and its kept record; None if there is no device, or if the
+        device is interpreted."""
         from ...codegen.gpu.architecture import lowering_on
+        from ...codegen.gpu.machine import kept_text
         from ...runtime.gpu.choice import model_of
 
         try:
             with lowering_on(device_id):
-                return {**backend(self.backend).identity(), "model": model_of(device_id)}
+                model = model_of(device_id)
+                return {**backend(self.backend).identity(), "model": model, "record": kept_text(model)}
         except DeviceError:
             return None
 

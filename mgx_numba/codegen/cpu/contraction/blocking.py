@@ -169,7 +169,7 @@ def cut(
     lens = (m, n, depth, groups)
     how = (threads, beside, forming, shared, machine())
     if not any(isinstance(length, Dim) for length in lens):
-        return _best(tile, m, n, depth, taps, groups, *how)[1]
+        return _best(tile, m, n, depth, taps, groups, *how)[1]  # type: ignore[arg-type]
     found: list[tuple[int, _Way]] = []  # least value of the first symbolic length, and the kind of blocking from there
     m, n, depth, groups = lens = tuple(maximum(length, 1) for length in lens)  # an image may have no pixels
     place, first = next((k, length) for k, length in enumerate(lens) if isinstance(length, Dim))

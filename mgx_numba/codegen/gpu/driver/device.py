@@ -188,7 +188,12 @@ def model_of(number: int) -> str:
     if uses_hip():
         return hip_device(number).name
     handle = _handle(number)
-    return f"{_name(handle)}, {_attribute(handle, _MULTIPROCESSORS)} multiprocessors"
+    return model_name(_name(handle), _attribute(handle, _MULTIPROCESSORS))
+
+
+def model_name(name: str, multiprocessors: int) -> str:
+    """Return the text of `model_of`."""
+    return f"{name}, {multiprocessors} multiprocessors"
 
 
 def _handle(number: int) -> c_int:
