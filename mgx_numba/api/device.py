@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.argument import Argument
-from ..core.device_array import DeviceArray, is_in_a_row
-from ..core.dlpack import CUDA, device_of, export_device, import_device
+from ..core.device_array import CUDA, DeviceArray, device_of, is_in_a_row
+from ..core.dlpack import export_device, import_device
 from ..core.shape import Shape
 from ..errors import MgxError, ShapeError
 from ..interrupts import whole_module

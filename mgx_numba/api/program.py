@@ -445,7 +445,7 @@ class program:
             CompileError: ``link`` is True and there is no compiler, or the compiler fails.
             FormatError: a file cannot be written.
         """
-        from ..runtime.cpu.library import LibraryForm
+        from ..runtime.library_form import LibraryForm
         from .saving import export_library
 
         return export_library(self, folder, name, LibraryForm(embed_weights, link, c_interface))

@@ -16,7 +16,7 @@ from ..targets.registry import DEFAULT
 if TYPE_CHECKING:
     from ..graph.program import Program
     from ..messages import Messages
-    from ..runtime.cpu.library import LibraryForm
+    from ..runtime.library_form import LibraryForm
     from .compiled_form import CompiledForm
     from .file_form import FileForm
     from .lineage import Lineage
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SAVED_OPTIONS", "checked_format", "export_library", "keep_plan", "save", "save_buffer", "saved_options"]
 
-SAVED_OPTIONS = ("fast_math", "num_threads", "memory_reuse", "disabled_passes", "float32_matmul_precision")
+SAVED_OPTIONS = ("fast_math", "num_threads", "memory", "memory_reuse", "disabled_passes", "float32_matmul_precision")
 """Compile options that a file holds, if not None. Others are left out: a file must not make its reader measure, or
 access files of tuning records."""
 

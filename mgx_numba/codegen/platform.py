@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import importlib.util
 import json
 import os
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..dataclass import dataclass
+from ..digest import text_digest
 from ..errors import CompileError
 from ..interrupts import whole_module
 from .arm_features import system_features
@@ -93,7 +93,7 @@ def _platform() -> Platform:
 
 
 def _key() -> str:
-    """Return the SHA-256 of everything that the cached facts depend on; empty if the system does not provide all of
+    """Return a digest of everything that the cached facts depend on; empty if the system does not provide all of
     it."""
     try:
         cpu = {line.strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if _is_lasting(line)}
@@ -105,7 +105,7 @@ def _key() -> str:
     machine = os.uname().machine  # there is /proc/cpuinfo, so this is Linux
     system = sorted(name for name, present in system_features().items() if present) if _is_arm(machine) else []
     text = "\n".join([str(FORMAT), sys.platform, str(sys.maxsize), machine, *system, *sorted(cpu), *versions])
-    return hashlib.sha256(text.encode()).hexdigest()
+    return text_digest(text)
 
 
 def _is_arm(machine: str) -> bool:

@@ -44,7 +44,7 @@ class Families:
         return set(self._modules)
 
     def load(self, *names: str) -> None:
-        """Import the modules of the named operators; the import is protected against interrupts (see `unbroken`)."""
+        """Import the modules of the named operators; interrupts are raised afterwards (see `whole_module`)."""
         for name in names:
             if name not in self._loaded:
                 for module in self._modules.get(name, ()):

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from ..core.device_array import DeviceArray
 from ..core.dim import Dim
-from ..runtime.explicit_lengths import explicit_lengths
 from ..runtime.plan import Plan
 from .base import Stage, without_buffers
 from .split_point import SplitCompiled
@@ -36,6 +35,7 @@ class UnservedLengths(Exception):
 class SymbolicSplit(SplitCompiled):
     """Two stages of a symbolic program; the second has further symbols, for lengths that the first computes."""
 
+    _given: ClassVar[bool] = True
     _head: Any
     _tail: Any
 
@@ -75,6 +75,8 @@ class SymbolicSplit(SplitCompiled):
         values = self._head.symbol_values(inputs)
         assert values is not None
         lens: Lens = {name: lens_of(value) for name, value in given.items()}
+        from ..runtime.explicit_lengths import explicit_lengths
+
         explicit = {**given, **explicit_lengths(self._tail.first_plan(), values)}
         if not self._tail.serves(explicit):
             raise UnservedLengths([lens])

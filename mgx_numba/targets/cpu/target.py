@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,6 @@ from ...codegen.cpu import host
 from ...codegen.cpu.machine_record import record_for, to_be_measured
 from ...interrupts import whole_module
 from ...runtime.cpu.threads import default_num_threads, resolve_num_threads
-from ..passes import PASSES
 
 if TYPE_CHECKING:
     from ...graph.passes import Options
@@ -28,9 +27,15 @@ class CpuTarget:
 
     name = "cpu"
     backend = "cpu"
-    passes = PASSES
     tunes = True
-    device_options: frozenset[str] = frozenset(("float32_matmul_precision",))
+    device_options: frozenset[str] = frozenset(("float32_matmul_precision", "memory"))
+
+    @property
+    def passes(self) -> Sequence[str]:
+        """See `Target.passes`."""
+        from ..passes import PASSES  # late: a cached plan needs no pass
+
+        return PASSES
 
     def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> LoweredProgram:
         return self._compiled(program, options, progress, None)

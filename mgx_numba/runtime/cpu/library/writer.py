@@ -20,10 +20,11 @@ from ....codegen.workers.objects import objects_of
 from ....core.types import from_numpy, numpy_dtype
 from ....errors import CompileError, FormatError, OptionError, UnsupportedError
 from ....graph.atomic_file import replace_file
+from ...library_form import LibraryForm
 from ...plan import FallbackStep, Plan
 from ...plan_file import constant_pieces
 from ..executor import Executable
-from . import CPP_PREFIX, LibraryForm
+from . import CPP_PREFIX
 from .c_source import EXECUTOR, WEIGHTS_SYMBOL, layout_text, plan_text
 from .cpuid import needed_bits
 from .linking import Compilers, compilers, link_library
