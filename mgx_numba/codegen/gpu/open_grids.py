@@ -18,9 +18,9 @@ _WORD = re.compile(r"^(\w+) = (\d+)$", re.M)
 
 
 def with_limits(launch: Launch) -> Launch:
-    """Return the launch with a kernel whose blocks beyond the grid do nothing, along the axes of open length.
+    """Return the launch with a kernel that compares block indices with the grid, along the axes of open length.
 
-    Blocks of cooperative launches wait for each other, so these have no others.
+    Cooperative launches stay unchanged, because their blocks wait for each other.
     """
     grid = launch.geometry
     if not isinstance(grid, Grid) or grid.cooperative:

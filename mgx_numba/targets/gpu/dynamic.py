@@ -21,7 +21,7 @@ from .capabilities import pass_options
 from .compiled import DeviceProgram, OpenLengthsProgram
 from .lower import lowering, optimize
 from .restored import DevicePlans
-from .split_program import SymbolicStages
+from .split_program import DeviceSymbolicSplit
 
 Inputs = Mapping[str, Any]
 Fixed = Callable[[Program, SharedWeights, DeviceConstants], Any]
@@ -65,7 +65,7 @@ class DynamicGpuProgram(OpenPlans[Any], OpenLengthsProgram):
         return made
 
     def _in_two(self, head: Any, tail: Any, split_point: SplitPoint, trees: list[Tree] | None, whole: Program) -> Any:
-        return SymbolicStages(head, tail, split_point, trees, lambda: whole, self._engine, self._options)
+        return DeviceSymbolicSplit(head, tail, split_point, trees, lambda: whole, self._engine, self._options)
 
     def _with_fixed_lengths(self, program: Program) -> Any:
         return self._compile_fixed(program, self._weights, self._constants)

@@ -14,7 +14,7 @@ from ..options import TargetOptions
 from ..restored import Restored
 from ..serving_plans import ServingPlans
 from .compiled import DeviceProgram, OpenLengthsProgram
-from .split_program import SplitGpuProgram, SymbolicStages
+from .split_program import DeviceSymbolicSplit, SplitGpuProgram
 
 Inputs = Mapping[str, Any]
 
@@ -39,7 +39,7 @@ class RestoredDeviceProgram(Restored[Any], OpenLengthsProgram):
     """A program read from a file, for a device; see `Restored`."""
 
     def __init__(self, kept: Any, compile: Callable[[Any], Any], on: Engine, options: TargetOptions) -> None:
-        """Create the program for an engine; others are as in `Restored`."""
+        """Create the program for the engine ``on``; ``kept`` and ``compile`` are as in `Restored`."""
         DeviceProgram.__init__(self, on, options, None, None, lambda: self._whole().program)
         Restored.__init__(self, kept, compile)
 
@@ -64,7 +64,7 @@ def runnable(
     if isinstance(kept, KeptPlan):
         return DeviceProgram(on, options, kept.plan, kept.trees, shown, constants=constants)
     if isinstance(kept, KeptSplit):
-        kind = SymbolicStages if kept.given else SplitGpuProgram
+        kind = DeviceSymbolicSplit if kept.given else SplitGpuProgram
         return kind(made(kept.head), made(kept.tail), kept.split_point, kept.trees, shown, on, options)
     plans = DevicePlans(on, options, None, None, shown)
     plans._names, plans._plans = list(kept.names), [made(one) for one in kept.plans]

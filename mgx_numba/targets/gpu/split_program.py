@@ -96,5 +96,5 @@ class SplitGpuProgram(DeviceCalls, SplitCompiled):
         return embed(self.kernels(), self._options.store)
 
 
-class SymbolicStages(SymbolicSplit, SplitGpuProgram):
+class DeviceSymbolicSplit(SymbolicSplit, SplitGpuProgram):
     """See `SymbolicSplit`."""
