@@ -57,6 +57,31 @@ def quantize(
     return _limited(g, y, low, high)
 
 
+@register(f"{PREFIX}choose_qparams.tensor", f"{PREFIX}choose_qparams_symmetric.tensor")
+def choose_parameters(
+    g: AtenBuilder, node: AtenNode, x: Instruction, low: int, high: int, eps: float, dtype: Any
+) -> list[Instruction]:
+    """Emit the scale and the zero point of one element each that cover a tensor's range and 0."""
+    wide = g.cast(x, Type.float_type)
+    axes = list(range(rank(x)))
+    zero = g.literal(0, Type.float_type)
+    ends = (g.reduce(op, wide, axes, keep=False) if axes else wide for op in ("reduce_min", "reduce_max"))
+    least, most = (g.pointwise(op, end, zero) for op, end in zip(("min", "max"), ends))
+    symmetric = "symmetric" in node.operator
+    if symmetric:
+        most = g.pointwise("max", g.op("neg", least), most)
+    width = (high - low) / 2 if symmetric else float(high - low)
+    reach = most if symmetric else g.op("sub", most, least)
+    scale = g.pointwise("max", g.combined("div", Type.float_type, reach, width), g.literal(eps, Type.float_type))
+    if symmetric:
+        point = g.literal(128 if dtype is Type.uint8_type else 0, Type.int64_type)
+    else:
+        steps = g.cast(g.op("nearbyint", g.op("div", least, scale)), Type.int64_type)
+        point = g.combined("sub", Type.int64_type, low, steps)
+        point = g.pointwise("clip", point, g.like(low, point), g.like(high, point))
+    return [g.reshape(g.cast(scale, Type.double_type), (1,)), g.reshape(point, (1,))]
+
+
 @register(f"{PREFIX}dequantize_per_tensor")
 def dequantize(
     g: AtenBuilder,
