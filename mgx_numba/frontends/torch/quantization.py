@@ -17,10 +17,17 @@ PREFIX = "quantized_decomposed::"
 def _parameters(
     g: AtenBuilder, x: Instruction, scale: Any, zero: Any, quantized: Type, type: Type
 ) -> tuple[Instruction, Instruction]:
-    """Return scale and zero point as instructions with the lengths of ``x``."""
-    point = g.value(0 if zero is None else zero, quantized)
-    one = g.value(scale, type)
+    """Return scale and zero point as instructions with the lengths of ``x``; constants are literals, which make
+    products of integers."""
+    point = _folded(g, g.value(0 if zero is None else zero, quantized))
+    one = _folded(g, g.value(scale, type))
     return g.broadcast(_alone(g, one), g.lens(x)), g.broadcast(_alone(g, point), g.lens(x))
+
+
+def _folded(g: AtenBuilder, x: Instruction) -> Instruction:
+    """Return a constant as a literal."""
+    value = g.constants.value(x)
+    return x if value is None or x.literal is not None else g.literal(value)
 
 
 def _alone(g: AtenBuilder, x: Instruction) -> Instruction:
