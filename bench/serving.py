@@ -20,7 +20,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,40 @@ class Soak:
             self.fail(f"malformed {str(body)[:40]}: {status} {text[:200]!r}, expected {wanted}")
 
 
+def free_port() -> int:
+    """Return a port that nothing listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def started(command: list[str], port: int, path: str = "/health") -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server until the end of the context, which begins once the server answers at ``path``."""
+    server = subprocess.Popen(command)
+    try:
+        while True:
+            try:
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+                connection.request("GET", path)
+                connection.getresponse().read()
+                break
+            except OSError:
+                if server.poll() is not None:
+                    raise
+                time.sleep(0.5)
+        yield server
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def own_command(model: Path, port: int, threads: int) -> list[str]:
+    """Return the command that serves a model; ``threads`` 0: all cores."""
+    command = [sys.executable, "-m", "mgx_numba.driver.main", "serve", str(model), "--port", str(port)]
+    return [*command, "--num-threads", str(threads)] if threads else command
+
+
 def resident(pid: int) -> float:
     """Return the resident memory of a process (MiB)."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -203,21 +238,9 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "mgx_numba.driver.main", "serve", str(given.model), "--port", str(port)]
-    server = subprocess.Popen([*command, "--threads", str(given.threads)] if given.threads else command)
-    try:
+    port = free_port()
+    with started(own_command(given.model, port, given.threads), port) as server:
         soak = Soak(port, time.monotonic(), given.seed)
-        while True:
-            try:
-                soak.ask("/health", b"", "GET")
-                break
-            except OSError:
-                if server.poll() is not None:
-                    raise
-                time.sleep(0.5)
         soak.whole(-1, random.Random(0))
         soak.deadline = time.monotonic() + given.seconds
         clients = [threading.Thread(target=soak.client, args=(k,), daemon=True) for k in range(given.clients)]
@@ -238,9 +261,6 @@ def main() -> int:
             soak.fail("clients wait for answers that do not come")
         report(soak, memory, given.seconds)
         return int(bool(soak.errors))
-    finally:
-        server.terminate()
-        server.wait(30)
 
 
 if __name__ == "__main__":

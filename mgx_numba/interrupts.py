@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
@@ -53,8 +54,8 @@ def handlers_later() -> Iterator[None]:
 def unbroken(function: Callable[..., T], *args: Any) -> T:
     """Return ``function(*args)``; an interrupt is raised at once, while the function completes in another thread.
 
-    The function must protect its state from concurrent calls by a lock that the caller does not hold. Its errors are
-    raised here. The thread costs some 50 microseconds.
+    Context variables have the caller's values there. The function must protect its state from concurrent calls by a
+    lock that the caller does not hold. Its errors are raised here. The thread costs some 50 microseconds.
     """
     if threading.current_thread() is not threading.main_thread():
         return function(*args)
@@ -67,7 +68,7 @@ def unbroken(function: Callable[..., T], *args: Any) -> T:
         except BaseException as error:  # raised by the waiting thread
             errors.append(error)
 
-    thread = threading.Thread(target=run, name="mgx-unbroken", daemon=True)
+    thread = threading.Thread(target=copy_context().run, args=(run,), name="mgx-unbroken", daemon=True)
     thread.start()
     thread.join()
     if errors:

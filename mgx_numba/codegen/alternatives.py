@@ -254,6 +254,9 @@ def with_lengths(value: Any, function: Callable[[Dim], Any]) -> Any:
 
     Parts without expressions stay the same objects.
     """
+    kind: Any = type(value)
+    if kind is int or kind is str or value is None:
+        return value
     if isinstance(value, Dim):
         return function(value)
     if isinstance(value, OpenAxis):
@@ -263,7 +266,6 @@ def with_lengths(value: Any, function: Callable[[Dim], Any]) -> Any:
         return value if all(map(operator.is_, members, value)) else type(value)(members)
     if isinstance(value, dict):
         return {key: with_lengths(one, function) for key, one in value.items()}
-    kind: Any = type(value)
     names = _fields(kind)
     if not names:
         return value

@@ -20,6 +20,7 @@ from typing import Any
 
 from ..dataclass import dataclass
 from ..digest import text_digest
+from ..errors import CompileError
 from ..interrupts import whole_module
 from .arm_features import system_features
 from .files import default_folder, make_folder, read_trusted, replace_file
@@ -152,7 +153,22 @@ def _remember(path: Path, key: str, found: Platform) -> None:
 
 
 def _ask() -> Platform:
-    llvm = whole_module("llvmlite.binding")
+    """Return what LLVM says.
+
+    Raises:
+        CompileError: Numba or llvmlite is not installed, or LLVM cannot be loaded.
+    """
+    try:
+        for name in ("numba", "llvmlite"):
+            if importlib.util.find_spec(name) is None:
+                raise ImportError(f"{name} is not installed")
+        llvm = whole_module("llvmlite.binding")
+    except (ImportError, OSError) as error:  # OSError: LLVM's library needs another C library
+        raise CompileError(
+            f"{sys.executable} (Python {sys.version.partition(' [')[0]}) cannot compile kernels: {error}. "
+            "docs/platforms.md lists the versions of Python, free-threaded too, for which Numba has wheels; "
+            "the target ref needs no compiler"
+        ) from error
     triple = _triple(llvm.get_process_triple())
     return Platform(
         cpu=llvm.get_host_cpu_name(),

@@ -17,6 +17,7 @@ import contextlib
 import functools
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -124,6 +125,9 @@ class ObjectStore:
             replace_file(object_path, data)
             replace_file(record_path, json.dumps(record, indent=1).encode())
         except OSError as error:
+            # Windows refuses to replace a file that another process reads: that process has the same object
+            if sys.platform == "win32" and isinstance(error, PermissionError) and object_path.exists():
+                return
             self._writable = False
             warn(
                 f"compiled kernels are not kept: cannot write to {self.folder} ({error.strerror or error}); "

@@ -169,11 +169,6 @@ class Scope:
         for known in (self.sums, self.products, self.lesser, self.equal):
             known.clear()
 
-    def forget_expressions(self) -> None:
-        """Close the scope, and forget all expressions but those in use, with which nothing is computed any more."""
-        self.close()
-        self.interned, self.atoms = {}, {}
-
     def holds(self) -> Length:
         """Return the condition that all guards have the recorded answers."""
         return all_of(*(g.condition if g.answer else negate(g.condition) for g in self.guards.values()))

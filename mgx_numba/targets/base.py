@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..core.shape import Shape
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
+    from ..runtime.library_form import LibraryForm
     from ..runtime.plan import Plan, PlannedStep, TensorView
     from .split_point import SplitPoint
 
@@ -227,9 +228,7 @@ class Repeatable(Protocol):
 class Exportable(Protocol):
     """A compiled program that can be exported as a library for C and C++."""
 
-    def export_library(
-        self, folder: Path, name: str, output_names: Sequence[str], embed_weights: bool, link: bool | None
-    ) -> Path:
+    def export_library(self, folder: Path, name: str, output_names: Sequence[str], form: LibraryForm) -> Path:
         """Write a shared library that runs the program without Python.
 
         Arguments, result and further errors are as in `runtime.cpu.library.writer.write_library`, except that

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from ..core.device_array import DeviceArray
 from ..core.dim import Dim
@@ -35,6 +35,7 @@ class UnservedLengths(Exception):
 class SymbolicSplit(SplitCompiled):
     """Two stages of a symbolic program; the second has further symbols, for lengths that the first computes."""
 
+    _given: ClassVar[bool] = True
     _head: Any
     _tail: Any
 

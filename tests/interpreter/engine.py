@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from mgx_numba.codegen.gpu.libraries.calls import BoundCall, described
+from mgx_numba.codegen.gpu.open_grids import cluster_of, open_axes
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.launch import Grid, TensorLayout
 from mgx_numba.codegen.store import Store
@@ -145,6 +146,14 @@ def _no_calls(kernel: KernelSource, number: int) -> BoundCall:
     raise DeviceError(f"{kernel.name}: the interpreter has no libraries")
 
 
+def _wider(kernel: KernelSource, geometry: Grid) -> Grid:
+    """Return a grid with blocks that must do nothing, if the kernel allows them, as nodes of graphs have them."""
+    blocks = list(geometry.blocks)
+    for axis in [axis for axis, is_open in enumerate(open_axes(kernel)) if is_open][:1]:
+        blocks[axis] += cluster_of(kernel)
+    return Grid((blocks[0], blocks[1], blocks[2]), geometry.threads, geometry.shared_bytes, geometry.cooperative)
+
+
 class _Stream:
     """Work that is not done yet; all of an engine's work runs under one lock."""
 
@@ -235,6 +244,7 @@ class InterpreterQueue:
 
     def launch(self, function: Any, words: np.ndarray, geometry: Grid) -> None:
         geometry.check()
+        geometry = _wider(function, geometry)
         if self._recording is not None:
             self._recording.append(lambda queue: queue.launch(function, words, geometry))
             return

@@ -10,12 +10,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mgx_numba as migraphx
-from mgx_numba.runtime.cpu.library.linking import compiler
 
 from ..cpu.test_inlined_control import body, info, inlined
 from .loaded import Loaded
+from .support import CC
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(CC is None, reason="no C compiler")
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 Load = Callable[[Any], Loaded]

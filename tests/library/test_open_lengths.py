@@ -11,15 +11,14 @@ import pytest
 from onnx import TensorProto, helper
 
 import mgx_numba as migraphx
-from mgx_numba.runtime.cpu.library.linking import compiler
 
 from ..dynamic.models import Case, decoder, encoder
 from ..frontends.support import make_model
 from ..values import normal
 from .loaded import Loaded, Size
-from .support import CXX, build, finished, needs_compiler
+from .support import CC, CXX, build, finished, needs_compiler
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(CC is None, reason="no C compiler")
 
 
 def compiled(case: Case) -> Any:

@@ -50,13 +50,17 @@ def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, tu
     for key, value in metadata.items():
         kind, data = member(value)
         head += text(key) + struct.pack("<I", kind) + data
-    body = b""
+    at = 0
     for name, (kind, array) in tensors.items():
         lens = array.shape if kind not in LAYOUTS else (*array.shape[:-1], LAYOUTS[kind].depth(array.shape[-1]))
         head += text(name) + struct.pack("<I", len(lens)) + struct.pack(f"<{len(lens)}Q", *lens[::-1])
-        head += struct.pack("<IQ", KINDS[kind], len(body))
-        body += array.tobytes() + bytes(-array.nbytes % 32)
-    path.write_bytes(head + bytes(-len(head) % 32) + body)
+        head += struct.pack("<IQ", KINDS[kind], at)
+        at += array.nbytes + -array.nbytes % 32
+    with path.open("wb") as file:
+        file.write(head + bytes(-len(head) % 32))
+        for _, array in tensors.values():
+            file.write(array.tobytes())
+            file.write(bytes(-array.nbytes % 32))
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:

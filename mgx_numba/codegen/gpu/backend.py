@@ -90,7 +90,7 @@ class GpuBackend:
     def load(
         self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[int]:
-        """See `Backend.load`; handles are the driver's function handles on the first device."""
+        """See `Backend.load`; handles are the driver's function handles on the device in use."""
         from .loader import load
 
         return load(sources, progress, store)

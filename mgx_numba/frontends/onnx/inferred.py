@@ -85,6 +85,8 @@ def _floating_type(inputs: Sequence[Instruction]) -> Type | None:
 def _inferred(
     g: Builder, model: ModelProto, inputs: Sequence[Instruction], error: BaseException | None
 ) -> list[Shape | None]:
+    if _is_open_reshape(g, model, inputs):  # its inference says nothing, and a transformer has four in each layer
+        return [_ranked(model, inputs[0].shape.type, inputs)]
     copy = type(model)()
     copy.CopyFrom(model)
     ranges: dict[str, DynamicDimension] = {}
@@ -141,6 +143,14 @@ def _shape(
         for d in given.tensor_type.shape.dim
     ]
     return Shape.dynamic(type, dims) if dims else Shape(type)
+
+
+def _is_open_reshape(g: Builder, model: ModelProto, inputs: Sequence[Instruction]) -> bool:
+    """Return whether a node is a Reshape of a tensor to lengths of which no value is known."""
+    node = model.graph.node[0]
+    if node.op_type != "Reshape" or node.domain or len(inputs) != 2 or inputs[0].shape.element is not None:
+        return False
+    return inputs[0].shape.ranked and (inputs[1].shape.is_dynamic or g.constants.value(inputs[1]) is None)
 
 
 def _ranked(model: ModelProto, type: object, inputs: Sequence[Instruction]) -> Shape:

@@ -13,6 +13,7 @@ from ...graph.program import Program
 from ...ops.deferred import Deferred
 from .builder import AtenBuilder
 from .emission import READER, build, decoded
+from .node import located
 
 __all__: list[str] = []
 
@@ -32,7 +33,7 @@ class AtenReader:
         except BaseException as error:
             g.take_back(0)
             if isinstance(error, MgxError):
-                raise type(error)(f"{node.where}: {error}") from error
+                raise located(error, node) from error
             raise
         return [x for x, t in zip(results, node.types) if t is not None and x is not None]
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...codegen.gpu.architecture import chosen, lowering_on
 from ...codegen.gpu.driver.device import Device, device
 from ...codegen.gpu.driver.graphs import CallNode, CopyNode, Graph, GraphInMaking, KernelNode
 from ...codegen.gpu.driver.tensor_maps import encoded
-from ...codegen.gpu.identity import selected_architecture
 from ...codegen.gpu.libraries.calls import BoundCall, bound_call, described
 from ...codegen.gpu.transfer import VECTOR_BYTES, transfer, transfer_kernel
 from ...codegen.kernel import KernelSource
@@ -68,6 +68,11 @@ class CudaEngine:
         self.transfer_function: int | None = None  # None until kernels are loaded
         self.idle_streams: deque[c_void_p] = deque()
 
+    @property
+    def overlaps(self) -> bool:
+        """Return whether kernels may start before the preceding launch ends, see `Architecture.overlaps`."""
+        return (chosen() or self.device.architecture).overlaps
+
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[Any]:
@@ -77,7 +82,8 @@ class CudaEngine:
         The kernel that copies within recordings is loaded too.
         """
         own = [*(kernel for kernel in kernels if described(kernel) is None), transfer_kernel()]
-        loaded = dict(zip(own, functions_of(self.device, own, progress, store)))
+        with lowering_on(self.number):
+            loaded = dict(zip(own, functions_of(self.device, own, progress, store)))
         self.transfer_function = loaded[own[-1]]
         with self.use():
             return [loaded[k] if k in loaded else bound_call(k, self.number) for k in kernels]
@@ -85,7 +91,7 @@ class CudaEngine:
     def batch(self, launches: PlanLaunches) -> CudaBatch:
         from .cuda_batch import CudaBatch  # late: plans from files import no compiler
 
-        return CudaBatch(self, launches, selected_architecture().overlaps)
+        return CudaBatch(self, launches, self.overlaps)
 
     def allocate(self, size: int, name: str) -> int:
         place = c_void_p()
@@ -280,7 +286,7 @@ class CudaQueue:
     def recorded(self, ask: Callable[[], None]) -> Recording:
         """See `Queue.recorded`; records a graph."""
         with self._engine.use():
-            builder = self._graph = GraphInMaking(self._device, selected_architecture().overlaps)
+            builder = self._graph = GraphInMaking(self._device, self._engine.overlaps)
             try:
                 ask()
                 return CudaRecording(builder.finish(), self)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...codegen.gpu.architecture import lowering_on
 from ...codegen.gpu.driver.hip import HipDevice, hip_device
 from ...codegen.gpu.libraries.calls import BoundCall
 from ...codegen.kernel import KernelSource
@@ -56,7 +57,8 @@ class HipEngine:
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[Any]:
         """Return the handles of the kernels' functions on this device."""
-        return functions_of(self.device, kernels, progress, store)
+        with lowering_on(self.number):
+            return functions_of(self.device, kernels, progress, store)
 
     def batch(self, launches: PlanLaunches) -> PlanLaunches:
         return launches

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ...codegen.store import Store
     from ...graph.program import Program
     from ...graph.rewrite_log import RewriteLog
+    from ...runtime.library_form import LibraryForm
     from ..base import Observation, Observer, ThreadSpan
 
 
@@ -262,9 +263,7 @@ class LoweredProgram:
         kernels = [*self.kernels(), *EXECUTOR_KERNELS]
         return {kernel.symbol: data for kernel in kernels if (data := store.get(kernel)) is not None}
 
-    def export_library(
-        self, folder: Path, name: str, output_names: Sequence[str], embed_weights: bool, link: bool | None
-    ) -> Path:
+    def export_library(self, folder: Path, name: str, output_names: Sequence[str], form: LibraryForm) -> Path:
         """See `Exportable`; the members of a tuple ``t`` are outputs ``t.0``, ``t.1`` and so on."""
         if self.executable is None:
             raise UnsupportedError(f"export_library: the program has not one plan, since {self.several_plans}")
@@ -274,7 +273,7 @@ class LoweredProgram:
         trees = range(len(output_names)) if self.trees is None else self.trees
         found = dict(leaf for pair in zip(output_names, trees, strict=True) for leaf in _named(*pair))
         names = [found[k] for k in range(len(found))]
-        return write_library(self.executable, folder, name, names, embed_weights, link, self._store)
+        return write_library(self.executable, folder, name, names, form, self._store)
 
 
 def kernels_of(plans: Iterable[Plan]) -> dict[KernelSource, KernelSource]:

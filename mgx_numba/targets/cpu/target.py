@@ -28,7 +28,7 @@ class CpuTarget:
     name = "cpu"
     backend = "cpu"
     tunes = True
-    device_options: frozenset[str] = frozenset(("float32_matmul_precision",))
+    device_options: frozenset[str] = frozenset(("float32_matmul_precision", "memory"))
 
     @property
     def passes(self) -> Sequence[str]:

@@ -21,13 +21,14 @@ from ...core.output_buffers import output_buffer
 from ...core.shape import Shape
 from ...core.types import Type
 from ...runtime.explicit_lengths import is_explicit
+from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine, Queue
 from ...runtime.gpu.executor import DeviceExecutable
 from ...runtime.gpu.open_plan import OpenLengths, Shapes, lens_of
 from ...runtime.gpu.transfers import to_device, to_host
 from ...runtime.host.plan_numbers import runs
 from ...runtime.plan import FallbackStep, ParameterSpec, Plan
-from ..base import KeptPlan, Observation, Observer, Stage, Tree, grouped, step_observer
+from ..base import Kept, KeptPlan, Observation, Observer, Stage, Tree, grouped, step_observer
 from ..options import TargetOptions
 from ..shown import renamed, with_lengths
 
@@ -85,6 +86,7 @@ class DeviceProgram(DeviceCalls):
         trees: list[Tree] | None,
         optimized: Callable[[], Program],
         log: RewriteLog | None = None,
+        constants: DeviceConstants | None = None,
     ) -> None:
         """Create the program.
 
@@ -95,6 +97,7 @@ class DeviceProgram(DeviceCalls):
             trees: group the results into tuples.
             optimized: returns the program that was lowered; called once, when the program is to be shown.
             log: rewrite log of the compilation; None: the program's.
+            constants: constants on the device that several plans share.
         """
         self._engine = engine
         self._options = options
@@ -102,6 +105,7 @@ class DeviceProgram(DeviceCalls):
         self._trees = trees
         self._optimized = optimized
         self._log = log
+        self._shared = constants
         self._lock = threading.Lock()
 
     @functools.cached_property
@@ -118,7 +122,7 @@ class DeviceProgram(DeviceCalls):
             known = self.__dict__.get("executable")
             if known is not None or self._plan is None:
                 return known
-            made = DeviceExecutable(self._plan, self._engine, None, self._options.store)
+            made = DeviceExecutable(self._plan, self._engine, None, self._options.store, self._shared)
             self.__dict__["executable"] = made
             return made
 
@@ -257,11 +261,11 @@ class DeviceProgram(DeviceCalls):
         log.include(self._log or self.program.log)
         return log
 
-    def kept_plan(self) -> KeptPlan | None:
-        """See `Compiled.kept_plan`; None for symbolic plans, and for plans that call libraries, which may be other
-        versions at the next start."""
+    def kept_plan(self) -> Kept | None:
+        """See `Compiled.kept_plan`; None for plans that call libraries, which may be other versions at the next
+        start."""
         plan = self._plan
-        if plan is None or plan.symbols or any(described(kernel) is not None for kernel in plan.kernels()):
+        if plan is None or any(described(kernel) is not None for kernel in plan.kernels()):
             return None
         return KeptPlan(plan, self._trees)
 
@@ -270,6 +274,24 @@ class DeviceProgram(DeviceCalls):
         from ...codegen.embedding import embed  # late: few programs are saved with machine code
 
         return embed([*self.kernels(), transfer_kernel()], self._options.store)
+
+
+class OpenLengthsProgram(DeviceProgram):
+    """A program with dynamic inputs, of which each plan serves some lengths."""
+
+    def output_parameters(self) -> dict[str, Shape]:
+        """Return an empty dictionary: lengths are not known before a run. See `OnDevice.output_parameters`."""
+        return {}
+
+    def entry(self) -> None:
+        """Return None: lengths are not known before a run. See `OnDevice.entry`."""
+
+    def kernels(self) -> list[KernelSource]:
+        """Return the distinct kernels of all plans made so far."""
+        return list(dict.fromkeys(kernel for part in self._parts() for kernel in part.kernels()))
+
+    def _parts(self) -> list[Any]:
+        raise NotImplementedError
 
 
 def on_host(engine: Engine, value: Any) -> Any:

@@ -301,6 +301,8 @@ class Lowering(PlanConstants):
         """Append a native step; ``operands`` has a view for every operand name of the launch."""
         if launch.empty:
             return
+        if self.resources.finish is not None:
+            launch = self.resources.finish(launch)
         self.draft.steps.append(
             PendingStep(launch, dict(operands), label or f"{self.backend.name}::{launch.kernel.name}", ins)
         )
@@ -518,6 +520,11 @@ class Lowering(PlanConstants):
 
     def _finish(self) -> Plan:
         arena: dict[int, Buffer] = {}
+        reuse = self.options.memory_reuse and "memory_coloring" not in disabled_names(self.options.disabled_passes)
+        if reuse and self.options.tuning is not None:
+            self._tell_replaced(self.options.tuning)
+        if self.resources.join is not None and not self.draft.jumps:
+            self.draft.steps = self.resources.join(self.draft.steps, self.draft.cache_copies)
         for number, step in enumerate(self.draft.steps):
             for view in [*step.operands.values(), *step.inputs, *step.outputs]:
                 buffer = view.buffer
@@ -529,9 +536,6 @@ class Lowering(PlanConstants):
             for buffer in arena.values() if jump.to <= jump.at else ():
                 if buffer.first < jump.to <= buffer.last < jump.at:
                     buffer.last = jump.at - 1
-        reuse = self.options.memory_reuse and "memory_coloring" not in disabled_names(self.options.disabled_passes)
-        if reuse and self.options.tuning is not None:
-            self._tell_replaced(self.options.tuning)
         homes = replaced([(step.launch, step.operands) for step in self.draft.steps]) if reuse else {}
         arena_bytes = color((b for b in arena.values() if b not in homes), reuse, self.threads)
         for buffer, home in homes.items():

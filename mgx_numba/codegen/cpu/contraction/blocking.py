@@ -76,9 +76,8 @@ SAMPLE_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 3
 """Values of a symbolic length at which costs are compared."""
 FAR = 1 << 20
 """A length from which other lengths grow in proportion."""
-REMEMBERED = 512
-"""Sizes whose blockings are cached: each product of symbolic lengths is cut at some twenty sizes, once for each of its
-alternatives."""
+REMEMBERED = 4096
+"""Sizes whose blockings are cached: more than the products of a network at all sample lengths."""
 CLEARLY = 0.99
 """A blocking replaces the best so far only if its cost is below this fraction; of equal costs the largest block is
 taken."""

@@ -37,6 +37,7 @@ from ..machine import Machine, machine
 from .blocking import samples_along, values_of
 from .gemm import distinct_matrices
 from .select import SECONDS_PER_BYTE
+from .solver import Solver
 from .solvers import CONV_SOLVERS, GEMM_SOLVERS
 
 MOST_SOLVERS = 4
@@ -70,8 +71,8 @@ class _Open(NamedTuple):
     request: Request
     feature: Dim | None
     symbols: list[Dim]
-    solvers: Sequence[Any]
-    chosen: Callable[[Request], Any]
+    solvers: Sequence[Solver[Any]]
+    chosen: Callable[[Request], str]
 
     def costs(self, sample: Mapping[Dim, int]) -> dict[str, float]:
         """Return the estimated time (s) of each applicable solver at sample lengths."""
@@ -87,7 +88,7 @@ class _Open(NamedTuple):
             found[preferred] = min(found.values())
         return found
 
-    def named(self, name: str) -> Any:
+    def named(self, name: str) -> Solver[Any]:
         """Return the solver called ``name``."""
         return next(solver for solver in self.solvers if solver.name == name)
 
@@ -155,7 +156,7 @@ def solve_open(
     return [SolverShare(Candidate(open_.named(name)), request, solution) for name, solution in found], covered
 
 
-def solvers_of(problem: GemmProblem | ConvProblem) -> Sequence[Any]:
+def solvers_of(problem: GemmProblem | ConvProblem) -> Sequence[Solver[Any]]:
     """Return all solvers for problems of this type."""
     return GEMM_SOLVERS if isinstance(problem, GemmProblem) else CONV_SOLVERS
 

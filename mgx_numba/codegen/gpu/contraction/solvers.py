@@ -22,7 +22,7 @@ from .cost import LAUNCH, BlockWork, near_seconds, not_below_memory, reading_sec
 from .depthwise import PixelTiling, chosen_pixels, depthwise_refusal, depthwise_solution, depthwise_tilings, loads
 from .fma import FmaText, fma_refusal
 from .fma_tiles import FmaTile, fma_seconds, weighed_tiles
-from .gemv import WARPS, gemv_refusal, gemv_solution
+from .gemv import WARPS, gemv_refusal, gemv_rounds, gemv_solution
 from .gpu_contraction import GpuContraction
 from .matrix_cores import Wave32Text, Wave64Text, declared_tiles, matrix_refusal
 from .operands import Extent
@@ -33,7 +33,7 @@ from .weights import CHANNELS, COLUMNS, ROWS, WeightOrder
 from .wgmma import wgmma_choice, wgmma_solution, wgmma_tiles
 from .wgmma_bf16_split import bf16_split_solution, bf16_split_tiles
 from .wgmma_operands import bf16_split_refusal, wants_order, wgmma_refusal
-from .wgmma_tiles import SPLITS, WarpgroupTile
+from .wgmma_tiles import LATENCY, SPLITS, WarpgroupTile
 
 if TYPE_CHECKING:
     from .library_solver import LibrarySolver
@@ -192,7 +192,8 @@ class Gemv(_Choosing):
 
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
         extent = Extent.of(contraction.problem)
-        return reading_seconds(contraction, -(-extent.columns // WARPS) * extent.planes)
+        waiting = gemv_rounds(contraction) * LATENCY / 2 / machine().clock
+        return max(waiting, reading_seconds(contraction, -(-extent.columns // WARPS) * extent.planes))
 
     def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
         return gemv_solution(contraction)

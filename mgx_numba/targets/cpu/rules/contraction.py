@@ -12,7 +12,7 @@ import numpy as np
 from ....codegen.alternatives import at_lengths, has_lengths, lengths_in
 from ....codegen.cpu.contraction.block_quant import halves_are_read, halves_hold
 from ....codegen.cpu.contraction.runtime_packing import SOLVERS, packed_weights
-from ....codegen.cpu.contraction.solver import UnsuitedWeights
+from ....codegen.cpu.contraction.solver import Solver, UnsuitedWeights
 from ....codegen.cpu.contraction.symbolic_lengths import SolverShare, flattened, solve_open, solvers_of
 from ....codegen.cpu.machine import machine
 from ....codegen.launch import Launch, Solution
@@ -205,7 +205,7 @@ def _packs(part: SolverShare) -> bool:
 
 
 def _packed_once(
-    low: Lowering, ins: Instruction, solver: Any, problem: GemmProblem | ConvProblem, contraction: Contraction
+    low: Lowering, ins: Instruction, solver: Solver[Any], problem: GemmProblem | ConvProblem, contraction: Contraction
 ) -> View | None:
     """Return the packed weights of a problem with symbolic lengths; see `_packed`.
 
@@ -283,7 +283,12 @@ def _offer_bf16_split(low: Lowering, request: Request, chosen: Candidate, out: V
 
 
 def _packed_at_run_time(
-    low: Lowering, ins: Instruction, solver: Any, problem: Any, lens: tuple[int, ...], weights: View
+    low: Lowering,
+    ins: Instruction,
+    solver: Solver[Any],
+    problem: GemmProblem | ConvProblem,
+    lens: tuple[int, ...],
+    weights: View,
 ) -> View:
     """Append a fallback step that packs weights, which are not constant, in every run; return the packed weights."""
     form = solver.pack_weights(problem, np.zeros(weights.lens, weights.type.numpy)).dtype
@@ -295,4 +300,4 @@ def _packed_at_run_time(
     return target
 
 
-CPU_SUPPORT = ContractionSupport(_refused, check_body, _launch, line_gaps=True, layouts=True)
+CPU_SUPPORT = ContractionSupport(_refused, check_body, _launch, line_gaps=True, layouts=True, in_place=True)

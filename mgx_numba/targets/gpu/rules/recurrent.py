@@ -39,7 +39,7 @@ def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
             operands[name] = low.materialized(state, row_major_strides(lens), ins)
         else:
             operands[name] = low.constant(np.zeros(lens, compute.numpy))
-    solution = next(recurrent_solutions(problem, low.origin(ins), low.options.device_id))
+    solution = next(recurrent_solutions(problem, low.origin(ins)))
     low.launch_all(solution, operands, ins)
 
 
