@@ -74,7 +74,7 @@ class Recorder:
 
     def choose(self, request: TuningRequest) -> Candidate:
         self.requests[request] += 1
-        return self.backend.choose(request)
+        return self.backend.solvers.choose(request)
 
     def pending(self) -> list[tuple[TuningRequest, int]]:
         """Return all problems with their numbers of uses in the model."""
@@ -206,8 +206,10 @@ def _measure(
     own: Backend, request: TuningRequest, counts: Counter[str], libraries: bool, only_solvers: bool
 ) -> dict[str, Any]:
     bench = _bench(request)
-    solvers = [c for c in own.candidates(request) if c.solver not in LIBRARIES or (libraries and _able(bench, c))]
-    chosen = own.choose(request) if only_solvers else solvers[0]
+    solvers = [
+        c for c in own.solvers.candidates(request) if c.solver not in LIBRARIES or (libraries and _able(bench, c))
+    ]
+    chosen = own.solvers.choose(request) if only_solvers else solvers[0]
     if only_solvers:
         if isinstance(request, Request) and request.threads == 1:
             bench.clock = time.process_time  # type: ignore[attr-defined]
@@ -216,7 +218,7 @@ def _measure(
         return _found(own, request, counts, chosen, fastest, times, times)
     times = _times(bench, solvers, _ROUNDS)
     winner = min(times, key=times.__getitem__)
-    near = [c for s in dict.fromkeys([chosen, winner]) for c in own.refinements(request, s)]
+    near = [c for s in dict.fromkeys([chosen, winner]) for c in own.solvers.refinements(request, s)]
     near = [c for c in near if c.solver not in LIBRARIES or _able(bench, c)]
     times |= _times(bench, [*dict.fromkeys([chosen, winner, *near])], _ROUNDS)
     fastest = min(times, key=times.__getitem__)
@@ -227,7 +229,7 @@ def _measure(
     if final[chosen] > _CLEAR * final[fastest] and fastest.solver not in LIBRARIES:
         date = time.strftime(_DATE, time.gmtime())
         name, configuration = fastest.solver.name, fastest.configuration
-        measured_by = own.fingerprint().with_revisions(own.revisions(request))
+        measured_by = own.fingerprint().with_revisions(own.solvers.revisions(request))
         record = TuningRecord(request.key(), measured_by, name, configuration, final[fastest], date=date)
         found["best_record"] = record.to_json()
     return found
@@ -248,7 +250,7 @@ def _found(
         "problem": dict(key.fields),
         "models": dict(counts),
         "count": sum(counts.values()),
-        "estimate_seconds": {e.solver: e.seconds for e in own.estimates(request) if e.seconds is not None},
+        "estimate_seconds": {e.solver: e.seconds for e in own.solvers.estimates(request) if e.seconds is not None},
         "chosen": str(chosen),
         "chosen_seconds": final[chosen],
         "best": str(fastest),

@@ -23,7 +23,7 @@ from typing import Any
 
 from bench.table import show
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.cpu.contraction import select
+from mgx_numba.codegen.cpu.contraction import blocking, select, symbolic_lengths
 from mgx_numba.codegen.cpu.contraction.strassen import strassen_blocking
 from mgx_numba.codegen.cpu.contraction.winograd import winograd_amx, winograd_blocking
 from mgx_numba.codegen.cpu.fingerprint import device_fingerprint
@@ -145,7 +145,7 @@ def _forget() -> None:
     """Clear the caches of costs, after a change of coefficients."""
     for function in (
         select._cost, select._refusals, winograd_blocking._best_block, winograd_amx._best_block,
-        strassen_blocking.best_cut,
+        strassen_blocking.best_cut, blocking._best, symbolic_lengths._estimates,
     ):  # fmt: skip
         function.cache_clear()
 

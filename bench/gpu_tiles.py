@@ -237,8 +237,8 @@ class Runner:
             self.engine.driver.call("cuFuncGetAttribute", byref(value), c_int(LOCAL_BYTES), c_void_p(function))
         return value.value
 
-    def seconds(self, solution: Solution, places: dict[str, int]) -> float:
-        """Return the seconds of one run, after an untimed run that computes the result."""
+    def seconds(self, solution: Solution, places: dict[str, int], repeats: int = REPEATS) -> float:
+        """Return the seconds of one of ``repeats`` runs in a row, after an untimed run that computes the result."""
         assert solution.scratch <= SCRATCH_BYTES, solution.scratch
         functions = self.engine.load([launch.kernel for launch in solution.launches])
         launches = []
@@ -261,14 +261,16 @@ class Runner:
         def ask(times: int) -> None:
             for _ in range(times):
                 for function, words, geometry in launches:
-                    assert isinstance(geometry, Grid)
-                    self.queue.launch(function, words, geometry)
+                    if isinstance(geometry, Grid):
+                        self.queue.launch(function, words, geometry)
+                    else:
+                        self.queue.call(function, words)
 
         ask(1)
         self.queue.wait()
-        again = self.queue.recorded(lambda: ask(REPEATS))
+        again = self.queue.recorded(lambda: ask(repeats))
         again()
-        return min(self.queue.timed(again) for _ in range(5)) / REPEATS
+        return min(self.queue.timed(again) for _ in range(5)) / repeats
 
 
 def torch_seconds(torch: Any, run: Any) -> float:

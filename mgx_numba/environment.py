@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from .errors import OptionError
 
+_encoded: dict[str, Any] = {}
 _NO = ("", "0", "false", "off", "no")
+
+
+def environment_text(name: str) -> str:
+    """Return a variable's value, empty if it is not set; for questions that planning asks ten thousand times.
+
+    ``os.environ`` encodes the name and decodes the value each time.
+    """
+    kept = getattr(os.environ, "_data", None)
+    if kept is None:
+        return os.environ.get(name, "")
+    if name not in _encoded:
+        _encoded[name] = os.environ.encodekey(name)  # type: ignore[attr-defined]
+    value = kept.get(_encoded[name])
+    return os.environ.decodevalue(value) if value else ""  # type: ignore[attr-defined, no-any-return]
 
 
 def environment_flag(name: str, default: bool = False) -> bool:

@@ -6,7 +6,13 @@ where, and what was expected.
 
 
 class MgxError(Exception):
-    """Base class of all errors that this package raises on purpose."""
+    """Base class of all errors that this package raises on purpose.
+
+    Attributes:
+        node: name of the node of PyTorch's graph that could not be translated; empty for other errors.
+    """
+
+    node: str = ""
 
 
 class ParseError(MgxError, ValueError):

@@ -23,6 +23,7 @@ from mgx_numba.api.lineage import PLAN_CACHE
 from mgx_numba.codegen.cpu.machine import machine, using
 from mgx_numba.codegen.files import ENVIRONMENT
 from mgx_numba.codegen.gpu.driver import library
+from mgx_numba.codegen.kept_answers import ANSWERS
 from mgx_numba.codegen.tuning.source import ENVIRONMENT as PROBLEM_CACHE
 from mgx_numba.codegen.workers import batch
 from tests.caches import kept_folder, with_kernels
@@ -63,6 +64,12 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     config.stash[_KEPT].close()
+
+
+@pytest.fixture(autouse=True)
+def no_kept_answers() -> None:
+    """A test may change what planners do; no earlier test has made its plans."""
+    ANSWERS.clear()
 
 
 @pytest.fixture

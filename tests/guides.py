@@ -14,6 +14,7 @@ import ast
 import contextlib
 import functools
 import html
+import importlib
 import inspect
 import io
 import os
@@ -37,7 +38,12 @@ import mgx_numba
 from mgx_numba.targets.registry import missing
 from tests.frontends.tf_support import Graph
 from tests.guide_programs.programs import CppGuide
-from tests.guide_programs.python_text import restored, stand_in_for_opencv
+from tests.guide_programs.python_text import (
+    restored,
+    small_network,
+    stand_in_for_opencv,
+    stand_in_for_torchvision,
+)
 
 WORKS, ON_GPU, STOOD_IN, FAILS = "works", "works (gpu)", "works (cpu for gpu)", "FAILS"
 NAMES = "works (names)"
@@ -130,10 +136,9 @@ def write_models(folder: Path) -> None:
     with contextlib.suppress(ImportError):
         import torch
 
-        net = torch.nn.Sequential(
-            torch.nn.Conv2d(3, 4, 7, 4), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
-        )
+        net = small_network()
         torch.save(net, folder / "model.pt")
+        torch.save(net.state_dict(), folder / "resnet50-19c8e357.pth")
     graph = Graph()
     graph.input("input", (-1, 224, 224, 3))
     graph.const("axes", np.array([1, 2], np.int32))
@@ -174,8 +179,11 @@ class Walk:
         """Run a block; return its outcome and a remark."""
         self.used_gpu = False
         if block.language in ("python", "py"):
-            if "torch" in block.text and "migraphx" not in block.text:
-                return "-", "of PyTorch: no name of ours"
+            if "torch" in block.text and find_spec("torch") is not None:
+                self.names.setdefault("torch", importlib.import_module("torch"))
+            elif "torch" in block.text and "migraphx" not in block.text:
+                return "-", "of PyTorch, which is not installed: no name of ours"
+            self.used_gpu = "cuda" in block.text
             return self._python(block.text)
         if block.language in ("bash", "sh", "console", "shell") or _is_command(block.text.strip()):
             return self._commands(block.text)
@@ -215,13 +223,19 @@ class Walk:
         if "install_as_onnxruntime" in text:  # of a process that has not imported the other one
             with _own_modules("onnxruntime"):
                 return self._tried(lambda: exec(code, self.names))
-        if "cv2" in text and find_spec("cv2") is None:
-            said.append("OpenCV stood in for")
-            with _own_modules("cv2"):
+        with contextlib.ExitStack() as stack:
+            if "cv2" in text and find_spec("cv2") is None:
+                said.append("OpenCV stood in for")
+                stack.enter_context(_own_modules("cv2"))
                 sys.modules["cv2"] = stand_in_for_opencv()
-                verdict, why = self._tried(lambda: exec(code, self.names))
-        else:
+            if "torchvision" in text:
+                said.append("torchvision stood in for")
+                stack.enter_context(_own_modules("torchvision"))
+                module = stand_in_for_torchvision()
+                sys.modules.update({"torchvision": module, "torchvision.models": module.models})
             verdict, why = self._tried(lambda: exec(code, self.names))
+        if "torchvision" in text:
+            write_models(Path())  # the true networks' files have the names that the guide goes on with
         return verdict, why or "; ".join(said)
 
     def _commands(self, text: str) -> tuple[str, str]:
@@ -252,6 +266,9 @@ class Walk:
             listed = self._output(lambda: main([command, "--help"]))
             lacking = [w for w in words if w.startswith("-") and not re.search(rf"(?<![\w-]){w}(?![\w-])", listed)]
             return (FAILS, f"{command} has no {', '.join(lacking)}") if lacking else (WORKS, "all flags exist")
+
+        if shlex.split(line) == ["tune", "--gpu"] and missing("gpu"):
+            return "-", "measures a GPU, which is not there"
 
         def run() -> None:
             words = shlex.split(line)
@@ -305,7 +322,7 @@ class Walk:
             mgx_numba.install_as_migraphx()
             stack.enter_context(mock.patch.object(mgx_numba, "get_target", get_target))
             stack.enter_context(mock.patch.object(mgx_numba, "get_gpu_context", lambda: get_target("gpu")))
-            _with_old_files(stack)
+            _with_old_defaults(stack)
             if missing("gpu"):
                 _without_cuda(stack, self)
                 _without_devices(stack, self)
@@ -331,13 +348,18 @@ def _own_modules(package: str) -> Iterator[None]:
         sys.modules.update(before)
 
 
-def _with_old_files(stack: contextlib.ExitStack) -> None:
-    """PyTorch, if it is installed, reads whole modules from files, as it did by default when guides were written."""
+def _with_old_defaults(stack: contextlib.ExitStack) -> None:
+    """PyTorch, if it is installed, has the defaults of the time when guides were written.
+
+    It reads whole modules from files, and exports by tracing, which needs no package ``onnxscript``.
+    """
     with contextlib.suppress(ImportError):
         import torch
 
         load = functools.partial(torch.load, weights_only=False)
         stack.enter_context(mock.patch.object(torch, "load", load))
+        export = functools.partial(torch.onnx.export, dynamo=False)
+        stack.enter_context(mock.patch.object(torch.onnx, "export", export))
 
 
 def _without_cuda(stack: contextlib.ExitStack, walk: Walk) -> None:
@@ -352,8 +374,13 @@ def _without_cuda(stack: contextlib.ExitStack, walk: Walk) -> None:
         return self
 
     for kind in (torch.Tensor, torch.nn.Module):
+        genuine = kind.to
+
+        def to(self: Any, *given: Any, genuine: Any = genuine, **named: Any) -> Any:
+            return stay(self) if "cuda" in map(str, given) else genuine(self, *given, **named)
+
         stack.enter_context(mock.patch.object(kind, "cuda", stay))
-        stack.enter_context(mock.patch.object(kind, "to", stay))
+        stack.enter_context(mock.patch.object(kind, "to", to))
     stack.enter_context(mock.patch.object(torch.cuda, "synchronize", lambda: None))
 
 

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 
 from ..core.argument import Argument
-from ..core.dlpack import export_dlpack
-from ..core.generate import generate
 from ..core.shape import Shape
 from ..errors import OptionError, ShapeError
 from ..interrupts import whole_module
@@ -92,6 +90,8 @@ class argument(np.ndarray):
         return argument.wrap(load_argument(filename))
 
     def __dlpack__(self, **options: Any) -> Any:
+        from ..core.dlpack import export_dlpack  # late: few values are exchanged with other libraries
+
         return export_dlpack(self.view(np.ndarray), self.unwrap().shape.type, **options)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
@@ -199,6 +199,8 @@ def generate_argument(s: shape, seed: int = 0) -> argument:
     """
     if not isinstance(seed, (int, np.integer)):
         raise OptionError(f"generate_argument: seed must be an integer, got {seed!r}")
+    from ..core.generate import generate
+
     return argument.wrap(generate(unwrap_shape(s), int(seed)))
 
 

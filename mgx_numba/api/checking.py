@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.argument import Argument
-from ..core.device_array import DeviceArray, is_in_a_row
-from ..core.dlpack import device_of
+from ..core.device_array import DeviceArray, device_of, is_in_a_row
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type
 from ..errors import MgxError, ParameterError

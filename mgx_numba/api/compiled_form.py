@@ -36,6 +36,7 @@ def target_options(file: FileForm, options: CompileOptions, tuning: Tuning | Non
     return TargetOptions(
         fast_math=options.fast_math,
         num_threads=options.num_threads,
+        memory=options.memory,
         memory_reuse=options.memory_reuse,
         disabled_passes=(*file.disabled_passes, *options.disabled_passes),
         float32_matmul_precision=options.float32_matmul_precision,

@@ -76,7 +76,6 @@ def compiled_form(
 def _kept(
     source: PortableForm, file: FileForm, t: target, options: CompileOptions, given: Mapping[str, Any]
 ) -> KeptCompilation | None:
-    """See `kept_compilations.kept_compilation`."""
     if source.lineage is None:
         return None
     whole_module("mgx_numba.api.kept_compilations")

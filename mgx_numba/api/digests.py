@@ -1,4 +1,4 @@
-"""SHA-256 of the contents of files; the digest of a large unchanged file is cached in the cache folder.
+"""Digests of the contents of files; the digest of a large unchanged file is cached in the cache folder.
 
 ``<cache folder>/plans/seen/<key>.txt`` holds the digest of a file by its identity and times, as in build tools: device,
 inode, size, modification time, and change time (ctime), which no program can set. The digest is not cached if the file
@@ -8,7 +8,6 @@ was written shortly before it was read: another write might leave the times as t
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import threading
@@ -18,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from ..codegen.files import default_folder, make_folder, mark_used, read_trusted, replace_file
+from ..digest import digest, new_digest, text_digest
 from ..graph.content import FileContent
 from ..parallel import allowed_cpus, on_threads
 
@@ -53,7 +53,7 @@ def file_digest(content: FileContent, opened: os.stat_result | None, ended: thre
     if opened is None or content.size < REMEMBERED_BYTES:
         return content_digest(content, ended)
     now = time.time_ns()
-    key = hashlib.sha256(f"{state_of(opened)} {content.size}".encode()).hexdigest()[:32]
+    key = text_digest(f"{state_of(opened)} {content.size}")[:32]
     path = plans_folder() / "seen" / f"{key}.txt"
     with contextlib.suppress(OSError):
         known = read_trusted(path).decode("ascii", "replace")
@@ -71,7 +71,9 @@ def file_digest(content: FileContent, opened: os.stat_result | None, ended: thre
 
 
 def content_digest(content: FileContent, ended: threading.Event | None = None) -> str:
-    """Return the SHA-256 of the concatenated SHA-256 of each piece of a content, computed on all cores.
+    """Return the digest of the concatenated digests of each piece of a content, computed on all cores.
+
+    Of large contents the digests of pieces are SHA-256, for which CPUs have instructions.
 
     Args:
         ended: once this event is set, the remaining pieces are skipped.
@@ -82,16 +84,22 @@ def content_digest(content: FileContent, ended: threading.Event | None = None) -
     starts = range(0, content.size, _PIECE_BYTES)
     found: list[bytes] = [b""] * len(starts)
 
+    new = new_digest
+    if content.size >= REMEMBERED_BYTES:
+        import hashlib  # late: it loads OpenSSL
+
+        new = hashlib.sha256
+
     def work(number: int) -> None:
-        digest = hashlib.sha256()
+        piece_digest = new()
         if ended is None or not ended.is_set():
             size = min(_PIECE_BYTES, content.size - starts[number])
             for piece in content.pieces(starts[number], size, np.empty(min(size, _ROOM_BYTES), np.uint8)):
-                digest.update(piece)
-        found[number] = digest.digest()
+                piece_digest.update(piece)
+        found[number] = piece_digest.digest()
 
     on_threads(work, range(len(starts)), allowed_cpus())
-    return hashlib.sha256(b"".join(found)).hexdigest()
+    return digest(b"".join(found)).hex()
 
 
 def state_of(status: os.stat_result) -> str:

@@ -16,8 +16,6 @@ from .file_kinds import taken_for
 from .options import parse_optimize_options, requested_quantizations
 from .parsing import onnx_parser, parsed_onnx, parsed_tf
 from .program import program
-from .quantizing import quantize
-from .reshaping import Reread
 from .shape import dynamic_dimension, unwrap_dimension
 
 if TYPE_CHECKING:
@@ -98,6 +96,8 @@ def parse_onnx(
             def read(lengths: Mapping[str, Sequence[int]]) -> Program:
                 with recorded(quiet=True):
                     return onnx_parser({**options, "map_input_dims": dict(lengths)})(model, None).program
+
+            from .reshaping import Reread
 
             found._source.reread = Reread(read, found._source.parameters(), map_input_dims)
         return found
@@ -319,6 +319,8 @@ def optimize(model: program, options: Mapping[str, Any] | None = None) -> progra
         if quantizations:
             t = DEFAULT if model._target is None else model._target.name()
             batches = map(model._checked, (options or {}).get("calibration") or ())
+            from .quantizing import quantize
+
             quantize(portable, quantizations, t, batches)
 
     return model._change(change, disabled=disabled)

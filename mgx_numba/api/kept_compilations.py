@@ -18,7 +18,6 @@ from .kept_models import keep_known
 from .options import CompileOptions, requested_quantizations
 from .portable import PortableForm
 from .saved_plans import find
-from .saving import keep_plan
 from .target import target
 from .tuning import records_of
 
@@ -122,6 +121,8 @@ class KeptCompilation:
         """
         if self._changes:
             self._source.take_lineage(self._own, self._decode)
+        from .saving import keep_plan  # late: a cache hit keeps nothing
+
         known, self._source.unkept = self._source.unkept, []
         keep_plan(self._lineage, self._source, self._file, form, messages=messages, then=lambda: keep_known(known))
 

@@ -7,7 +7,6 @@ model has to be parsed anyway.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..codegen.files import mark_used, read_trusted
 from ..core.shape_json import shape_from_json, shape_to_json
+from ..digest import digest
 from ..errors import FormatError
 from ..graph.origin import Origin
 from ..messages import Messages, recorded, repeat_messages
@@ -78,7 +78,7 @@ def keep_known(unkept: Sequence[tuple[Lineage, Known]]) -> None:
         path = _path(lineage)
         if path is not None:
             body = json.dumps(entry).encode()
-            write(path, [hashlib.sha256(body).hexdigest().encode(), b"\n", body])
+            write(path, [digest(body).hex().encode(), b"\n", body])
 
 
 def note(
@@ -103,7 +103,7 @@ def find_known(lineage: Lineage, folders: Sequence[Path] = ()) -> Known | None:
         if path is None:
             return None
         seal, _, body = read_trusted(path).partition(b"\n")
-        if hashlib.sha256(body).hexdigest().encode() != seal:
+        if digest(body).hex().encode() != seal:
             return None
         entry = json.loads(body)
         source = lineage.source

@@ -1,13 +1,12 @@
 """Lineage of a program: the content of its model and all calls that made the program from it; the cache's key.
 
-A `ModelSource` is the content: the SHA-256 of a file or of bytes, and of the external data files. A `Lineage` is a
+A `ModelSource` is the content: the digest of a file or of bytes, and of the external data files. A `Lineage` is a
 source with the options and calls that made a program from it. Two programs of equal lineage are equal.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import sys
 import threading
@@ -19,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from ..codegen.files import NOT_OF_CPU, default_folder, package_state
+from ..digest import text_digest
 from ..environment import environment_flag
 from ..errors import FormatError
 from ..graph.content import FileContent
@@ -76,7 +76,7 @@ class ModelSource:
 
     @property
     def own_digest(self) -> str:
-        """Return the SHA-256 of the model's own content.
+        """Return the digest of the model's own content.
 
         Raises:
             FormatError: the file has become shorter.
@@ -84,18 +84,18 @@ class ModelSource:
         return self._hashing.result()
 
     def digest(self) -> str:
-        """Return the SHA-256 of the whole content, including external data.
+        """Return the digest of the whole content, including external data.
 
         Raises:
             FormatError: a file has become shorter.
         """
         parts = [self.own_digest, *(f"{name}\n{state}" for name, state in sorted(self.external_states().items()))]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest() if len(parts) > 1 else parts[0]
+        return text_digest("\n".join(parts)) if len(parts) > 1 else parts[0]
 
     def external_states(self) -> dict[str, str]:
-        """Return the SHA-256 of each external data file, by location.
+        """Return the digest of each external data file, by location.
 
-        Above 1 GiB in total, each file's size, times and inode take the place of its SHA-256.
+        Above 1 GiB in total, each file's size, times and inode take the place of its digest.
 
         Raises:
             FormatError, OSError: a file has become shorter, or does not exist.
@@ -195,7 +195,7 @@ class Lineage:
             return None
         digest = self.source.digest() if whole else self.source.own_digest
         text = "\n".join((digest, str(self.source.content.size), common, of, self.requested))
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        return text_digest(text)[:32]
 
     def machine_key(self, target: Target, device_id: int) -> str | None:
         """Return `key` for plans of a device of a target; None also if the target's plans cannot be cached.
@@ -293,7 +293,6 @@ class Background(Generic[T]):
 
 
 def _states_of(external: Mapping[str, Path]) -> dict[str, str]:
-    """See `ModelSource.external_states`."""
     found = {name: path.stat() for name, path in external.items()}
     if sum(status.st_size for status in found.values()) > _HASHED_BYTES:
         return {name: state_of(status) for name, status in found.items()}

@@ -35,6 +35,7 @@ class CompileOptions:
     tune_budget: float | None = None
     problem_cache: tuple[str, ...] = ()
     num_threads: int = 0
+    memory: str | None = None
     memory_reuse: bool = True
     disabled_passes: tuple[str, ...] = ()
     float32_matmul_precision: str | None = None
@@ -49,6 +50,7 @@ COMPILE_OPTIONS: dict[str, str] = {
     "tune_budget": "seconds that measuring may take; None for as long as it needs",
     "problem_cache": "file or files of tuning records, JSON or SQLite; the first takes new records",
     "num_threads": "threads of a run; 0 takes what the process may use",
+    "memory": "low: products read large weights where they lie, without a copy that is packed; None: as is fastest",
     "memory_reuse": "memory colouring: values that are not alive at once share memory (True)",
     "aggressive_memory": "memory colouring is always as tight as it can be",
     "use_nhwc": "channels-last convolution layout; always chosen where it pays",
@@ -64,7 +66,15 @@ COMPILE_OPTIONS: dict[str, str] = {
     "disabled_passes": "names of passes to leave out",
     "plan_cache": "look for the compiled program in the cache folder, and keep it there (True)",
 }
-_OF_A_DEVICE = ("offload_copy", "aggressive_memory", "use_nhwc", "device_id", "target", "float32_matmul_precision")
+_OF_A_DEVICE = (
+    "offload_copy",
+    "aggressive_memory",
+    "use_nhwc",
+    "device_id",
+    "target",
+    "float32_matmul_precision",
+    "memory",
+)
 """Options that have no effect on a target unless its ``device_options`` name them."""
 _QUANTIZATIONS = ("use_fp16", "use_bf16", "use_int8", "use_fp8", "use_int4_weights")
 _OF_TUNING = ("exhaustive_tune", "tune_budget", "problem_cache")
@@ -77,6 +87,7 @@ _SILENT_DEFAULTS = {
     "aggressive_memory": False,
     "use_nhwc": True,
     "float32_matmul_precision": None,
+    "memory": None,
 }
 _FUSION_RULES: dict[str, str] = {
     "conv_bias_relu": "fuse_contraction",
@@ -137,7 +148,10 @@ def parse_compile_options(given: Mapping[str, Any], target: str = DEFAULT) -> Co
         raise OptionError(
             f"float32_matmul_precision must be {', '.join(FLOAT32_PRECISIONS)} or None, got {precision!r}"
         )
+    if given.get("memory") not in (None, "low"):
+        raise OptionError(f"memory must be 'low' or None, got {given['memory']!r}")
     return CompileOptions(
+        memory=given.get("memory"),
         device_id=checked_device(given.get("device_id", 0)),
         float32_matmul_precision=precision,
         num_threads=threads,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..dataclass import dataclass
 from ..errors import FormatError
+from ..garbage import uncollected
 from ..interrupts import whole_module
 from ..messages import recorded, repeat_messages
 from .kept_models import find_known, note
@@ -86,7 +87,7 @@ def read_model(
         repeat_messages(known.messages)
         return program.wrap(PortableForm(decode, lineage, known)), known.beside
     _expect_compilation()
-    with recorded() as messages:
+    with recorded() as messages, uncollected():
         parsed = parse(given, None)
     form = PortableForm.of(parsed.program)
     try:

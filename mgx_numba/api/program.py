@@ -420,6 +420,7 @@ class program:
         name: str = "model",
         embed_weights: bool = False,
         link: bool | None = None,
+        c_interface: bool = False,
     ) -> Path:
         """Write the compiled program as a shared library for C and C++ that runs without Python: see docs/cpp.md.
 
@@ -429,6 +430,8 @@ class program:
             embed_weights: put the weights inside the library, not into a file next to it.
             link: None links with the system's C compiler if there is one, and otherwise leaves object files, which
                 CMake links in the user's build. False always leaves object files; True requires a compiler.
+            c_interface: add the functions of ``migraphx.h``, so that C programs need no other library to run the
+                program; this needs a C++ compiler.
 
         Returns:
             Path of the library, or of the folder of object files.
@@ -439,12 +442,13 @@ class program:
                 needs several plans for the lengths of its inputs; or the system is not Linux on x86-64.
             OptionError: the name is not an identifier, the target is not ``cpu``, or the weights are too large to
                 embed.
-            CompileError: ``link`` is True and there is no C compiler, or the compiler fails.
+            CompileError: ``link`` is True and there is no compiler, or the compiler fails.
             FormatError: a file cannot be written.
         """
+        from ..runtime.library_form import LibraryForm
         from .saving import export_library
 
-        return export_library(self, folder, name, embed_weights, link)
+        return export_library(self, folder, name, LibraryForm(embed_weights, link, c_interface))
 
     def clone(self) -> program:
         """Return an uncompiled copy of the portable form."""
@@ -594,7 +598,6 @@ class program:
 
 
 def _derived(source: PortableForm, call: str, change: Callable[[Program], object]) -> bool:
-    """See `kept_models.derive`."""
     from .kept_models import derive
 
     return derive(source, call, change)

@@ -24,7 +24,7 @@ from ..codegen.store import Store, default_store
 from ..errors import FormatError
 from ..graph.content import FileContent
 from ..messages import repeat_messages
-from ..targets.base import Compiled, Growing, Kept
+from ..targets.base import Compiled, Growing, KeepsObjects, Kept
 from ..targets.kept_file import KeptFile, constant_bytes, kept_pieces
 from ..targets.registry import target, target_names
 from .digests import plans_folder
@@ -132,15 +132,18 @@ def keep(
         return
     path, about = _folder(target_name) / f"{key}.plan", {"with_code": with_code, **about}
     _keep_growth(compiled, path, about)
-    _write_kept(path, kept, about, then)
+    _write_kept(path, kept, compiled, about, then)
 
 
-def _write_kept(path: Path, kept: Kept, about: Mapping[str, Any], then: Callable[[], object] = lambda: None) -> None:
+def _write_kept(
+    path: Path, kept: Kept, compiled: Compiled, about: Mapping[str, Any], then: Callable[[], object] = lambda: None
+) -> None:
     """Write a plan file with the modification time that marks it as intact, then call ``then``; see `keep`."""
 
     def work() -> None:
         written = (int(time.time()) - _BEFORE) // 2 * 2
-        pieces = kept_pieces(kept, {**about, "written": written})
+        objects = compiled.stored_objects() if isinstance(compiled, KeepsObjects) else {}
+        pieces = kept_pieces(kept, {**about, "written": written}, objects)
         if pieces is not None and write(path, pieces):
             _set_time(path, written)
             then()
@@ -172,7 +175,7 @@ def _keep_growth(compiled: Compiled, path: Path, about: Mapping[str, Any]) -> No
     def keep_again(program: Compiled) -> None:
         kept = program.kept_plan()
         if kept is not None:
-            _write_kept(path, kept, about)
+            _write_kept(path, kept, program, about)
 
     if isinstance(compiled, Growing):
         compiled.keep_growth(keep_again)
@@ -206,12 +209,12 @@ def _restored(
     """
     about = reader.about
     block = _mapped(reader) if intact and reader.is_large else None
-    if block is not None:
-        result = build(reader.kept(block), about, decode, store)
-    elif not reader.is_large:
+    if block is None and not reader.is_large:
         block = reader.allocate()
         reader.fill(block)
-        result = build(reader.kept(block), about, decode, store)
+    if block is not None:
+        with default_store().offering(reader.objects(block)):
+            result = build(reader.kept(block), about, decode, store)
     else:
         block = reader.allocate()
         with Background(lambda ended: reader.fill(block, ended)) as filled:

@@ -16,6 +16,7 @@ from ..targets.registry import DEFAULT
 if TYPE_CHECKING:
     from ..graph.program import Program
     from ..messages import Messages
+    from ..runtime.library_form import LibraryForm
     from .compiled_form import CompiledForm
     from .file_form import FileForm
     from .lineage import Lineage
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SAVED_OPTIONS", "checked_format", "export_library", "keep_plan", "save", "save_buffer", "saved_options"]
 
-SAVED_OPTIONS = ("fast_math", "num_threads", "memory_reuse", "disabled_passes", "float32_matmul_precision")
+SAVED_OPTIONS = ("fast_math", "num_threads", "memory", "memory_reuse", "disabled_passes", "float32_matmul_precision")
 """Compile options that a file holds, if not None. Others are left out: a file must not make its reader measure, or
 access files of tuning records."""
 
@@ -133,7 +134,6 @@ def _beside(file: FileForm) -> dict[str, Any]:
 
 
 def _saved_options(file: FileForm) -> dict[str, Any]:
-    """See `saved_options`."""
     extra: dict[str, Any] = {
         "disabled_passes": list(file.disabled_passes),
         "tuning": [record.to_json() for record in file.records],
@@ -175,9 +175,7 @@ def _library(p: program) -> dict[str, Any]:
         return library_tree(p.export_library(folder, "program", link=True))
 
 
-def export_library(
-    p: program, folder: str | os.PathLike[str], name: str, embed_weights: bool, link: bool | None
-) -> Path:
+def export_library(p: program, folder: str | os.PathLike[str], name: str, form: LibraryForm) -> Path:
     """Write a compiled program as a shared library; see ``program.export_library``."""
     for argument, given, kinds in (("folder", folder, (str, os.PathLike)), ("name", name, (str,))):
         if not isinstance(given, kinds):
@@ -185,7 +183,7 @@ def export_library(
     compiled = p._needed("export_library writes what compile() makes of it").compiled
     if not isinstance(compiled, Exportable):
         raise OptionError(f"export_library: only the target {DEFAULT} writes libraries; compile for it")
-    return compiled.export_library(Path(folder), name, p.get_output_names(), embed_weights, link)
+    return compiled.export_library(Path(folder), name, p.get_output_names(), form)
 
 
 def checked_format(name: str) -> str:

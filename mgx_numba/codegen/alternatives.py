@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -36,10 +37,11 @@ from ..core.dim import (
 from ..dataclass import dataclass
 from ..errors import UnsupportedError
 from ..graph.module import Module
-from .launch import Grid, Launch, Operand, Solution, TaskRange
+from .kernel import KernelSource
+from .launch import Grid, Launch, OpenAxis, Operand, Solution, TaskRange, axis_text
 
 T = TypeVar("T")
-WHOLE = (Module, Scope)
+WHOLE = (Module, Scope, KernelSource)
 """Types of values that are not searched for lengths."""
 
 
@@ -243,14 +245,34 @@ def has_lengths(value: Any) -> bool:
 
 def at_lengths(value: Any, values: Mapping[Dim, int]) -> Any:
     """Return a problem, a solution or a number with its expressions evaluated at values of their symbols."""
+    known: dict[Dim, int] = {}
+    return with_lengths(value, lambda length: evaluate(length, values, known))
+
+
+def with_lengths(value: Any, function: Callable[[Dim], Any]) -> Any:
+    """Return a problem, a solution or a number with the result of a function for each of its expressions.
+
+    Parts without expressions stay the same objects.
+    """
+    kind: Any = type(value)
+    if kind is int or kind is str or value is None:
+        return value
     if isinstance(value, Dim):
-        return evaluate(value, values)
+        return function(value)
+    if isinstance(value, OpenAxis):
+        return axis_text(value.axis, function(value.length))
     if isinstance(value, (tuple, list)):
-        return type(value)(at_lengths(one, values) for one in value)
-    if is_dataclass(value) and not isinstance(value, (type, *WHOLE)) and has_lengths(value):
-        own = {f.name: at_lengths(getattr(value, f.name), values) for f in fields(value) if f.init}
-        return dataclasses.replace(value, **own)  # type: ignore[type-var]
-    return value
+        members = [with_lengths(one, function) for one in value]
+        return value if all(map(operator.is_, members, value)) else type(value)(members)
+    if isinstance(value, dict):
+        return {key: with_lengths(one, function) for key, one in value.items()}
+    names = _fields(kind)
+    if not names:
+        return value
+    own = {name: with_lengths(member, function) for name, member in zip(names, _members(value))}
+    if all(own[name] is getattr(value, name) for name in names):
+        return value
+    return dataclasses.replace(value, **{name: own[name] for name in _arguments(kind)})
 
 
 def lengths_in(value: Any) -> list[Dim]:
@@ -258,6 +280,11 @@ def lengths_in(value: Any) -> list[Dim]:
     found: list[Dim] = []
     _collect(value, found)
     return found
+
+
+def modules_in(value: Any) -> list[Module]:
+    """Return the modules in a value; their lengths are not among `lengths_in`."""
+    return [value] if isinstance(value, Module) else [found for one in _members(value) for found in modules_in(one)]
 
 
 def _collect(value: Any, found: list[Dim]) -> None:
@@ -287,3 +314,9 @@ def _fields(kind: Any) -> tuple[str, ...] | None:
     if issubclass(kind, WHOLE) or not is_dataclass(kind):
         return None
     return tuple(field.name for field in fields(kind))
+
+
+@functools.cache
+def _arguments(kind: Any) -> tuple[str, ...]:
+    """Return the names of the fields with which a dataclass is made."""
+    return tuple(field.name for field in fields(kind) if field.init)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from .backends import Registrable, register, registered
 
@@ -22,25 +22,8 @@ LoadKernels: TypeAlias = "Callable[[Sequence[KernelSource]], list[int]]"
 """Returns handles of loaded kernels, like `Backend.load`."""
 
 
-class Backend(Registrable, Protocol):
-    """Code generation for one kind of device; a process uses one machine's."""
-
-    def fingerprint(self) -> DeviceFingerprint:
-        """Return the device properties that measured times depend on."""
-
-    def family(self) -> str:
-        """Return the device family; shipped tuning records belong to one."""
-
-    def unit(self, kernels: Sequence[KernelSource]) -> str:
-        """Return the functional unit of a kernel's multiplications, for display: ``AMX int8``. "" if it is the
-        arithmetic that `Limits` names, or unknown."""
-
-    def plan(self, problem: Any) -> Solution:
-        """Return the launches of a problem of `codegen.problems`; operands are named by the problem.
-
-        Raises:
-            UnsupportedError: this back end has no kernel for it; the message says why.
-        """
+class SolverSet(Protocol):
+    """The solvers of a back end's contractions: a module of functions."""
 
     def choose(self, request: TuningRequest) -> Candidate:
         """Return the solver that the cost model selects for a contraction.
@@ -64,6 +47,35 @@ class Backend(Registrable, Protocol):
 
     def candidate_of(self, request: TuningRequest, record: TuningRecord) -> Candidate | None:
         """Return the candidate of a tuning record; None if its solver does not exist or does not apply."""
+
+
+class Planner(Protocol):
+    """Plans kernel launches for one kind of device."""
+
+    @property
+    def solvers(self) -> SolverSet:
+        """Return the solvers of contractions; a process that only loads kernels does not import them."""
+
+    def fingerprint(self) -> DeviceFingerprint:
+        """Return the device properties that measured times depend on."""
+
+    def family(self) -> str:
+        """Return the device family; shipped tuning records belong to one."""
+
+    def unit(self, kernels: Sequence[KernelSource]) -> str:
+        """Return the functional unit of a kernel's multiplications, for display: ``AMX int8``. "" if it is the
+        arithmetic that `Limits` names, or unknown."""
+
+    def plan(self, problem: object) -> Solution:
+        """Return the launches of a problem of `codegen.problems`; operands are named by the problem.
+
+        Raises:
+            UnsupportedError: this back end has no kernel for it; the message says why.
+        """
+
+
+class KernelCompiler(Protocol):
+    """Compiles kernels to machine code and loads them."""
 
     def objects(
         self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
@@ -99,6 +111,10 @@ class Backend(Registrable, Protocol):
     ) -> list[int]:
         """Return handles of loaded kernels in the order of the sources (on the CPU: addresses); errors as in
         `objects`."""
+
+
+class Backend(Registrable, Planner, KernelCompiler, Protocol):
+    """Code generation for one kind of device; a process uses one machine's."""
 
 
 def backend(name: str) -> Backend:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import hashlib
 import os
 import sys
 import time
@@ -13,10 +12,11 @@ from io import FileIO
 from pathlib import Path
 
 from .._version import __version__
+from ..digest import text_digest
 
 ENVIRONMENT = "MGX_CACHE_DIR"
-NOT_OF_CPU = frozenset(("driver", "gpu", "ray"))
-"""Folders of the package that programs for the CPU do not depend on: a quarter of its files."""
+NOT_OF_CPU = frozenset(("driver", "gpu", "library", "ray"))
+"""Folders of the package that plans for the CPU do not depend on: a quarter of its files."""
 _MARK_AFTER_SECONDS = 24 * 3600.0  # a resolution of one day, so that a file in use is seldom written to
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -90,7 +90,7 @@ def mark_used(path: Path) -> None:
 
 @functools.lru_cache(maxsize=2)
 def package_state(leave_out: frozenset[str] = frozenset()) -> str:
-    """Return the SHA-256 of the version and of the file system's metadata of every file of this package: sources and
+    """Return a digest of the version and of the file system's metadata of every file of this package: sources and
     tuning records.
 
     Args:
@@ -107,4 +107,4 @@ def package_state(leave_out: frozenset[str] = frozenset()) -> str:
                 else:
                     status = entry.stat()
                     lines.append(f"{entry.path} {status.st_size} {status.st_mtime_ns}")
-    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+    return text_digest("\n".join(sorted(lines)))

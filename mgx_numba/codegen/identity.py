@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import re
 from pathlib import Path
 
+from ..digest import text_digest
 from .files import NOT_OF_CPU, default_folder, make_folder, package_state, read_trusted, replace_file
 
 SHARED_MEANING = ("lang/*.py", "toolchain/*.py")
@@ -22,7 +22,7 @@ def files_digest(patterns: tuple[str, ...]) -> str:
     """Return the SHA-256 of files that match patterns relative to the code generation folder."""
     all_of_cpu = not any(pattern.startswith("gpu/") for pattern in patterns)
     state = package_state(NOT_OF_CPU) if all_of_cpu else package_state()
-    key = hashlib.sha256("\n".join((state, *patterns)).encode()).hexdigest()
+    key = text_digest("\n".join((state, *patterns)))
     path = default_folder() / f"meaning-{key[:24]}.txt"
     with contextlib.suppress(OSError):
         known = read_trusted(path).decode("ascii", "replace")
@@ -36,6 +36,8 @@ def files_digest(patterns: tuple[str, ...]) -> str:
 
 
 def _digest(patterns: tuple[str, ...]) -> str:
+    import hashlib  # late: it loads OpenSSL
+
     package = Path(__file__).resolve().parent
     digest = hashlib.sha256()
     for path in sorted(path for pattern in patterns for path in package.glob(pattern)):

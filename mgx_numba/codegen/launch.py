@@ -236,6 +236,7 @@ class Solution:
         gated: nonzero if the halves of the right operand's columns must be interleaved: columns per run
             (`gpu.contraction.gpu_contraction.interleaved`), before ``lane_permutation``.
         halves: whether the right operand must be split by `gpu.contraction.right_columns.in_halves`.
+        channels: nonzero if the input channels of a convolution's constant weights must be padded to so many.
     """
 
     launches: tuple[Launch, ...]
@@ -243,6 +244,7 @@ class Solution:
     lane_permutation: int = 0
     gated: int = 0
     halves: bool = False
+    channels: int = 0
 
     @property
     def kernels(self) -> tuple[KernelSource, ...]:

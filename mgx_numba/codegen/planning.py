@@ -12,7 +12,7 @@ Planners = Mapping[type, Callable[[Any], "Launch | Solution"]]
 """The generator of each type of problem."""
 
 
-def planned(planners: Planners, backend: str, problem: Any) -> Solution:
+def planned(planners: Planners, backend: str, problem: object) -> Solution:
     """Return the launches of a problem; see `Backend.plan`.
 
     Raises:

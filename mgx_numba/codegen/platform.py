@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import importlib.util
 import json
 import os
@@ -20,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ..dataclass import dataclass
+from ..digest import text_digest
+from ..errors import CompileError
 from ..interrupts import whole_module
 from .arm_features import system_features
 from .files import default_folder, make_folder, read_trusted, replace_file
@@ -92,7 +93,7 @@ def _platform() -> Platform:
 
 
 def _key() -> str:
-    """Return the SHA-256 of everything that the cached facts depend on; empty if the system does not provide all of
+    """Return a digest of everything that the cached facts depend on; empty if the system does not provide all of
     it."""
     try:
         cpu = {line.strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if _is_lasting(line)}
@@ -104,7 +105,7 @@ def _key() -> str:
     machine = os.uname().machine  # there is /proc/cpuinfo, so this is Linux
     system = sorted(name for name, present in system_features().items() if present) if _is_arm(machine) else []
     text = "\n".join([str(FORMAT), sys.platform, str(sys.maxsize), machine, *system, *sorted(cpu), *versions])
-    return hashlib.sha256(text.encode()).hexdigest()
+    return text_digest(text)
 
 
 def _is_arm(machine: str) -> bool:
@@ -152,7 +153,22 @@ def _remember(path: Path, key: str, found: Platform) -> None:
 
 
 def _ask() -> Platform:
-    llvm = whole_module("llvmlite.binding")
+    """Return what LLVM says.
+
+    Raises:
+        CompileError: Numba or llvmlite is not installed, or LLVM cannot be loaded.
+    """
+    try:
+        for name in ("numba", "llvmlite"):
+            if importlib.util.find_spec(name) is None:
+                raise ImportError(f"{name} is not installed")
+        llvm = whole_module("llvmlite.binding")
+    except (ImportError, OSError) as error:  # OSError: LLVM's library needs another C library
+        raise CompileError(
+            f"{sys.executable} (Python {sys.version.partition(' [')[0]}) cannot compile kernels: {error}. "
+            "docs/platforms.md lists the versions of Python, free-threaded too, for which Numba has wheels; "
+            "the target ref needs no compiler"
+        ) from error
     triple = _triple(llvm.get_process_triple())
     return Platform(
         cpu=llvm.get_host_cpu_name(),

@@ -20,7 +20,6 @@ A file is mapped when the first kernel is missing from the object store.
 from __future__ import annotations
 
 import bisect
-import hashlib
 import json
 import mmap
 import os
@@ -204,4 +203,6 @@ def _key(digest: str) -> bytes:
 
 
 def _hash(body: bytes) -> bytes:
+    import hashlib  # late: it loads OpenSSL
+
     return hashlib.sha256(body).digest()[:_HASH_BYTES]

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
+
+import numpy as np
 
 from ..environment import environment_flag
 from ..messages import warn
@@ -74,13 +76,24 @@ class ObjectStore:
         self.folder = folder / "objects"
         self.limit = limit
         self._shipped = shipped
+        self._offered: dict[str, np.ndarray] = {}
         self._puts = 0
         self._writable = True
 
     def get(self, source: KernelSource) -> bytes | None:
         """Return the object of a kernel, or None if neither the folder nor the shipped kernels have an intact one."""
-        data = self._kept(source)
+        offered = self._offered.get(source.symbol)
+        data = self._kept(source) if offered is None else offered.tobytes()
         return self._shipped.get(source) if data is None and self._shipped is not None else data
+
+    @contextlib.contextmanager
+    def offering(self, objects: Mapping[str, np.ndarray]) -> Iterator[None]:
+        """Let `get` return these intact objects (bytes, by symbol) within the context, without reading a file."""
+        before, self._offered = self._offered, {**self._offered, **objects}
+        try:
+            yield
+        finally:
+            self._offered = before
 
     def _kept(self, source: KernelSource) -> bytes | None:
         """Return the object in the folder."""
@@ -88,7 +101,7 @@ class ObjectStore:
         try:
             record = json.loads(read_trusted(record_path))
             data = read_trusted(object_path)
-            intact = len(data) == record["size"] and hashlib.sha256(data).hexdigest() == record["sha256"]
+            intact = len(data) == record["size"] and _sha256(data) == record["sha256"]
             if not intact or record["identity"] != source.identity():
                 return None
         except (OSError, ValueError, KeyError, TypeError):
@@ -104,7 +117,7 @@ class ObjectStore:
         record = {
             "name": source.name,
             "size": len(data),
-            "sha256": hashlib.sha256(data).hexdigest(),
+            "sha256": _sha256(data),
             "identity": source.identity(),
         }
         try:
@@ -112,6 +125,9 @@ class ObjectStore:
             replace_file(object_path, data)
             replace_file(record_path, json.dumps(record, indent=1).encode())
         except OSError as error:
+            # Windows refuses to replace a file that another process reads: that process has the same object
+            if sys.platform == "win32" and isinstance(error, PermissionError) and object_path.exists():
+                return
             self._writable = False
             warn(
                 f"compiled kernels are not kept: cannot write to {self.folder} ({error.strerror or error}); "
@@ -161,6 +177,12 @@ def look_up(
         else:
             found[source.symbol] = data
     return found, missing
+
+
+def _sha256(data: bytes) -> str:
+    import hashlib  # late: it loads OpenSSL
+
+    return hashlib.sha256(data).hexdigest()
 
 
 def _short(value: str | None) -> str:

@@ -11,7 +11,6 @@ import numpy as np
 
 from ..errors import ShapeError
 from .copying import row_major
-from .dlpack import export_dlpack, import_dlpack
 from .shape import Shape
 from .strings import as_strings, is_text
 from .types import Type, from_numpy
@@ -136,6 +135,8 @@ class Argument:
         return np.asarray(self.numpy(), dtype=dtype)
 
     def __dlpack__(self, **options: Any) -> Any:
+        from .dlpack import export_dlpack  # late: few values are exchanged with other libraries
+
         return export_dlpack(self.numpy(), self.shape.type, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -190,6 +191,8 @@ def _as_array(value: Any) -> np.ndarray:
     elif isinstance(value, bytes):
         array = np.frombuffer(value, np.uint8)
     elif hasattr(value, "__dlpack__") and not hasattr(value, "__array_interface__"):
+        from .dlpack import import_dlpack
+
         array = import_dlpack(value)
     else:
         array = np.asarray(value)

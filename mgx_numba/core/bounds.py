@@ -31,8 +31,8 @@ FUNCTIONS: dict[str, Callable[..., int]] = {
 taken because a divisor is 0."""
 
 POINTS = ((0, 0), (0, 48), (48, 0), (48, 48), (1000, 1000))
-"""Sample values of even-numbered and odd-numbered symbols, relative to their least values. A sum that is negative at a
-point needs no proof attempt."""
+"""Sample values of a scope's symbols with even and with odd places, relative to their least values. A sum that is
+negative at a point needs no proof attempt."""
 
 
 class AtomRanges:
@@ -176,15 +176,16 @@ def values_at_points(terms: Terms) -> tuple[int, ...]:
 def values_of_atom(atom: Atom) -> tuple[int, ...]:
     """Return the values of an atom at `POINTS`."""
     if atom.kind == "symbol":
-        return tuple([_of_symbol(atom, point[atom.number % 2]) for point in POINTS])
+        place = len(atom.scope.symbols)  # it is being created
+        return tuple([_of_symbol(atom, point[place % 2], place) for point in POINTS])
     operands = [(one,) * len(POINTS) if isinstance(one, int) else one.at for one in atom.operands]
     if atom.kind == "select":
         return tuple([yes if chosen else no for chosen, yes, no in zip(*operands)])
     return tuple(map(FUNCTIONS[atom.kind], *operands))
 
 
-def _of_symbol(atom: Atom, more: int) -> int:
-    beyond = (atom.low or 0) + (more + atom.number % 97 if more else 0)
+def _of_symbol(atom: Atom, more: int, place: int) -> int:
+    beyond = (atom.low or 0) + (more + place % 97 if more else 0)
     return beyond if atom.high is None else min(beyond, atom.high)
 
 

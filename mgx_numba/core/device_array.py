@@ -6,6 +6,9 @@ from typing import Any
 
 from .shape import Shape, row_major_strides
 
+CUDA = 2  # kDLCUDA
+CPU_DEVICES = (1, 3, 11)  # kDLCPU, kDLCUDAHost, kDLROCMHost
+
 
 class DeviceArray:
     """A tensor in a device's memory.
@@ -34,3 +37,15 @@ def is_in_a_row(shape: Shape) -> bool:
         return True
     wanted = row_major_strides(shape.lens)
     return all(n == 1 or a == b for n, a, b in zip(shape.lens, shape.strides, wanted))
+
+
+def device_of(value: Any) -> tuple[int, int] | None:
+    """Return DLPack's device kind and the device number of a tensor of any library.
+
+    Returns:
+        The number is -1 if the tensor does not state it. None for host memory and for values that are no tensors.
+    """
+    if hasattr(type(value), "__dlpack_device__"):
+        kind, number = value.__dlpack_device__()
+        return None if int(kind) in CPU_DEVICES else (int(kind), int(number))
+    return (CUDA, -1) if hasattr(value, "__cuda_array_interface__") else None

@@ -37,7 +37,7 @@ from .conditions import (
     preferred,
     select,
 )
-from .expressions import evaluate, hint, of_operation, operand_count, substitute, symbols_of, typical
+from .expressions import evaluate, hint, of_operation, operand_count, substitute, symbols_of, transferred, typical
 from .polynomials import (
     Atom,
     Dim,
@@ -88,5 +88,6 @@ __all__ = [
     "select",
     "substitute",
     "symbols_of",
+    "transferred",
     "typical",
 ]

@@ -20,13 +20,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import ShapeError
-from .device_array import DeviceArray
+from .device_array import CPU_DEVICES, CUDA, DeviceArray, device_of
 from .shape import Shape
 from .types import Type, from_numpy
 
-CUDA = 2  # kDLCUDA
 _MANAGED = 13  # kDLCUDAManaged
-_CPU_DEVICES = (1, 3, 11)  # kDLCPU, kDLCUDAHost, kDLROCMHost
 _UNSIGNED = 1  # kDLUInt
 _KINDS = {"i": 0, "u": _UNSIGNED, "f": 2, "c": 5, "b": 6}
 """DLDataTypeCode of each NumPy dtype kind."""
@@ -120,7 +118,7 @@ def import_dlpack(exporter: Any) -> np.ndarray:
     if getattr(exporter, "requires_grad", False):
         raise ShapeError("the tensor requires grad, so its memory is not given away; pass tensor.detach()")
     device = int(exporter.__dlpack_device__()[0])
-    if device not in _CPU_DEVICES:
+    if device not in CPU_DEVICES:
         raise ShapeError(f"the tensor is on a device (DLPack device type {device}); copy it to host memory first")
     adapter = _Importer(exporter)
     try:
@@ -209,18 +207,6 @@ def _tensor(capsule: Any) -> _Tensor:
     if _is_valid(capsule, _VERSIONED):
         return _Tensor.from_address(_pointer(capsule, _VERSIONED) + ctypes.sizeof(_VersionedHead))
     return _Tensor.from_address(_pointer(capsule, _NAME))
-
-
-def device_of(value: Any) -> tuple[int, int] | None:
-    """Return DLPack's device kind and the device number of a tensor of any library.
-
-    Returns:
-        The number is -1 if the tensor does not state it. None for host memory and for values that are no tensors.
-    """
-    if hasattr(type(value), "__dlpack_device__"):
-        kind, number = value.__dlpack_device__()
-        return None if int(kind) in _CPU_DEVICES else (int(kind), int(number))
-    return (CUDA, -1) if hasattr(value, "__cuda_array_interface__") else None
 
 
 def import_device(exporter: Any, stream: int) -> DeviceArray:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .bounds import FUNCTIONS
 from .conditions import all_of, equal, less, maximum, minimum, negate, select
-from .polynomials import OPERATIONS, Atom, Dim, Length
+from .polynomials import OPERATIONS, Atom, Dim, Length, number_of, place_of, twin_of, twin_of_atom
 
 if TYPE_CHECKING:
     from .scope import Scope
@@ -123,6 +123,32 @@ def substitute(length: Length, replacements: Mapping[Dim, Length], known: dict[D
                     term = term * _BUILDERS[atom.kind](*(substitute(o, replacements, known) for o in atom.operands))
             found = found + term
         known[length] = found
+    return found
+
+
+def transferred(length: Length, atoms: dict[Atom, Atom]) -> Any:
+    """Return an expression of one scope in another scope that has symbols with the same ranges in the same order.
+
+    It is faster than `substitute`: proven ranges and canonical forms are kept.
+
+    Args:
+        length: the expression; a plain integer is unchanged.
+        atoms: the symbols' atoms in the other scope by those in the first; it is extended with those of operations.
+    """
+    if not isinstance(length, Dim):
+        return length
+    terms = []
+    for monomial, coefficient in length.terms:
+        own = [atoms.get(atom) or _transferred_atom(atom, atoms) for atom in monomial]
+        terms.append((tuple(sorted(own, key=number_of)), coefficient))
+    return twin_of(length, terms)
+
+
+def _transferred_atom(atom: Atom, atoms: dict[Atom, Atom]) -> Atom:
+    operands = [transferred(one, atoms) for one in atom.operands]
+    if atom.kind in ("min", "max", "all"):
+        operands.sort(key=place_of)
+    found = atoms[atom] = twin_of_atom(atom, tuple(operands))
     return found
 
 

@@ -45,6 +45,7 @@ class Atom:
         divisor: int,
         scope: Scope,
         name: str = "",
+        at: tuple[int, ...] = (),
     ) -> None:
         self.kind = kind
         self.operands = operands
@@ -55,7 +56,7 @@ class Atom:
         self.name = name
         self.number = next(_numbers)
         self.own: Any = None
-        self.at: tuple[int, ...] = values_of_atom(self)
+        self.at: tuple[int, ...] = at or values_of_atom(self)
 
     def __repr__(self) -> str:
         return _atom_text(self)
@@ -382,6 +383,33 @@ def _made(terms: Terms, scope: Scope) -> Dim:
         raise SymbolicLengthError(f"lengths of different programs in one expression: {made}")
     made.at = values_at_points(terms)
     return made
+
+
+def twin_of(dim: Dim, terms: list[tuple[Monomial, int]]) -> Dim:
+    """Return the sum of ``terms``, which are those of ``dim`` with equal symbols of another scope."""
+    terms.sort(key=_order)
+    own = tuple(terms)
+    scope = own[0][0][0].scope
+    found = scope.interned.get(own)
+    if found is None:
+        found = object.__new__(Dim)
+        found.terms, found.scope, found.at, found._text = own, scope, dim.at, None
+        found._range, found._divisor = dim._range, dim._divisor
+        found = scope.interned.setdefault(own, found)
+    return found
+
+
+def twin_of_atom(atom: Atom, operands: tuple[Length, ...]) -> Atom:
+    """Return the atom of an operation on ``operands``, which are those of ``atom`` with equal symbols of another
+    scope."""
+    scope = next(o.scope for o in operands if isinstance(o, Dim))
+    key = _Key((atom.kind, *operands))
+    found = scope.atoms.get(key)
+    if found is None:
+        found = Atom(atom.kind, operands, atom.low, atom.high, atom.divisor, scope, at=atom.at)
+        found.own = twin_of(atom.own, [((found,), 1)])
+        found = scope.atoms.setdefault(key, found)
+    return found
 
 
 def content_of(dim: Dim) -> int:

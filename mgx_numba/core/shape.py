@@ -252,7 +252,6 @@ class Shape:
         if isinstance(elements, Dim):  # a plan's sizes are checked when its lengths are known
             self.symbolic = True
             self.elements = elements
-            self.element_space = 1 + sum((n - 1) * stride for n, stride in zip(own, self.strides))
             return
         self.symbolic = any(isinstance(v, Dim) for v in (*own, *self.strides))
         if strides is not None and not elements:
@@ -372,9 +371,9 @@ class Shape:
         """Elements of memory from the first to the last used element."""
         if self.is_dynamic:
             return self.elements
-        if 0 in self.lens:
+        if not self.symbolic and 0 in self.lens:
             return 0
-        return 1 + sum((n - 1) * s for n, s in zip(self.lens, self.strides))
+        return 1 + sum([(n - 1) * s for n, s in zip(self.lens, self.strides)])
 
     @property
     def bytes(self) -> int:

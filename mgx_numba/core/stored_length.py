@@ -39,37 +39,31 @@ class StoredLength(Dim):
 
     @property
     def terms(self) -> Terms:  # type: ignore[override]
-        """See `Dim`."""
         found = self.expression
         return found.terms if isinstance(found, Dim) else (((), found),)
 
     @property
     def low(self) -> int | None:  # type: ignore[override]
-        """See `Dim`."""
         found = self.expression
         return found.low if isinstance(found, Dim) else found
 
     @property
     def high(self) -> int | None:  # type: ignore[override]
-        """See `Dim`."""
         found = self.expression
         return found.high if isinstance(found, Dim) else found
 
     @property
     def divisor(self) -> int:  # type: ignore[override]
-        """See `Dim`."""
         found = self.expression
         return found.divisor if isinstance(found, Dim) else abs(found)
 
     @property
     def scope(self) -> Scope:  # type: ignore[override]
-        """See `Dim`."""
         found = self.expression
         assert isinstance(found, Dim)
         return found.scope
 
     @property
     def at(self) -> tuple[int, ...]:  # type: ignore[override]
-        """See `Dim`."""
         found = self.expression
         return found.at if isinstance(found, Dim) else (found,) * len(POINTS)

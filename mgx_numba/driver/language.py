@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import resource
+import contextlib
 import statistics
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -133,8 +134,12 @@ def write_rates(model: Model, rates: list[LanguageRate], bandwidth: float | None
         print("| " + " | ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) + " |")
         if row is rows[0]:
             print("|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(f"most memory of the process: {most / 2**20:.0f} MiB")
+    with contextlib.suppress(ImportError):  # Windows has no such module
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        print(f"most memory of the process: {most / 2**20:.0f} MiB")
     if bandwidth:
         print(f"bandwidth of a copy: {bandwidth / 1e9:.1f} GB/s")
 

@@ -16,6 +16,7 @@ def add_library(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--library", metavar="FOLDER", help="write a shared library, headers, CMake files, an example")
     group.add_argument("--library-name", metavar="NAME", help="its name (default: that of the model file)")
     group.add_argument("--embed-weights", action="store_true", help="put the weights inside of the library")
+    group.add_argument("--c-interface", action="store_true", help="put the functions of migraphx.h into the library")
 
 
 def check_library(args: argparse.Namespace) -> None:
@@ -25,9 +26,9 @@ def check_library(args: argparse.Namespace) -> None:
         OptionError: the flags contradict each other; the message names the flag.
     """
     if args.library is None:
-        for flag, given in (("--library-name", args.library_name), ("--embed-weights", args.embed_weights)):
-            if given:
-                raise OptionError(f"{flag} needs --library FOLDER")
+        for flag in ("library_name", "embed_weights", "c_interface"):
+            if getattr(args, flag):
+                raise OptionError(f"--{flag.replace('_', '-')} needs --library FOLDER")
     elif args.kernels or args.output or args.form:
         raise OptionError("--library writes a folder of its own: leave out --output, --kernels and the form of output")
 
@@ -35,7 +36,7 @@ def check_library(args: argparse.Namespace) -> None:
 def write_library(model: program, args: argparse.Namespace) -> None:
     """Write the library and print its path; errors as in ``program.export_library``."""
     name = args.library_name or _name_of(args.file)
-    print(model.export_library(args.library, name, embed_weights=args.embed_weights))
+    print(model.export_library(args.library, name, embed_weights=args.embed_weights, c_interface=args.c_interface))
 
 
 def _name_of(file: str | None) -> str:

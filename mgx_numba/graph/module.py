@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,9 +37,6 @@ class Module:
         self._running: dict[Instruction, None] = {}
         self.changes = 0
         """How often instructions were added, removed or connected otherwise; a new order is no change."""
-        self.structure: tuple[int, Hashable | None] = -1, None
-        """Number of changes, and the module's structural key after them; dropped when an operator or a shape
-        changes."""
         self.scheduled: tuple[int, object] = -1, None
         """Number of changes, and `passes.schedule`'s result after them."""
 
@@ -162,7 +159,6 @@ class Module:
         if isinstance(replacement, Operator):
             ins.op = replacement
             ins.literal = None
-            self.structure = -1, None
             if inputs is not None:
                 self._set_inputs(ins, list(inputs))
             self._reshape(ins)
@@ -251,7 +247,6 @@ class Module:
 
     def _recompute_shapes(self, done: set[Module]) -> None:
         done.add(self)
-        self.structure = -1, None
         for ins in self:
             for body in ins.module_args:
                 if body not in done:
@@ -380,8 +375,6 @@ class Module:
                 if shape == current.shape:
                     continue
                 current.shape = shape
-                if current.module is not None:
-                    current.module.structure = -1, None
             if current.module is not None and current is current.module._tail:
                 following += current.module._runners
             for other in following:

@@ -75,6 +75,20 @@ class Program:
         self._modules[name] = module
         return module
 
+    def adopt(self, module: Module) -> None:
+        """Add a module of another program, and the modules that it runs, to this program; the other one shares them.
+
+        Raises:
+            ValidationError: a module's name is taken.
+        """
+        adopted = (module, *module.submodules())
+        for one in adopted:
+            if self._modules.get(one.name, one) is not one:
+                raise ValidationError(f"program already has a module {one.name!r}")
+        for one in adopted:
+            self._modules[one.name] = one
+            one.allowance = self.allowance
+
     def unique_module(self, stem: str) -> Module:
         """Create an empty module named ``stem`` plus the first free number."""
         number = self._taken.get(stem, 0)

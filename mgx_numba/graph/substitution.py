@@ -26,7 +26,6 @@ def put_numbers(program: Program, values: Mapping[Dim, int]) -> None:
             if ins.op.symbolic:
                 ins.op = with_numbers(ins.op, values, known)
             ins.shape = with_numbers(ins.shape, values, known)
-        module.structure = -1, None
 
 
 def lengths_of(program: Program) -> list[Dim]:

@@ -99,11 +99,9 @@ class BodyOperator(Operator):
         raise NotImplementedError(f"{self.name} has no reference implementation")
 
     def result_shape(self, inputs: Sequence[Shape], bodies: Sequence[Any] = ()) -> Shape:
-        """See `Operator.result_shape`."""
         return self.compute_shape(inputs, bodies)
 
     def result_value(self, output: Shape, args: Sequence[Any], run: Any) -> Any:
-        """See `Operator.result_value`."""
         return self.compute(output, args, run)
 
 

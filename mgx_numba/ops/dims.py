@@ -57,18 +57,20 @@ def broadcast_lens(op: Operator, *lens: Sequence[int]) -> tuple[int, ...]:
         raise op.fail(f"{listed} do not broadcast: axis {axis} would be {sorted(wide, key=str)}") from None
 
 
+_ONE = DynamicDimension(1, 1)
+
+
 def broadcast_dim(op: Operator, a: DynamicDimension, b: DynamicDimension) -> DynamicDimension:
     """Return the range of one axis under the broadcasting rule.
 
     Raises:
         ShapeError: no pair of lengths from the two ranges broadcasts.
     """
-    one = DynamicDimension(1, 1)
     if isinstance(a.min, Dim) or isinstance(b.min, Dim):
         return _broadcast_symbolic(op, a, b)
-    if a == one:
+    if a.min == a.max == 1:
         return b
-    if b in (one, a):
+    if a is b or b.min == b.max == 1 or a == b:
         return a
     if 1 not in range(a.min, a.max + 1) and 1 not in range(b.min, b.max + 1):
         return meet_dim(op, "lengths to broadcast", a, b)
@@ -91,12 +93,10 @@ def _broadcast_symbolic(op: Operator, a: DynamicDimension, b: DynamicDimension) 
 
 def broadcast_dims(op: Operator, *shapes: Shape) -> tuple[DynamicDimension, ...]:
     """Return the common ranges of dynamic shapes under the broadcasting rule."""
-    rank = max(s.ndim for s in shapes)
-    padding = DynamicDimension(1, 1)
-    result = (padding,) * rank
-    for shape in shapes:
-        aligned = (padding,) * (rank - shape.ndim) + shape.dims
-        result = tuple(broadcast_dim(op, a, b) for a, b in zip(result, aligned))
+    rank = max([s.ndim for s in shapes])
+    result, *others = ((_ONE,) * (rank - len(s.dims)) + s.dims for s in shapes)
+    for dims in others:
+        result = tuple([broadcast_dim(op, a, b) for a, b in zip(result, dims)])
     return result
 
 

@@ -1,6 +1,6 @@
 """Files of plans, for processes on the same machine that need the same plans at once.
 
-A file is a head (magic, length and SHA-256 of what follows), JSON, and the plans' arrays, each at a multiple of 64
+A file is a head (magic, length and digest of what follows), JSON, and the plans' arrays, each at a multiple of 64
 bytes. The hash protects the JSON, which holds a CRC-32 of each piece of the arrays; the length shows that the file is
 complete. A plan tells the machine what to compute on which addresses. So a file may be read only from the cache folder,
 from which kernels are read too.
@@ -8,7 +8,6 @@ from which kernels are read too.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import mmap
 import os
@@ -21,12 +20,13 @@ from typing import IO, Any
 import numpy as np
 
 from ..core.types import numpy_dtype
+from ..digest import digest
 from ..errors import FormatError, UnsupportedError
 from .memory import scratch
 from .plan_json import HostReader, PlansReader, PlansWriter
 
 _HEAD = struct.Struct("<8sQ32s")
-_MAGIC = b"mgxplan5"
+_MAGIC = b"mgxplan6"
 _ALIGNMENT = 64  # bytes of a cache line
 LARGE = 1 << 20
 """Least total size of arrays (bytes) for which the file is mapped: reading as many bytes takes a tenth of a
@@ -54,7 +54,7 @@ def file_pieces(writer: PlansWriter, about: Mapping[str, Any], content: Any) -> 
     content |= {"bytes": size, "sums": _sums(pieces)}
     body = json.dumps(content, default=int).encode()
     body += b" " * (-(len(body) + _HEAD.size) % _ALIGNMENT)
-    return [_HEAD.pack(_MAGIC, len(body), hashlib.sha256(body).digest()), body, *pieces]
+    return [_HEAD.pack(_MAGIC, len(body), digest(body)), body, *pieces]
 
 
 def constant_pieces(constants: Sequence[np.ndarray]) -> tuple[list[int], int, list[bytes | memoryview]]:
@@ -112,11 +112,11 @@ class PlanFile:
         Raises:
             FormatError: the file is no plan file, or is damaged.
         """
-        magic, length, digest = _HEAD.unpack(_exactly(file, _HEAD.size))
+        magic, length, expected = _HEAD.unpack(_exactly(file, _HEAD.size))
         if magic != _MAGIC or length > os.fstat(file.fileno()).st_size:
             raise FormatError("not a plan file of this version")
         body = _exactly(file, length)
-        if hashlib.sha256(body).digest() != digest:
+        if digest(body) != expected:
             raise FormatError("the plan file is damaged")
         found = json.loads(body)
         self.about: dict[str, Any] = found["about"]
@@ -164,6 +164,10 @@ class PlanFile:
                 done += count
             if zlib.crc32(piece) != expected:
                 raise FormatError("the plan file is damaged")
+
+    def array(self, block: np.ndarray, number: int) -> np.ndarray:
+        """Return an array, by `PlansWriter.array`'s number, in the memory that `allocate` returned."""
+        return _array(block, *self._arrays[number])
 
     def plans(self, block: np.ndarray, host: HostReader) -> PlansReader:
         """Return a reader of plans over the memory that `allocate` returned; the memory may be filled later.

@@ -219,7 +219,7 @@ class PlansReader:
         self.kernels: list[KernelSource] = []
         for backend, name, text, origin, symbol in common["kernels"]:
             kernel = KernelSource(backend, name, text, origin)
-            kernel.__dict__["symbol"] = symbol  # equal to the computed symbol, since the file is from this machine
+            kernel.restore_symbol(symbol)  # equal to the computed symbol, since the file is from this machine
             self.kernels.append(kernel)
         self._scopes = [Scope() for _ in common["scopes"]]
         for scope, symbols in zip(self._scopes, common["scopes"], strict=True):

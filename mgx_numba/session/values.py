@@ -10,7 +10,7 @@ import numpy as np
 
 from ..api.device import allocate_gpu, borrowed, device_argument, from_gpu, to_gpu
 from ..api.shape import shape as PublicShape
-from ..core.dlpack import device_of
+from ..core.device_array import device_of
 from ..core.shape import Shape
 from ..core.types import Type, from_numpy
 from ..errors import ParameterError, ShapeError, UnsupportedError

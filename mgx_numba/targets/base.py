@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..core.shape import Shape
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
+    from ..runtime.library_form import LibraryForm
     from ..runtime.plan import Plan, PlannedStep, TensorView
     from .split_point import SplitPoint
 
@@ -75,10 +76,14 @@ class ThreadSpan:
 
 @dataclass(frozen=True)
 class KeptPlan:
-    """A plan that a file can hold, and the trees that group its results into tuples (None: no result is a tuple)."""
+    """A plan that a file can hold, and the trees that group its results into tuples (None: no result is a tuple).
+
+    ``symbols`` holds the symbols of the executor's own kernels, in the executor's order.
+    """
 
     plan: Plan
     trees: list[Tree] | None
+    symbols: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -223,9 +228,7 @@ class Repeatable(Protocol):
 class Exportable(Protocol):
     """A compiled program that can be exported as a library for C and C++."""
 
-    def export_library(
-        self, folder: Path, name: str, output_names: Sequence[str], embed_weights: bool, link: bool | None
-    ) -> Path:
+    def export_library(self, folder: Path, name: str, output_names: Sequence[str], form: LibraryForm) -> Path:
         """Write a shared library that runs the program without Python.
 
         Arguments, result and further errors are as in `runtime.cpu.library.writer.write_library`, except that
@@ -265,6 +268,14 @@ class OnDevice(Protocol):
         The function takes the inputs in order, memory (or None) for each result, and a stream or None. There is no such
         function if lengths have to be known first, or if results are tuples.
         """
+
+
+@runtime_checkable
+class KeepsObjects(Protocol):
+    """A compiled program whose kernels' objects a plan's file may hold."""
+
+    def stored_objects(self) -> dict[str, bytes]:
+        """Return the objects of all kernels that the program has so far, by symbol, as far as they are stored."""
 
 
 @runtime_checkable

@@ -19,7 +19,7 @@ from ..graph.specialize import specialize
 from ..graph.symbolic import symbolic_program
 from ..messages import INFO, shortened, tell
 from ..runtime.plan import Plan, Step
-from .base import Observer, OpenPlan, Progress, Stage, Tree
+from .base import Kept, Observer, OpenPlan, Progress, Stage, Tree
 from .data_dependent_split import split
 from .lowering.shared_weights import SharedWeights
 from .lowering.tuples import without_tuples
@@ -61,6 +61,9 @@ class OpenPart(Protocol):
 
     def rewrite_log(self) -> RewriteLog:
         """See `Compiled.rewrite_log`."""
+
+    def kept_plan(self) -> Kept | None:
+        """See `Compiled.kept_plan`."""
 
     def observe(self, inputs: Inputs, observer: Observer) -> list[Any]:
         """See `Compiled.observe`."""
@@ -234,15 +237,12 @@ class OpenPlans(ServingPlans[P], ABC):
             return use(plan)
 
     def observe(self, inputs: Inputs, observer: Observer) -> list[Any]:
-        """See `Compiled.observe`."""
         return self._tried(inputs, lambda plan: plan.observe(inputs, observer))
 
     def stages(self, inputs: Inputs) -> list[Stage]:
-        """See `Planned.stages`."""
         return self._tried(inputs, lambda plan: plan.stages(inputs))
 
     def trace(self, inputs: Inputs, level: int, out: TextIO) -> list[Any]:
-        """See `Compiled.trace`."""
         return self._tried(inputs, lambda plan: plan.trace(inputs, level, out))
 
     def rewrite_log(self) -> RewriteLog:

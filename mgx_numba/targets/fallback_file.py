@@ -39,7 +39,6 @@ class StoredCall:
         return self._call.at(values)
 
     def write(self, lengths: LengthsWriter) -> dict[str, Any]:
-        """See `FallbackStep.write`."""
         return self._call.write(lengths)
 
     @functools.cached_property

@@ -15,16 +15,19 @@ from .fallback_file import read_host
 from .split_point import SplitPoint
 
 
-def kept_pieces(kept: Kept, about: Mapping[str, Any]) -> list[bytes | memoryview] | None:
+def kept_pieces(kept: Kept, about: Mapping[str, Any], objects: Mapping[str, bytes]) -> list[bytes | memoryview] | None:
     """Return the pieces of a program's file, in order; None if a fallback step calls a function of a user.
 
     Args:
         kept: the program.
         about: JSON values that are stored beside the program.
+        objects: objects of kernels, by symbol, that are stored beside the program.
     """
     writer = PlansWriter()
     try:
-        return file_pieces(writer, about, written_kept(kept, writer))
+        content = written_kept(kept, writer)
+        content["objects"] = {symbol: writer.array(np.frombuffer(data, np.uint8)) for symbol, data in objects.items()}
+        return file_pieces(writer, about, content)
     except UnsupportedError:
         return None
 
@@ -41,6 +44,10 @@ def constant_bytes(kept: Kept) -> int:
 class KeptFile(PlanFile):
     """An open file of a compiled program."""
 
+    def objects(self, block: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the bytes of the kernels' objects, by symbol, in the filled memory that `allocate` returned."""
+        return {symbol: self.array(block, number) for symbol, number in self.content["objects"].items()}
+
     def kept(self, block: np.ndarray) -> Kept:
         """Return the program over the memory of its constants that `allocate` returned; call only once. The memory may
         be filled later."""
@@ -54,7 +61,7 @@ def written_kept(kept: Kept, writer: PlansWriter) -> dict[str, Any]:
         UnsupportedError: a fallback step calls a function of a user.
     """
     if isinstance(kept, KeptPlan):
-        return {"plan": writer.plan(kept.plan), "trees": kept.trees}
+        return {"plan": writer.plan(kept.plan), "trees": kept.trees, "symbols": list(kept.symbols)}
     if isinstance(kept, KeptSplit):
         stages = {"head": written_kept(kept.head, writer), "tail": written_kept(kept.tail, writer)}
         return {
@@ -70,7 +77,7 @@ def written_kept(kept: Kept, writer: PlansWriter) -> dict[str, Any]:
 def read_kept(written: Mapping[str, Any], reader: PlansReader) -> Kept:
     """Return the program that `written_kept` wrote."""
     if "plan" in written:
-        return KeptPlan(reader.plan(written["plan"]), written["trees"])
+        return KeptPlan(reader.plan(written["plan"]), written["trees"], written["symbols"])
     if "seam" in written:
         inputs, results = written["seam"]
         split_point = SplitPoint(tuple(inputs), tuple([(early, k) for early, k in results]))

@@ -24,6 +24,7 @@ class TargetOptions:
         fast_math: allow transformations that change rounding (Winograd, Strassen, weights of 16 or 17 bits for a few
             rows, split products, contraction of products, 4-ulp functions, inexact rewrite rules). Rules have an error
             of at most 1e-5 of the largest intermediate value in float32, and 4e-3 in float16.
+        memory: ``low``: products read large constant weights where they lie, without a packed copy.
         memory_reuse: let intermediate values with disjoint lifetimes share memory (memory colouring).
         num_threads: worker threads of a run; 0: as many as the process may use.
         disabled_passes: names of passes to leave out.
@@ -36,6 +37,7 @@ class TargetOptions:
     """
 
     fast_math: bool = True
+    memory: str | None = None
     memory_reuse: bool = True
     num_threads: int = 0
     disabled_passes: tuple[str, ...] = ()

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from .symbolic_split import lens_of
+from .base import Kept, KeptChoice, Outgrown
+from .symbolic_split import UnservedLengths, lens_of
 
 Inputs = Mapping[str, Any]
 
 
 class _Serving(Protocol):
     def serves(self, inputs: Inputs) -> bool: ...
+    def kept_plan(self) -> Kept | None: ...
 
 
 P = TypeVar("P", bound=_Serving)
+T = TypeVar("T")
 
 
 class ServingPlans(Generic[P]):
@@ -28,6 +31,42 @@ class ServingPlans(Generic[P]):
     _names: list[str]
     _plans: list[P]
     _fixed: OrderedDict[tuple[tuple[int, ...], ...], P]
+    _keep: Callable[[Any], None] | None = None
+    _kept_count = 0
+
+    def keep_growth(self, keep: Callable[[Any], None]) -> None:
+        self._keep, self._kept_count = keep, len(self._parts())
+
+    def _grown(self) -> None:
+        """Take note of one more plan; call the function given to `keep_growth` when their number has doubled."""
+        count = len(self._parts())
+        if self._keep is not None and count >= 2 * self._kept_count:
+            self._kept_count = count
+            self._keep(self)
+
+    def kept_plan(self) -> Kept | None:
+        plans = [plan.kept_plan() for plan in self._plans]
+        fixed = [(key, plan.kept_plan()) for key, plan in self._fixed.items()]
+        if any(kept is None for kept in (*plans, *(kept for _, kept in fixed))):
+            return None
+        return KeptChoice(tuple(self._names), tuple(plans), tuple(fixed))  # type: ignore[arg-type]
+
+    def _chosen(self, inputs: Inputs, use: Callable[[P], T]) -> T:
+        """Return the result of ``use`` for the plan that serves the inputs.
+
+        Raises:
+            Outgrown: no plan serves the lengths.
+        """
+        plan = self._serving(inputs)
+        if plan is not None:
+            try:
+                return use(plan)
+            except UnservedLengths:
+                pass
+        fixed = self._fixed_plan(inputs)
+        if fixed is None:
+            raise Outgrown(f"no plan for {[lens_of(inputs[name]) for name in self._names]}")
+        return use(fixed)
 
     def _serving(self, inputs: Inputs) -> P | None:
         """Return the symbolic plan that serves the inputs' lengths, and move it to the front; None if no plan does."""
@@ -49,9 +88,6 @@ class ServingPlans(Generic[P]):
         if found is not None:
             self._fixed.move_to_end(key)
         return found
-
-    def _grown(self) -> None:
-        """Take note that a run has made one more plan."""
 
     def _parts(self) -> list[P]:
         return [*self._plans, *self._fixed.values()]

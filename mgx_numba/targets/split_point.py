@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO
 
 import numpy as np
 
 from ..dataclass import dataclass
-from .base import Kept, Observer, Stage, Tree, grouped, without_buffers
+from .base import Growing, Kept, KeptSplit, Observer, Stage, Tree, grouped, without_buffers
 
 if TYPE_CHECKING:
     from ..graph.rewrite_log import RewriteLog
@@ -69,6 +69,8 @@ class SplitPoint:
 class SplitCompiled:
     """A compiled program of two stages, for any target. See `Compiled` for the methods."""
 
+    _given: ClassVar[bool] = False
+
     def __init__(self, head: Any, tail: Any, split_point: SplitPoint, trees: list[Tree] | None) -> None:
         """Connect the compiled programs ``head`` and ``tail`` of the stages; ``trees`` groups the results."""
         self._head, self._tail, self._split_point, self._trees = head, tail, split_point, trees
@@ -103,5 +105,12 @@ class SplitCompiled:
         return log
 
     def kept_plan(self) -> Kept | None:
-        """See `Compiled.kept_plan`."""
-        return None
+        head, tail = self._head.kept_plan(), self._tail.kept_plan()
+        if head is None or tail is None:
+            return None
+        return KeptSplit(head, tail, self._split_point, self._trees, self._given)
+
+    def keep_growth(self, keep: Callable[[Any], None]) -> None:
+        """See `Growing`: the second stage may make further plans."""
+        if isinstance(self._tail, Growing):
+            self._tail.keep_growth(lambda tail: keep(self))

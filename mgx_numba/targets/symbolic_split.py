@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from ..core.device_array import DeviceArray
 from ..core.dim import Dim
-from ..runtime.explicit_lengths import explicit_lengths
 from ..runtime.plan import Plan
 from .base import Stage, without_buffers
 from .split_point import SplitCompiled
@@ -36,6 +35,7 @@ class UnservedLengths(Exception):
 class SymbolicSplit(SplitCompiled):
     """Two stages of a symbolic program; the second has further symbols, for lengths that the first computes."""
 
+    _given: ClassVar[bool] = True
     _head: Any
     _tail: Any
 
@@ -48,11 +48,9 @@ class SymbolicSplit(SplitCompiled):
         return self._head.symbol_values(inputs)  # type: ignore[no-any-return]
 
     def first_plan(self) -> Plan:
-        """See `OpenPart.first_plan`."""
         return self._head.first_plan()  # type: ignore[no-any-return]
 
     def own_plans(self) -> list[Plan]:
-        """See `OpenPart.own_plans`."""
         return [*self._head.own_plans(), *self._tail.own_plans()]
 
     def _in_stages(self, inputs: Inputs, run: Callable[[Any, Inputs], list[Any]]) -> list[Any]:
@@ -60,7 +58,6 @@ class SymbolicSplit(SplitCompiled):
         return self._split_point.run(inputs, partial(run, self._head), lambda given: self._later(inputs, given, run))
 
     def stages(self, inputs: Inputs) -> list[Stage]:
-        """See `Planned.stages`."""
         return self._split_point.stages(inputs, self._head, _Later(partial(self._later, inputs)))
 
     def _later(self, inputs: Inputs, given: Inputs, use: Callable[[Any, Any], T]) -> T:
@@ -78,6 +75,8 @@ class SymbolicSplit(SplitCompiled):
         values = self._head.symbol_values(inputs)
         assert values is not None
         lens: Lens = {name: lens_of(value) for name, value in given.items()}
+        from ..runtime.explicit_lengths import explicit_lengths
+
         explicit = {**given, **explicit_lengths(self._tail.first_plan(), values)}
         if not self._tail.serves(explicit):
             raise UnservedLengths([lens])
@@ -98,5 +97,4 @@ class _Later:
         return self._use(inputs, lambda stage, explicit: stage.run(explicit))  # type: ignore[no-any-return]
 
     def stages(self, inputs: Inputs) -> list[Stage]:
-        """See `Planned.stages`."""
         return self._use(inputs, lambda stage, explicit: stage.stages(explicit))  # type: ignore[no-any-return]

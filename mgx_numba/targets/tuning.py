@@ -127,7 +127,7 @@ def _tune_one(
                 tuning.progress(done, remaining, best[1])
         return seconds
 
-    solvers = tuning.backend.candidates(request)[: limit or None]
+    solvers = tuning.backend.solvers.candidates(request)[: limit or None]
     hint = tuning.hint(request)
     if hint is not None and hint not in solvers:
         solvers.append(hint)
@@ -137,7 +137,7 @@ def _tune_one(
     if winner is None:
         return None
     late = deadline is not None and time.monotonic() >= deadline
-    others = [] if late else tuning.backend.refinements(request, winner.candidate)[: limit or None]
+    others = [] if late else tuning.backend.solvers.refinements(request, winner.candidate)[: limit or None]
     if trace > 1 and others:
         print(f"Benchmarking {winner.candidate}: {', '.join(map(str, others))}")
     best_of_all = race([winner.candidate, *others], measure, deadline) or winner
@@ -148,4 +148,4 @@ def _tune_one(
 
 def _weight(tuning: Tuning, request: TuningRequest, count: int) -> float:
     """Return the estimated seconds of all occurrences of a request in the program."""
-    return count * min(e.seconds for e in tuning.backend.estimates(request) if e.seconds is not None)
+    return count * min(e.seconds for e in tuning.backend.solvers.estimates(request) if e.seconds is not None)

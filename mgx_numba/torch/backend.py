@@ -77,17 +77,26 @@ def decompositions() -> Any:
     return whole_module("mgx_numba.frontends.torch.parser").DECOMPOSITIONS
 
 
-def compiled_graph(graph_module: GraphModule, static: Collection[int], options: BackendOptions) -> Boxed:
+def compiled_graph(
+    graph_module: GraphModule,
+    static: Collection[int],
+    options: BackendOptions,
+    failing: Mapping[Node, str] | None = None,
+) -> Boxed:
     """Return a function that runs a functional ATen graph, whose inputs it takes as a list.
 
     Args:
         graph_module: the graph; changed.
         static: positions of the inputs that are parameters or buffers, which become constants.
         options: options of the backend.
+        failing: nodes whose translation has failed, and why.
     """
+    from ..frontends.torch.complex_values import without_complex
     from ..frontends.torch.parser import unsupported
 
-    lacking = dict(unsupported(graph_module))
+    if not failing:
+        graph_module = without_complex(graph_module)
+    lacking = {**dict(unsupported(graph_module)), **(failing or {})}
     if lacking:
         names = sorted({f"{node.target} ({reason})" for node, reason in lacking.items()})
         warn_once("PyTorch runs what cannot be compiled: %s", ", ".join(names))
@@ -100,7 +109,7 @@ def compiled_graph(graph_module: GraphModule, static: Collection[int], options: 
         inner = graph_module.get_submodule(str(call.target))
         assert isinstance(inner, GraphModule)
         places = [k for k, source in enumerate(call.args) if source in constant]
-        setattr(graph_module, str(call.target), _Call(TorchRegion(inner, places, options)))
+        setattr(graph_module, str(call.target), _Call(TorchRegion(inner, places, options, compiled_graph)))
     graph_module.recompile()
     alone = _region_alone(graph_module, calls, placeholders)
     run = _boxed(graph_module.forward) if alone is None else alone

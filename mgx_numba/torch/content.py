@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from .exchange import host_array
 
 
 def graph_text(graph_module: GraphModule) -> str:
-    """Return a text that determines what a graph computes, except for the elements of its tensors.
+    """Return a text that determines what a graph computes, except for the elements of its inputs.
 
     It has a line for each node, with shapes of inputs, ranges of symbolic lengths, and the types of all values.
     """
@@ -25,6 +26,10 @@ def graph_text(graph_module: GraphModule) -> str:
         own = node.name if node.op == "placeholder" else ""
         arguments = _shown((node.args, node.kwargs), numbers)
         lines.append(f"{number} {node.op} {own} {_target(node)} {arguments} {_value(node.meta.get('val'))}")
+    for node in graph_module.graph.find_nodes(op="get_attr"):
+        value = operator.attrgetter(str(node.target))(graph_module)
+        content = graph_text(value) if isinstance(value, GraphModule) else digest_of({"": value})
+        lines.append(f"{node.target} {content}")
     return "\n".join(lines)
 
 

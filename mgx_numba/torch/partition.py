@@ -7,7 +7,7 @@ Python computes symbolic lengths.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -19,6 +19,8 @@ REGION = "mgx_region_"
 """Prefix of the names of submodules that hold the graphs of regions."""
 _OF_LAYOUT = frozenset((torch.ops.aten.as_strided.default,))
 """Views of memory, not of elements: they are right only of values that lie in memory as PyTorch's do."""
+_OF_COMPLEX = frozenset((torch.ops.aten.view_as_real.default, torch.ops.aten.view_as_complex.default))
+"""Views between complex inputs or results and their parts, which regions take and give."""
 
 Count = Callable[[Collection[Node]], int]
 
@@ -31,17 +33,21 @@ def divide(graph_module: GraphModule, unsupported: Collection[Node], min_size: i
         unsupported: nodes that cannot be compiled.
         min_size: least number of operators of a region, unless one region has all nodes that can be compiled.
     """
-    left = set(unsupported) | _views_at_end(graph_module) | _of_lengths(graph_module)
+    _give_bodies(graph_module)
+    lengths = _of_lengths(graph_module)
+    left = set(unsupported) | _views_at_end(graph_module) | set(lengths)
+    left.update(node for node in graph_module.graph.nodes if node.target in _OF_COMPLEX)
     for node in graph_module.graph.find_nodes(op="call_function", target=operator.getitem):
         if node.args[0] in left:  # no region takes a tuple
             left.add(node)
-    compiled = [node for node in graph_module.graph.nodes if node.op == "call_function" and node not in left]
+    own = _inside(lengths, left)
+    compiled = [node for node in graph_module.graph.nodes if node.op == "call_function" and node not in left - own]
     whole = _is_one_region(graph_module, set(compiled))
     groups = [compiled] if whole else _groups(graph_module, left)
     least = 1 if whole else min_size
     kept = [group for group in groups if sum(not of_no_cost(node) for node in group) >= least]
     if kept:
-        fuse_by_partitions(graph_module, [dict.fromkeys(group) for group in kept], prefix=REGION)
+        fuse_by_partitions(graph_module, [dict.fromkeys(_with_bodies(group)) for group in kept], prefix=REGION)
     graph_module.recompile()
     return graph_module
 
@@ -63,6 +69,19 @@ def of_no_cost(node: Node) -> bool:
     return node.target is operator.getitem or bool(getattr(node.target, "is_view", False))
 
 
+def _give_bodies(graph_module: GraphModule) -> None:
+    """Give each reader of an attribute of its own `get_attr` node, so that the node can be in the reader's region."""
+    for node in graph_module.graph.find_nodes(op="get_attr"):
+        for user in list(node.users)[1:]:
+            with graph_module.graph.inserting_before(user):
+                user.replace_input_with(node, graph_module.graph.node_copy(node))
+
+
+def _with_bodies(group: Collection[Node]) -> list[Node]:
+    """Return the nodes of a region with the attributes that they read: bodies of branches and loops, and constants."""
+    return [own for node in group for own in (*(x for x in node.all_input_nodes if x.op == "get_attr"), node)]
+
+
 def _views_at_end(graph_module: GraphModule) -> set[Node]:
     """Return the views of computed values or inputs that only results and other such views read."""
     found: set[Node] = set()
@@ -75,14 +94,34 @@ def _views_at_end(graph_module: GraphModule) -> set[Node]:
     return found
 
 
-def _of_lengths(graph_module: GraphModule) -> set[Node]:
+def _of_lengths(graph_module: GraphModule) -> list[Node]:
     """Return the nodes whose values are numbers of Python, such as symbolic lengths and their products."""
     numbers = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
-    return {
+    return [
         node
         for node in graph_module.graph.nodes
         if node.op == "call_function" and isinstance(node.meta.get("val"), numbers)
-    }
+    ]
+
+
+def _inside(lengths: Sequence[Node], left: set[Node]) -> set[Node]:
+    """Return the lengths that only compiled nodes read, among them copies of lengths that other nodes read, too.
+
+    A region computes such lengths from its inputs: a length of an intermediate value would divide the graph.
+    """
+    found: set[Node] = set()
+    for node in reversed(lengths):
+        readers = [user for user in node.users if user in found or (user.op == "call_function" and user not in left)]
+        if readers and len(readers) < len(node.users):
+            with node.graph.inserting_after(node):
+                copy = node.graph.node_copy(node)
+            for reader in readers:
+                reader.replace_input_with(node, copy)
+            found.add(copy)
+            left.add(copy)
+        elif readers:
+            found.add(node)
+    return found
 
 
 def _is_one_region(graph_module: GraphModule, compiled: set[Node]) -> bool:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .options import BackendOptions
 
 Run = Callable[[Sequence[Any]], "list[torch.Tensor]"]
+Divide = Callable[..., Callable[["list[Any]"], Any]]
 
 
 class TorchRegion:
@@ -35,13 +36,17 @@ class TorchRegion:
         graph_module: the graph, all of whose operators can be compiled.
         static: positions of the inputs that are parameters or buffers, which become constants of the program.
         options: options of the backend.
+        divide: compiles a graph, with the given positions of inputs as constants, without a node.
     """
 
-    def __init__(self, graph_module: GraphModule, static: Sequence[int], options: BackendOptions) -> None:
+    def __init__(
+        self, graph_module: GraphModule, static: Sequence[int], options: BackendOptions, divide: Divide
+    ) -> None:
         self._eager, self._options = graph_module, options
         self.single = not isinstance(graph_module.graph.output_node().args[0], (list, tuple))
         self._frozen: Frozen[Run] = Frozen(static, self._compiled)
-        self._failed = False
+        self._divide = divide
+        self._divided: Run | None = None
 
     def __call__(self, args: Sequence[Any]) -> list[torch.Tensor]:
         return self._frozen.find(args)(args)
@@ -49,16 +54,46 @@ class TorchRegion:
     def _compiled(self, args: Sequence[Any], constant: Sequence[int]) -> Run:
         """Return a function that runs the graph, compiled with the inputs at some positions as constants.
 
-        If the graph cannot be compiled the function runs it by PyTorch, and a line of the log says why.
+        PyTorch runs a node that cannot be translated, and what is before and after it is compiled. If the graph cannot
+        be compiled for another reason PyTorch runs all of it. A line of the log says why.
         """
-        if not self._failed:
-            try:
-                return runner(lower(copied(self._eager), args, constant, self._options), args)
-            except MgxError as error:
-                self._failed = True
-                warn_once("a graph runs in eager mode, since it cannot be compiled: %s", error)
-        module, single = self._eager, self.single
-        return lambda args: [module(*args)] if single else list(module(*args))
+        if self._divided is not None:
+            return self._divided
+        try:
+            run = runner(lower(copied(self._eager), args, constant, self._options), args)
+        except MgxError as error:
+            self._divided = self._without(error, constant)
+            return self._divided
+
+        def call(args: Sequence[Any]) -> list[torch.Tensor]:
+            if self._divided is None:
+                try:
+                    return run(args)
+                except UnsupportedError as error:  # a node whose translation had to wait for the lengths
+                    self._divided = self._without(error, constant)
+            return self._divided(args)
+
+        return call if any(isinstance(n, torch.SymInt) for n in _lengths(self._eager)) else run
+
+    def _without(self, error: MgxError, constant: Sequence[int]) -> Run:
+        """Return a function that runs the graph without compiling the node that an error names, if it does."""
+        module, single = copied(self._eager), self.single
+        found: BaseException | None = error
+        while isinstance(found, MgxError) and not found.node:
+            found = found.__cause__
+        name = found.node if isinstance(found, MgxError) else ""
+        node = next((n for n in module.graph.nodes if n.name == name and n.op == "call_function"), None)
+        if node is None:
+            warn_once("a graph runs in eager mode, since it cannot be compiled: %s", error)
+            return lambda args: [module(*args)] if single else list(module(*args))
+        divided = self._divide(module, constant, self._options, {node: str(error)})
+        return lambda args: [divided(list(args))] if single else list(divided(list(args)))
+
+
+def _lengths(graph_module: GraphModule) -> list[Any]:
+    """Return the lengths of a graph's inputs, and the inputs that are numbers."""
+    values = [node.meta.get("val") for node in graph_module.graph.find_nodes(op="placeholder")]
+    return [n for x in values for n in (x.shape if isinstance(x, torch.Tensor) else [x])]
 
 
 def compiled_program(

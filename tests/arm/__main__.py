@@ -41,10 +41,11 @@ PARTS = {
         *(f"{RANDOM}[{seed}]" for seed in range(10, 200, 20)),
         "tests/runtime/test_executor.py",
     ],
-    "solvers": ["tests/codegen", "tests/cpu"],
+    "solvers": ["-p", "tests.arm.sample", "tests/codegen"],
+    "programs": ["-p", "tests.arm.sample", "tests/cpu"],
     "inside": ["tests/runtime/test_kernel_compiler.py"],
 }
-"""pytest's arguments of each part."""
+"""pytest's arguments of each part. `tests.arm.sample` keeps one case of each test function and solver."""
 
 
 def run(environment: Environment, cpu: str, part: str, more: list[str], folder: Path) -> int:

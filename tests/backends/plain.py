@@ -83,6 +83,10 @@ class PlainBackend:
     def family(self) -> str:
         return "plain"
 
+    @property
+    def solvers(self) -> PlainBackend:
+        return self
+
     def choose(self, request: Any) -> Any:
         raise UnsupportedError("plain Python has no solvers")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from mgx_numba.codegen.cpu.contraction import gemv_int16, int16_weights, panels
 from mgx_numba.codegen.cpu.contraction.gemv import MOST_ROWS, GemvPacked
 from mgx_numba.codegen.cpu.contraction.gemv_int16 import GemvInt16
+from mgx_numba.codegen.cpu.contraction.gemv_rows import GemvRows
 from mgx_numba.codegen.cpu.contraction.int16_weights import BLOCK
 from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.solver import UnsuitedWeights
@@ -53,6 +55,22 @@ def test_panels_that_do_not_fill_groups(solver: tuple[GemvPacked, float], m: int
         arrays = {"x": a, "w": made.pack_weights(problem, b), "out": out, **e}
         run_plan(made.plan(problem, full_epilogue("float32"), (), threads), arrays)
         np.testing.assert_allclose(out, apply_full_epilogue(a.astype(float) @ b, e), rtol=1e-4, atol=atol)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("m", [1, 2, 4, 5, 11])
+def test_weights_read_by_rows_where_they_lie(m: int, dtype: str) -> None:
+    made = GemvRows()
+    for n, k in ((1, 1), (33, 7), (64, 64), (70, 131)):
+        a, b = (v.astype(dtype) for v in pair(m, n, k))
+        rows = np.full((n, k + 3), np.nan, dtype)
+        rows[:, :k] = b.T
+        strides = replace(gemm_problem(a, b, False), b_strides=(1, k + 3))
+        assert made.refusal(strides) is None
+        e = full_epilogue_arrays(np.random.default_rng(n), (m,), n, dtype)
+        out = np.full((m, n), np.nan, dtype)
+        run_plan(made.plan(strides, full_epilogue(dtype), (), 3), {"x": a, "w": rows, "out": out, **e})
+        np.testing.assert_allclose(out, apply_full_epilogue(a.astype(float) @ b, e), rtol=1e-4, atol=1e-4)
 
 
 def test_operands_apart_in_memory(solver: tuple[GemvPacked, float]) -> None:

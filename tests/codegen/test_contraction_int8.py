@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,18 @@ def test_odd_sizes(form: str, dtype: str) -> None:
         for n in (1, 15, 17, 49, 100):
             for k in (0, 1, 2, 3, 4, 5, 63, 130):
                 multiply(*pair(m, n, k, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_two_activations_were_refused_where_the_tile_reads_sums_of_columns(form: str, dtype: str) -> None:
+    for m, n, k in ((1, 17, 3), (13, 49, 130), (8, 100, 64)):
+        a, b = pair(m, n, k, dtype, (2,))
+        problem = dataclasses.replace(problem_of(a, b), b_constant=False)
+        solver = select(problem)
+        assert solver.name == "gemm_packing_int8"
+        out = np.full((2, m, n), 77, np.int32)
+        run_plan(solver.plan(problem, threads=2), {"x": a, "w": b, "out": out})
+        np.testing.assert_array_equal(out, a.astype(np.int32) @ b.astype(np.int32))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])

@@ -11,15 +11,17 @@ from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.winograd.form import Form
 from mgx_numba.codegen.cpu.contraction.winograd.int8 import ConvWinogradInt8
 
-from ..features import features
+from ..features import ARM, features
 from .contracting import GuardedPages, needs_page_protection
 from .test_contraction_conv_int8 import check, square
 
 SOLVERS = [ConvWinogradInt8(Form(2, 3, stored)) for stored in (False, True)]
 FORMS = ("-avx512vnni,-avxvnni", "avx2,-avxvnni", "sse")
+NO_DOT = "-i8mm,-dotprod" if ARM else FORMS[1]
+"""Features without a dot product of four terms."""
 
 
-form = features(FORMS)
+form = features(FORMS, arm=(NO_DOT,))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
@@ -68,7 +70,7 @@ def test_blockings_of_tuning_compute_the_same(form: str, solver: ConvWinogradInt
 
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     solver = SOLVERS[0]
-    monkeypatch.setenv("MGX_CPU_FEATURES", "avx2,-avxvnni")
+    monkeypatch.setenv("MGX_CPU_FEATURES", NO_DOT)
     assert "more than" in (solver.refusal(square(1828, 4, 4, 3)) or "")
     assert "multiple of 4" in (solver.refusal(square(6, 4, 4, 3)) or "")
     assert "stride" in (solver.refusal(square(8, 4, 4, 3, stride=(2, 2))) or "")

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu.contraction.depthwise import ConvDepthwise
+from mgx_numba.codegen.cpu.contraction.depthwise import ConvDepthwise, ConvDepthwiseAny
 from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import ElementTypes, element_types
@@ -40,13 +40,19 @@ def values(rng: np.random.Generator, dtype: str, lens: tuple[int, ...]) -> np.nd
 def run(
     problem: ConvProblem, x: np.ndarray, w: np.ndarray, pages: GuardedPages | None = None, **how: Any
 ) -> np.ndarray:
-    assert DEPTHWISE.refusal(problem) is None
+    """Return the result of each solver for these types, which must agree."""
+    found: list[np.ndarray] = []
     packed = DEPTHWISE.pack_weights(problem, w)
-    out = np.full((problem.batch, *problem.out_lens, problem.out_channels), 77, problem.types.out)
-    if pages:
-        x, packed, out = (pages.place(array) for array in (x, packed, out))
-    run_plan(DEPTHWISE.plan(problem, **how), {"x": x, "w": packed, "out": out}, pages)
-    return out
+    for solver in (DEPTHWISE, ConvDepthwiseAny()) if problem.types.out == "int32" else (DEPTHWISE,):
+        assert solver.refusal(problem) is None
+        out = np.full((problem.batch, *problem.out_lens, problem.out_channels), 77, problem.types.out)
+        placed = {"x": x, "w": packed, "out": out}
+        if pages:
+            placed = {name: pages.place(array) for name, array in placed.items()}
+        run_plan(solver.plan(problem, **how), placed, pages)
+        found.append(placed["out"])
+    np.testing.assert_array_equal(found[0], found[-1])
+    return found[0]
 
 
 def agree(found: np.ndarray, expected: np.ndarray, types: ElementTypes) -> None:

@@ -34,7 +34,7 @@ def bytes_of(net: Any) -> bytes:
     """The file of a compiled program."""
     kept = net._compiled.kept_plan()
     assert kept is not None
-    pieces = kept_pieces(kept, {"of": "a test"})
+    pieces = kept_pieces(kept, {"of": "a test"}, {})
     assert pieces is not None
     return b"".join(map(bytes, pieces))
 
@@ -155,7 +155,7 @@ def test_custom_operators_are_in_no_file() -> None:
         opsets = [onnx.helper.make_opsetid(*one) for one in (("", 17), ("kept", 1))]
         net = mgx.parse_onnx_buffer(onnx.helper.make_model(graph, opset_imports=opsets).SerializeToString())
         kept = net.compile("cpu")._compiled.kept_plan()
-        assert kept is not None and kept_pieces(kept, {}) is None
+        assert kept is not None and kept_pieces(kept, {}, {}) is None
     finally:
         mgx.unregister_custom_op("kept", "Twice")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,21 @@ import mgx_numba as mgx
 from mgx_numba.codegen.embedding import EmbeddedStore
 from mgx_numba.codegen.gpu.transfer import transfer_kernel
 from mgx_numba.codegen.launch import Grid
-from mgx_numba.core.shape import Shape
+from mgx_numba.core.shape import DynamicDimension, Shape
 from mgx_numba.core.types import Type
-from mgx_numba.errors import DeviceError
+from mgx_numba.errors import DeviceError, MgxError
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu import choice
 from mgx_numba.runtime.plan import MappedTensor, Step
-from mgx_numba.targets.base import KeptPlan
+from mgx_numba.targets.base import KeptChoice, KeptPlan
+from mgx_numba.targets.gpu import program as programs
 from mgx_numba.targets.gpu.program import GpuProgram
+from mgx_numba.targets.gpu.restored import RestoredDeviceProgram
 from mgx_numba.targets.gpu.target import TARGET
 from mgx_numba.targets.kept_file import KeptFile, kept_pieces
 from mgx_numba.targets.options import TargetOptions
 
+from ..dynamic.models import MODELS
 from ..interpreter.engine import interpreted
 from ..running import said
 from ..values import normal
@@ -50,7 +54,7 @@ def product_program() -> Program:
 
 
 def through_a_file(path: Path, kept: KeptPlan) -> KeptPlan:
-    pieces = kept_pieces(kept, {})
+    pieces = kept_pieces(kept, {}, {})
     assert pieces is not None
     path.write_bytes(b"".join(bytes(piece) for piece in pieces))
     with path.open("rb", buffering=0) as file:
@@ -105,6 +109,63 @@ def test_a_restored_program_runs_and_shows_itself(tmp_path: Path) -> None:
         assert not asked
         assert str(again.program) == str(made.program) and len(asked) == 1
         assert again.kernels() == made.kernels()
+
+
+@pytest.mark.parametrize("name", ["decoder", "two_stages"])
+def test_plans_for_all_lengths_are_kept_and_run_in_another_process(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next process compiled a program with dynamic inputs again."""
+    monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("MGX_PLAN_CACHE", raising=False)
+    monkeypatch.setattr(choice, "model_of", lambda number: "one")
+    case = MODELS[name]()
+    model, rng = case.model.SerializeToString(), np.random.default_rng(3)
+    compiles: list[Any] = []
+    compile_program = programs.compile_program
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        compiles.append(options.get("known"))
+        return compile_program(*arguments, **options)
+
+    monkeypatch.setattr(programs, "compile_program", noted)
+    drawn = sorted((case.draw(rng) for _ in range(8)), key=lambda feeds: sum(a.size for a in feeds.values()))[:1]
+    found: list[Any] = []
+    with interpreted():
+        for _ in range(2):
+            net = mgx.parse_onnx_buffer(model, default_dyn_dim_value=mgx.shape.dynamic_dimension(0, 64))
+            net.compile(mgx.get_target("gpu"))
+            found.append([list(map(np.asarray, net.run(feeds))) for feeds in drawn])
+            compiles.append("end")
+        assert isinstance(net._compiled, RestoredDeviceProgram)
+        first = compiles.index("end")
+        assert first > 0 and compiles[first:] == ["end", "end"]
+        outside = {name: np.zeros([100, *array.shape[1:]], array.dtype) for name, array in drawn[0].items()}
+        with pytest.raises(MgxError):
+            net.run(outside)
+        assert net._compiled.kernels() and net._compiled.open_plans()
+    for mine, theirs in zip(*found):
+        for one, other in zip(mine, theirs, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_lengths_that_a_file_lacks_get_a_plan(tmp_path: Path) -> None:
+    program = Program()
+    x = program.main.add_parameter("x", Shape.dynamic(Type.float_type, [DynamicDimension(1, 50), 5]))
+    program.main.add_return([program.main.add_instruction("softmax", [x], axis=1)])
+    with interpreted():
+        made = compiled(program, choice.engine())
+        kept = made.kept_plan()
+        assert isinstance(kept, KeptChoice)
+        some = dataclasses.replace(kept, plans=())
+        again = TARGET.restore(some, TargetOptions(fast_math=False), lambda: program)
+        grown: list[Any] = []
+        again.keep_growth(grown.append)  # type: ignore[attr-defined]
+        for rows in (3, 7):
+            feed = {"x": normal(rows, 5, seed=rows)}
+            np.testing.assert_array_equal(again.run(feed)[0], made.run(feed)[0])
+        (same,) = grown
+        assert isinstance(same.kept_plan(), KeptChoice) and len(same.kept_plan().plans) == 1
 
 
 def test_host_steps_of_a_kept_plan_run(tmp_path: Path) -> None:

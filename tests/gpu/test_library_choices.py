@@ -56,8 +56,8 @@ def test_only_measuring_takes_a_library(libraries: Both) -> None:
     asked = contraction()
     assert [c.solver.name for c in solvers.candidates(asked)][-1] == "cublaslt"
     assert "cublaslt" not in [c.solver.name for c in solvers.own_candidates(asked)]
-    assert BACKEND.choose(asked).solver in solvers.SOLVERS
-    told = {e.solver: e for e in BACKEND.estimates(asked)}
+    assert BACKEND.solvers.choose(asked).solver in solvers.SOLVERS
+    told = {e.solver: e for e in BACKEND.solvers.estimates(asked)}
     assert told["cublaslt"].seconds is None and "only where measuring" in str(told["cublaslt"])
     assert str(told["cudnn"]) == "cudnn: it is no convolution"
 

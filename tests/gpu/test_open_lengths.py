@@ -1,9 +1,8 @@
-"""Programs with dynamic inputs on a device: one plan for all; new lengths are launched, repeated ones recorded."""
+"""Programs with dynamic inputs on a device: one plan for all lengths."""
 
 from __future__ import annotations
 
 import gc
-import weakref
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,7 @@ from mgx_numba.core.types import Type
 from mgx_numba.errors import IndexRangeError, ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
-from mgx_numba.runtime.gpu import context as contexts
 from mgx_numba.runtime.gpu.constants import DeviceConstants
-from mgx_numba.runtime.gpu.direct_form import RecordedForm
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.runtime.gpu.executor import DeviceExecutable
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
@@ -99,20 +96,16 @@ def test_values_are_those_of_ref(name: str, on: Engine) -> None:
         assert_agrees(net.run(feeds), reference(parse_onnx(case.model, map_input_dims=lens), feeds))
 
 
-def test_lengths_that_come_again_are_recorded_and_give_the_same(on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contexts, "RECORDED_AFTER", 2)
+def test_lengths_that_come_again_give_the_same(on: Engine) -> None:
     program, w = product()
     net = compiled(program, on)
     for run in range(4):
         for rows in (3, 40, 1, 0):
             feeds, wanted = values(rows, w, run)
             close(net.run(feeds)[0], wanted)
-    (context,) = only_executable(net)._idle
-    assert len(context._recorded) == 4
 
 
-def test_recordings_are_for_addresses_and_an_arena(on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contexts, "RECORDED_AFTER", 1)
+def test_the_same_lengths_at_other_addresses_and_with_a_larger_arena(on: Engine) -> None:
     case = MODELS["decoder"]()
     program = parse_onnx(case.model, default_dyn_dim_value=DynamicDimension(0, 4096))
     net, rng = compiled(program, on, offload_copy=False), np.random.default_rng(2)
@@ -126,8 +119,6 @@ def test_recordings_are_for_addresses_and_an_arena(on: Engine, monkeypatch: pyte
         for _ in range(2):
             assert net.run(contraction | into)[0].address == results[0].address
             assert_agrees([at_host(on, result) for result in results], reference(program, feeds))
-    (context,) = only_executable(net)._idle
-    assert len(context._recorded) == 3
 
 
 def test_runs_of_other_lengths_follow_one_another_on_a_stream(on: Engine) -> None:
@@ -178,32 +169,13 @@ def test_weights_are_on_a_device_once_whatever_the_lengths() -> None:
         assert {p.address for p in made.constants} == weights
 
 
-def test_a_recording_that_goes_takes_its_memory_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once, not when Python looks for garbage."""
-    monkeypatch.setattr(contexts, "RECORDED_AFTER", 0)
-    program, w = product()
-    net = compiled(program, interpreter())
-    net.run(values(2, w)[0])
-    (context,) = only_executable(net)._idle
-    recording = weakref.ref(next(iter(context._recorded.values())))
-    assert isinstance(recording(), RecordedForm)
-    gc.collect()
-    gc.disable()
-    try:
-        for rows in range(3, 3 + contexts.MOST_RECORDED):
-            net.run(values(rows, w)[0])
-        assert len(context._recorded) == contexts.MOST_RECORDED and recording() is None
-    finally:
-        gc.enable()
-
-
 def test_lengths_beyond_a_range_are_refused() -> None:
     net = compiled(product()[0], interpreter())
     with pytest.raises(ShapeError, match="does not serve the lengths of x"):
         only_executable(net).run([np.zeros((4097, 8), np.float16)])
 
 
-def test_an_index_out_of_range_names_the_length_of_the_run(on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_out_of_range_names_the_length_of_the_run(on: Engine) -> None:
     nodes = [helper.make_node("Gather", ["x", "i"], ["y"])]
     inputs = [
         helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 2]),
@@ -214,7 +186,6 @@ def test_an_index_out_of_range_names_the_length_of_the_run(on: Engine, monkeypat
         helper.make_graph(nodes, "g", inputs, outputs), opset_imports=[helper.make_opsetid("", 17)]
     )
     net = compiled(parse_onnx(model.SerializeToString(), default_dyn_dim_value=DynamicDimension(0, 100)), on)
-    monkeypatch.setattr(contexts, "RECORDED_AFTER", 1)
     for _ in range(3):
         for length in (5, 3):
             feeds = {"x": np.ones((length, 2), np.float32), "i": np.array([0, length])}
@@ -267,17 +238,3 @@ def test_two_arrays_of_one_memory_each_have_a_place(on: Engine) -> None:
             queue.download(got, contraction.address)
             queue.wait()
         assert np.array_equal(got, array)
-
-
-def test_no_garbage_is_looked_for_while_a_graph_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contexts, "RECORDED_AFTER", 0)
-    looks, record = [], RecordedForm._record
-
-    def noted(form: RecordedForm) -> None:
-        looks.append(gc.isenabled())
-        record(form)
-
-    monkeypatch.setattr(RecordedForm, "_record", noted)
-    program, w = product()
-    compiled(program, interpreter()).run(values(2, w)[0])
-    assert looks == [False] and gc.isenabled()

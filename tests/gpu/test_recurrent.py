@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
+from mgx_numba.codegen.gpu.architecture import ARCHITECTURES, device_in_use
 from mgx_numba.codegen.gpu.recurrent import plan, steps, tiles
 from mgx_numba.codegen.gpu.recurrent.tiles import PersistentTile
 from mgx_numba.codegen.gpu.toolchain.compiler import compile_object
@@ -18,6 +18,7 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.graph.program import Program
 from mgx_numba.ops.base import make_op
+from mgx_numba.runtime.gpu.choice import engine
 from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
@@ -27,6 +28,7 @@ from mgx_numba.targets.ref.interpreter import evaluate
 from ..cpu.agreement import assert_agrees, reference
 from ..cpu.test_recurrent import layer, operands
 from ..cpu.test_recurrent_int8 import steps as quantised_steps
+from ..interpreter.engine import interpreted
 from .operators import hosted
 from .programs import compiled, interpreter
 
@@ -186,9 +188,10 @@ def test_programs_whose_blocks_wait_for_each_other_run_at_once(monkeypatch: pyte
 def test_blocks_that_wait_for_each_other_fit_the_device_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     monkeypatch.setattr(plan, "ranked_tiles", tiles.ranked_tiles)
-    monkeypatch.setattr(plan, "multiprocessors", {0: 132, 1: 20}.__getitem__)
+    monkeypatch.setattr(plan, "multiprocessors", lambda: (132, 20)[device_in_use()])
     for device_id, most in ((0, 132), (1, 20)):
-        made = compiled(program_of("lstm", h=512)[0], interpreter(), device_id=device_id)
+        with interpreted(2):
+            made = compiled(program_of("lstm", h=512)[0], engine(device_id), device_id=device_id)
         assert made.executable is not None
         grids = [step.geometry for step in made.executable.plan.steps if isinstance(step, Step)]
         waiting = [grid.blocks[0] for grid in grids if isinstance(grid, Grid) and grid.cooperative]

@@ -142,9 +142,9 @@ def chosen(net: Any) -> list[tuple[str, dict[str, int]]]:
 def test_the_cost_model_says_of_every_solver_what_it_takes_or_why_it_does_not_apply(
     hopper: None, request_: GpuContraction, first: str, refused: list[str]
 ) -> None:
-    found = BACKEND.estimates(request_)
+    found = BACKEND.solvers.estimates(request_)
     assert {e.solver for e in found} == {s.name for s in (*SOLVERS, *library_solvers.LIBRARIES)}
-    assert BACKEND.choose(request_).solver.name == found[0].solver == first
+    assert BACKEND.solvers.choose(request_).solver.name == found[0].solver == first
     able = [e.seconds for e in found if e.seconds is not None]
     assert able == sorted(able) and 1e-6 < able[0] < 1e-2
     told = {e.solver: e.refusal for e in found if e.seconds is None}
@@ -177,12 +177,12 @@ def test_weights_in_blocks_have_one_solver_which_is_not_measured(hopper: None) -
     form = BlockFormat(4, 32, False)
     problem = GemmProblem(1, 64, 128, types=types("float16"), blocks=form)
     own = GpuContraction(Request(problem, Epilogue(), (), 1, False))
-    assert [c.solver.name for c in candidates(own)] == [BACKEND.choose(own).solver.name]
+    assert [c.solver.name for c in candidates(own)] == [BACKEND.solvers.choose(own).solver.name]
     with interpreted(), pytest.raises(UnsupportedError, match="have one kernel"):
         DeviceBench(engine(), own)
     many = dataclasses.replace(own, request=dataclasses.replace(own.request, problem=dataclasses.replace(problem, m=9)))
     with pytest.raises(UnsupportedError, match="no solver for .*tiled: its weights are in blocks"):
-        BACKEND.choose(many)
+        BACKEND.solvers.choose(many)
 
 
 def test_records_that_do_not_fit_are_none(hopper: None) -> None:

@@ -14,6 +14,7 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.engine import Engine
+from mgx_numba.runtime.plan import Step
 
 from ..cpu.agreement import reference
 from ..interpreter.memory import KernelFault
@@ -147,7 +148,7 @@ def test_the_instructions_are_those_of_warpgroups() -> None:
 
 
 def test_many_keys_of_many_features_have_a_producer() -> None:
-    programs = [qkv((1, 1, keys, 128))[0] for keys in (64, 2048)]
+    programs = [qkv((1, 16, keys, 128))[0] for keys in (64, 2048)]
     (few,), (kernel,) = (compiled(program, interpreter()).kernels() for program in programs)
     assert "THREADS = 256" in few.text
     text = assembly(kernel, ARCHITECTURES["sm_90a"])
@@ -187,3 +188,25 @@ def test_keys_of_a_mask_that_lie_apart_are_copied(keys: int, pairs: bool, consta
     assert made.executable is not None
     steps = made.executable.plan.steps
     assert ("load_aligned(near0" in steps[-1].kernel.text) == pairs and len(steps) == (1 if constant else 2)
+
+
+def steps_of(lens: tuple[int, ...], on: Engine, mask: Mask = None, **attributes: object) -> list[Step]:
+    """Compute and compare; return the launches."""
+    made = attention(F16, lens, on, mask, **attributes)  # type: ignore[arg-type]
+    assert made.executable is not None
+    return made.executable.plan.steps  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_keys_of_few_blocks_are_split(causal: bool, on: Engine) -> None:
+    """11 blocks of 98 queries took 3552 keys in turn while the other multiprocessors waited."""
+    first, second = steps_of((1, 1, 1, 40, 1100, 16, 16), on, (BOOL, (1, 1, 1, 1100)), causal=causal)
+    assert first.geometry.blocks == (1, 1, 9) and second.label == "gpu::join_attention_kernel"
+
+
+def test_query_heads_of_a_group_share_tiles_of_rows(on: Engine) -> None:
+    """Of a tile of 128 rows 40 were queries, of one of eight heads that read the same keys."""
+    (step,) = steps_of((2, 4, 2, 35, 70, 16, 16), on, (F16, (2, 1, 1, 70)))
+    assert step.geometry.blocks == (1, 2, 2)
+    (apart,) = steps_of((2, 4, 2, 35, 70, 16, 16), on, (F16, (2, 4, 35, 70)), causal=True)
+    assert apart.geometry.blocks == (1, 4, 2)

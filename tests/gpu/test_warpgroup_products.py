@@ -11,7 +11,7 @@ import pytest
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.contraction import solvers, wgmma, wgmma_tiles
-from mgx_numba.codegen.gpu.contraction.gpu_contraction import permuted_lanes
+from mgx_numba.codegen.gpu.contraction.gpu_contraction import line_padded, permuted_lanes
 from mgx_numba.codegen.gpu.contraction.wgmma_tiles import TileQuestion, WarpgroupTile
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.kernel import KernelSource
@@ -394,3 +394,47 @@ def test_what_threads_made_of_their_sums_is_exchanged(
     (wanted,) = reference(program, inputs).results
     np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
     np.testing.assert_array_equal(np.isinf(got), np.isinf(wanted))
+
+
+@pytest.mark.parametrize(
+    ("count", "padded"), [(232, 256), (100, 104), (115, 128), (48, 48), (13, 16), (128, 128), (1208, 1216)]
+)
+def test_copies_have_rows_of_whole_lines_if_that_takes_little(count: int, padded: int) -> None:
+    assert line_padded(count, 2) == padded
+
+
+def test_constants_have_rows_of_whole_lines(on: Engine) -> None:
+    """20928 by 1592 by 232 took 66 us: TMA loads rows that begin within lines at less than a third of its rate."""
+    program, rng = Program(), np.random.default_rng(0)
+    m: Module = program.main
+    x = m.add_parameter("x", Shape(F16, (70, 232)))
+    weights = m.add_literal(rng.standard_normal((232, 24)).astype(np.float16))
+    m.add_return([m.add_instruction("dot", [x, weights])])
+    made = agree(program, {"x": rng.standard_normal((70, 232)).astype(np.float16)}, F16, on)
+    assert made.executable is not None
+    assert (24, 256) in [array.shape for array in made.executable.plan.constants]
+
+
+def test_taps_of_constant_weights_begin_at_lines(on: Engine) -> None:
+    program, rng = Program(), np.random.default_rng(0)
+    m: Module = program.main
+    x = m.add_parameter("x", Shape(F16, (1, 6, 5, 104)))
+    weights = m.add_literal(rng.standard_normal((24, 104, 3, 3)).astype(np.float16))
+    turned = m.add_instruction("transpose", [x], permutation=(0, 3, 1, 2))
+    m.add_return([m.add_instruction("convolution", [turned, weights], padding=(1, 1))])
+    made = agree(program, {"x": rng.standard_normal((1, 6, 5, 104)).astype(np.float16)}, F16, on)
+    assert made.executable is not None
+    assert (1, 24, 9, 128) in [array.shape for array in made.executable.plan.constants]
+
+
+def test_rows_within_lines_are_shared_by_clusters() -> None:
+    """3456 by 10680 by 1208 took 231 us with tiles of 128 by 160, and 147 where two blocks share what they load."""
+    question = TileQuestion(3456, 10680, 19, 1, left_alignment=16, right_alignment=16)
+    tile, _ = wgmma_tiles.chosen_tile(question)
+    assert tile.cluster * tile.across > 1
+
+
+def test_narrow_results_are_not_added_up_of_parts() -> None:
+    """30336 by 181 by 2768 took 187 us with sums in two parts, and 76 without."""
+    question = TileQuestion(30336, 181, 44, 1, constant=True, left_alignment=32, width=1)
+    assert wgmma_tiles.chosen_tile(question)[1] == 1

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 import types
+from typing import Any
 
 import numpy as np
 
-__all__ = ["restored", "stand_in_for_opencv"]
+__all__ = ["restored", "small_network", "stand_in_for_opencv", "stand_in_for_torchvision"]
 
 _PARTED = re.compile(r"(?<=\w\.)((?:\w+_)+\w+) (\w+)(?=\()")
 """A method's name that the end of a line has parted, after the lines were joined again."""
@@ -82,4 +83,22 @@ def stand_in_for_opencv() -> types.ModuleType:
 
     module = types.ModuleType("cv2")
     module.__dict__.update(IMREAD_COLOR=1, imread=imread, resize=resize)
+    return module
+
+
+def small_network() -> Any:
+    """Return a small PyTorch network for images of any size."""
+    import torch
+
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 7, 4), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
+    )
+
+
+def stand_in_for_torchvision() -> types.ModuleType:
+    """Return a module ``torchvision`` whose models are each `small_network`: the true ones download weights."""
+    module, models = types.ModuleType("torchvision"), types.ModuleType("torchvision.models")
+    for name in ("inception_v3", "resnet50"):
+        setattr(models, name, lambda pretrained=False: small_network())
+    module.models = models  # type: ignore[attr-defined]
     return module

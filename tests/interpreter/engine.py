@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from mgx_numba.codegen.gpu.libraries.calls import BoundCall, described
+from mgx_numba.codegen.gpu.open_grids import cluster_of, open_axes
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.launch import Grid, TensorLayout
 from mgx_numba.codegen.store import Store
@@ -76,7 +77,6 @@ class InterpreterEngine:
         return [kernel if described(kernel) is None else self.calls(kernel, self.number) for kernel in kernels]
 
     def batch(self, launches: PlanLaunches) -> PlanLaunches:
-        """See `Engine.batch`."""
         return launches
 
     def use(self) -> AbstractContextManager[None]:
@@ -84,7 +84,6 @@ class InterpreterEngine:
         return contextlib.nullcontext()
 
     def allocate(self, size: int, name: str) -> int:
-        """See `Engine.allocate`."""
         array = scratch(max(size, 1) + 256)
         start = -address_of(array) % 256
         data = array[start : start + size]
@@ -96,7 +95,6 @@ class InterpreterEngine:
         return address
 
     def free(self, address: int) -> None:
-        """See `Engine.free`."""
         with self.lock:
             self.synchronize()
             self.memory.remove(address)
@@ -115,14 +113,12 @@ class InterpreterEngine:
             return self.memory.add_map(layout, address)
 
     def staging(self, size: int) -> np.ndarray:
-        """See `Engine.staging`."""
         made = scratch(max(size, 1))[:size]
         weakref.finalize(memory_owner(made), self._pinned.pop, address_of(made), None)
         self._pinned[address_of(made)] = size
         return made
 
     def registered(self, size: int) -> np.ndarray | None:
-        """See `Engine.registered`."""
         return self.staging(size)
 
     def is_pinned(self, array: np.ndarray) -> bool:
@@ -138,11 +134,9 @@ class InterpreterEngine:
         return InterpreterQueue(self, found)
 
     def event(self) -> InterpreterEvent:
-        """See `Engine.event`."""
         return InterpreterEvent()
 
     def synchronize(self) -> None:
-        """See `Engine.synchronize`."""
         with self.lock:
             for stream in list(self._all_streams):
                 stream.advance()
@@ -150,6 +144,14 @@ class InterpreterEngine:
 
 def _no_calls(kernel: KernelSource, number: int) -> BoundCall:
     raise DeviceError(f"{kernel.name}: the interpreter has no libraries")
+
+
+def _wider(kernel: KernelSource, geometry: Grid) -> Grid:
+    """Return a grid with blocks that must do nothing, if the kernel allows them, as nodes of graphs have them."""
+    blocks = list(geometry.blocks)
+    for axis in [axis for axis, is_open in enumerate(open_axes(kernel)) if is_open][:1]:
+        blocks[axis] += cluster_of(kernel)
+    return Grid((blocks[0], blocks[1], blocks[2]), geometry.threads, geometry.shared_bytes, geometry.cooperative)
 
 
 class _Stream:
@@ -196,16 +198,13 @@ class InterpreterEvent:
         self._behind: tuple[_Stream, int] | None = None
 
     def record(self, queue: Queue) -> None:
-        """See `Event.record`."""
         assert isinstance(queue, InterpreterQueue)
         self._behind = queue.stream, queue.stream.asked
 
     def done(self) -> bool:
-        """See `Event.done`."""
         return self._behind is None or self._behind[0].past(self._behind[1])
 
     def wait(self) -> None:
-        """See `Event.wait`."""
         self.reach()()
 
     def reach(self) -> Callable[[], None]:
@@ -223,7 +222,6 @@ class InterpreterRecording:
         self._last = InterpreterEvent()
 
     def __call__(self, queue: Queue | None = None) -> None:
-        """See `Recording.__call__`."""
         on = queue or self._queue
         assert isinstance(on, InterpreterQueue)
         on.follow(self._last)
@@ -245,8 +243,8 @@ class InterpreterQueue:
         self._recording: list[Callable[[InterpreterQueue], None]] | None = None
 
     def launch(self, function: Any, words: np.ndarray, geometry: Grid) -> None:
-        """See `Queue.launch`."""
         geometry.check()
+        geometry = _wider(function, geometry)
         if self._recording is not None:
             self._recording.append(lambda queue: queue.launch(function, words, geometry))
             return
@@ -254,18 +252,15 @@ class InterpreterQueue:
         self.stream.ask(partial(interpret, function, words.tolist(), geometry, memory))
 
     def launch_all(self, batch: PlanLaunches, begin: int, end: int) -> None:
-        """See `Queue.launch_all`."""
         batch.launch_each(self._engine, self, begin, end)
 
     def call(self, call: BoundCall, words: np.ndarray) -> None:
-        """See `Queue.call`."""
         if self._recording is not None:
             self._recording.append(lambda queue: queue.call(call, words))
             return
         self.stream.ask(partial(call.enqueue, words.copy(), 0))
 
     def upload(self, address: int, source: np.ndarray) -> None:
-        """See `Queue.upload`."""
         if self._recording is not None:
             self._recording.append(lambda queue: queue.upload(address, source))
             return
@@ -276,7 +271,6 @@ class InterpreterQueue:
         self.stream.ask(work)
 
     def download(self, target: np.ndarray, address: int) -> None:
-        """See `Queue.download`."""
         if self._recording is not None:
             self._recording.append(lambda queue: queue.download(target, address))
             return
@@ -287,7 +281,6 @@ class InterpreterQueue:
         self.stream.ask(work)
 
     def copy(self, address: int, source: int, size: int) -> None:
-        """See `Queue.copy`."""
         if self._recording is not None:
             self._recording.append(lambda queue: queue.copy(address, source, size))
             return
@@ -309,7 +302,6 @@ class InterpreterQueue:
         return allocation.data[start : start + size]
 
     def recorded(self, ask: Callable[[], None]) -> Recording:
-        """See `Queue.recorded`."""
         actions = self._recording = []
         try:
             ask()
@@ -324,10 +316,8 @@ class InterpreterQueue:
         return 0.0
 
     def follow(self, event: Event) -> None:
-        """See `Queue.follow`."""
         assert isinstance(event, InterpreterEvent)
         self.stream.ask(event.reach())
 
     def wait(self) -> None:
-        """See `Queue.wait`."""
         self.stream.advance()

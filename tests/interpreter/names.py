@@ -259,7 +259,7 @@ def _note_fault(p: Place, step: int, check: int, index: int) -> None:
 def memory_names() -> dict[str, Any]:
     """Return the functions that take pointers."""
     return {
-        "offset": lambda p, i: p.moved(int(i)),
+        "offset": lambda p, i: p[int(i) :] if isinstance(p, list) else p.moved(int(i)),  # a list: the argument block
         "load": _load,
         "load_aligned": _load_aligned,
         "load_scalar": lambda p, i: p.read(i, 1)[0],

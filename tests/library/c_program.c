@@ -278,11 +278,97 @@ static void built(void)
     NEED(migraphx_program_destroy(program));
 }
 
-/* Without the compiler: a library that was exported. */
-static void opened(void)
+/* A module that was made before its program: out = the literal. */
+static migraphx_module_t branch(char* name, const_migraphx_shape_t shape, const float* values)
+{
+    migraphx_module_t made;
+    migraphx_instruction_t literal, out;
+    const_migraphx_instruction_t list[1];
+    migraphx_instructions_t results;
+    NEED(migraphx_module_create(&made, name));
+    NEED(migraphx_module_add_literal(&literal, made, shape, (const char*)values));
+    list[0] = literal;
+    NEED(migraphx_instructions_create(&results, list, 1));
+    NEED(migraphx_module_add_return(&out, made, results));
+    NEED(migraphx_instructions_destroy(results));
+    NEED(migraphx_instruction_destroy(literal));
+    NEED(migraphx_instruction_destroy(out));
+    return made;
+}
+
+static void branched(void)
 {
     migraphx_program_t program;
-    NEED(migraphx_load(&program, in_folder("out/lib/libnet.so"), NULL));
+    migraphx_module_t main_module, bodies[2];
+    migraphx_modules_t both;
+    migraphx_operation_t operation;
+    migraphx_shape_t flag, shape;
+    migraphx_instruction_t x, y, out;
+    const_migraphx_instruction_t list[1];
+    migraphx_instructions_t condition, results;
+    migraphx_program_parameters_t parameters;
+    migraphx_argument_t input;
+    migraphx_target_t target;
+    migraphx_arguments_t given;
+    const_migraphx_argument_t result;
+    size_t one[] = {1}, two[] = {2};
+    const float of_then[] = {1, 2}, of_else[] = {3, 4};
+    bool holds = false;
+    char* data;
+    NEED(migraphx_shape_create(&flag, migraphx_shape_bool_type, one, 1));
+    NEED(migraphx_shape_create(&shape, migraphx_shape_float_type, two, 1));
+    REFUSED(migraphx_status_bad_param, migraphx_shape_create(&shape, migraphx_shape_tuple_type, two, 1));
+    bodies[0] = branch("then", shape, of_then);
+    bodies[1] = branch("else", shape, of_else);
+    NEED(migraphx_modules_create(&both, bodies, 2));
+    NEED(migraphx_program_create(&program));
+    NEED(migraphx_program_get_main_module(&main_module, program));
+    NEED(migraphx_module_add_parameter(&x, main_module, "x", flag));
+    list[0] = x;
+    NEED(migraphx_instructions_create(&condition, list, 1));
+    NEED(migraphx_operation_create(&operation, "if", NULL));
+    REFUSED(migraphx_status_bad_param, migraphx_module_add_instruction(&y, bodies[0], operation, condition));
+    NEED(migraphx_module_add_instruction_with_mod_args(&y, main_module, operation, condition, both));
+    list[0] = y;
+    NEED(migraphx_operation_destroy(operation));
+    NEED(migraphx_operation_create(&operation, "get_tuple_elem", "{index: %d}", 0));
+    NEED(migraphx_instructions_create(&results, list, 1));
+    NEED(migraphx_instruction_destroy(y));
+    NEED(migraphx_module_add_instruction(&y, main_module, operation, results));
+    list[0] = y;
+    NEED(migraphx_instructions_destroy(results));
+    NEED(migraphx_instructions_create(&results, list, 1));
+    NEED(migraphx_module_add_return(&out, main_module, results));
+    NEED(migraphx_target_create(&target, "cpu"));
+    NEED(migraphx_program_compile(program, target, NULL));
+    NEED(migraphx_program_parameters_create(&parameters));
+    NEED(migraphx_argument_create(&input, flag, &holds));
+    NEED(migraphx_program_parameters_add(parameters, "x", input));
+    NEED(migraphx_program_run(&given, program, parameters));
+    NEED(migraphx_arguments_get(&result, given, 0));
+    NEED(migraphx_argument_buffer(&data, result));
+    require(((float*)data)[0] == 3 && ((float*)data)[1] == 4, "the branch of a module that was made alone");
+    NEED(migraphx_arguments_destroy(given));
+    NEED(migraphx_program_parameters_destroy(parameters));
+    NEED(migraphx_argument_destroy(input));
+    NEED(migraphx_target_destroy(target));
+    NEED(migraphx_instructions_destroy(results));
+    NEED(migraphx_instructions_destroy(condition));
+    NEED(migraphx_instruction_destroy(x));
+    NEED(migraphx_instruction_destroy(y));
+    NEED(migraphx_instruction_destroy(out));
+    NEED(migraphx_operation_destroy(operation));
+    NEED(migraphx_modules_destroy(both));
+    NEED(migraphx_shape_destroy(flag));
+    NEED(migraphx_shape_destroy(shape));
+    NEED(migraphx_program_destroy(program));
+}
+
+/* Without the compiler: a library that was exported. */
+static void opened(const char* file)
+{
+    migraphx_program_t program;
+    NEED(migraphx_load(&program, file, NULL));
     run(program, "library");
     REFUSED(migraphx_status_bad_param, migraphx_quantize_fp16(program));
     NEED(migraphx_program_destroy(program));
@@ -292,10 +378,11 @@ int main(int argc, char** argv)
 {
     snprintf(folder, sizeof folder, "%s", argv[1]);
     if(argc == 3) {
-        opened();
+        opened(argv[2]);
     } else {
         parsed();
         built();
+        branched();
     }
     printf("all hold\n");
     return 0;

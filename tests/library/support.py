@@ -16,8 +16,9 @@ import pytest
 import mgx_numba as migraphx
 from mgx_numba.core.types import from_numpy
 
-__all__ = ["CXX", "build", "exported", "finished", "needs_compiler", "run_library", "with_driver"]
+__all__ = ["CC", "CXX", "build", "exported", "finished", "needs_compiler", "run_library", "with_driver"]
 
+CC = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
 CXX = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
 needs_compiler = pytest.mark.skipif(CXX is None, reason="no C++ compiler")
 _SECONDS = 120.0  # for a compiler on a machine that does much else

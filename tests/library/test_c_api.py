@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import shlex
-import shutil
 import sys
 from pathlib import Path
 
@@ -19,10 +17,9 @@ from mgx_numba.errors import CompileError
 from mgx_numba.runtime.cpu.library import CPP_PREFIX
 from mgx_numba.runtime.cpu.library.linking import link_c_interface
 
-from .support import finished, needs_compiler, with_driver
+from .support import CC, finished, needs_compiler, with_driver
 from .test_compiler import network
 
-CC = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
 HEADERS = CPP_PREFIX / "include" / "migraphx"
 OF_MIGRAPHX = 168  # functions of migraphx.h: 167 of release 2.16, and migraphx_compile_options_set_compile_mode
 OWN = 2  # migraphx_file_options_set_trust_objects, migraphx_last_error
@@ -43,6 +40,8 @@ migraphx_module_add_instruction: out is NULL
 migraphx_program_run: Parameter not found: x .*
 migraphx_program_run_trace: callback is NULL
 migraphx_program_run_trace: trace of cpu::leaky_relu_kernel: the callback gave the status 4
+migraphx_shape_create: shape: .*
+migraphx_module_add_instruction: an instruction is of another program
 """
 OF_A_RUN = (
     "migraphx_arguments_get: index 1 of 1 elements\nmigraphx_program_parameter_shapes_get: Parameter not found: y\n"
@@ -84,20 +83,27 @@ def test_library_has_all_functions_and_none_aborts_on_null(flags: list[str]) -> 
 
 @needs_compiler
 @pytest.mark.skipif(CC is None, reason="no C compiler")
-def test_c_program_parses_builds_runs_and_is_refused(flags: list[str], tmp_path: Path) -> None:
+def test_c_program_parses_builds_runs_and_is_refused(
+    flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     onnx.save(network(["n", 6]), tmp_path / "net.onnx")
     own = migraphx.parse_onnx(tmp_path / "net.onnx", map_input_dims={"x": [4, 6]}).compile("cpu", fast_math=False)
+    monkeypatch.setenv("CXXFLAGS", "-O0 -Wall -Wextra -Werror")
+    with_interface = own.export_library(tmp_path / "with", "net", c_interface=True)
     own.export_library(tmp_path / "out", "net")
-    program = tmp_path / "program"
+    program, alone = tmp_path / "program", tmp_path / "alone"
     source = Path(__file__).with_name("c_program.c")
     finished([CC, "-std=c11", "-Wall", "-Wextra", "-Werror", source, *flags, "-o", program])
     told = finished([program, tmp_path], env=with_driver())
     assert re.fullmatch(3 * OF_A_RUN + REFUSALS + "all hold\n", told), told
-    there = finished([program, tmp_path, "opened"], env={**os.environ, "MGX_DRIVER": "/nowhere"})
-    assert (
-        there
-        == f"{OF_A_RUN}migraphx_quantize_fp16: the program was loaded as a library, which can only run\nall hold\n"
-    )
+    # linked to the exported library alone, which is then found by its name
+    found = with_interface.parent
+    folders = [f"-I{tmp_path / 'with' / 'include'}", f"-L{found}", f"-Wl,-rpath,{found}"]
+    finished([CC, "-std=c11", source, *folders, "-lnet", "-o", alone])
+    for executable, library in ((program, tmp_path / "out" / "lib" / "libnet.so"), (alone, "libnet.so")):
+        there = finished([executable, tmp_path, library], env={"MGX_DRIVER": "/nowhere"})
+        refusal = "migraphx_quantize_fp16: the program was loaded as a library, which can only run"
+        assert there == f"{OF_A_RUN}{refusal}\nall hold\n"
     x = np.asarray(migraphx.argument.load(tmp_path / "input.msgpack"))
     wanted = np.asarray(own.run({"x": x})[0])
     for name in ("float", "loaded", "library"):

@@ -9,11 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from mgx_numba.runtime.cpu.library.linking import compiler
-
 from ..frontends.support import make_model
 from ..values import normal
-from .support import build, exported, finished, needs_compiler, with_driver
+from .support import CC, build, exported, finished, needs_compiler, with_driver
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cpp.md"
 BEFORE = {
@@ -44,5 +42,5 @@ def test_program_of_the_page_runs(language: str, tmp_path: Path) -> None:
     else:
         executable = tmp_path / "page"
         flags = [f"-I{tmp_path / 'out' / 'include'}", f"-Wl,-rpath,{library.parent}"]
-        finished([*(compiler() or []), *flags, source, library, "-o", executable])
+        finished([CC, *flags, source, library, "-o", executable])
     finished([executable], cwd=tmp_path, env=with_driver())

@@ -16,7 +16,7 @@ import mgx_numba as migraphx
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.microkernels.tile_table import matrix_tile
 from mgx_numba.codegen.problems.element_types import element_types
-from mgx_numba.runtime.cpu.library.linking import compiler, link_library
+from mgx_numba.runtime.cpu.library.linking import compilers, link_library
 
 from ..frontends.support import make_model
 from ..values import normal
@@ -121,7 +121,7 @@ def test_narrowed_features_are_those_that_are_asked_for(
     assert '{"sse2", ' in (text := (objects / "plan.c").read_text()) and '{"avx' not in text
     registers = finished(["objdump", "-d", "--no-show-raw-insn", *objects.glob("mgx_*.o")])
     assert "%xmm" in registers and "%ymm" not in registers and "%zmm" not in registers
-    library = link_library(compiler() or [], objects, tmp_path / "include", "model")
+    library = link_library(compilers("test", "CC"), objects, tmp_path / "include", "model")
     library = library.rename(tmp_path / "lib" / library.name)
     for found, expected in zip(run_library(example, library, program, feeds, tmp_path), [np.maximum(feeds["x"], 0)]):
         np.testing.assert_array_equal(found, expected)

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from bench.library import Library
-from mgx_numba.runtime.cpu.library.linking import compiler, link_library
+from mgx_numba.runtime.cpu.library.linking import compilers, link_library
 
 from ..frontends.support import make_model
 from ..values import normal
@@ -83,8 +83,6 @@ def test_a_cpu_without_the_features_is_refused(tmp_path: Path) -> None:
     text = text.replace('{"sse2", 0x1u, 0u, 3u, 26u, 0x0u}', '{"sse99", 0x7u, 0u, 3u, 0u, 0x0u}')
     text = text.replace('{"sse", 0x1u, 0u, 3u, 25u, 0x0u}', '{"wide", 0x1u, 0u, 3u, 25u, 0x20000000u}')
     source.write_text(text)
-    command = compiler()
-    assert command is not None
-    library = link_library(command, objects, tmp_path / "include", "first")
+    library = link_library(compilers("test", "CC"), objects, tmp_path / "include", "first")
     with pytest.raises(RuntimeError, match="status 3: first: this CPU lacks .* compiled for: wide sse99$"):
         Library(library)

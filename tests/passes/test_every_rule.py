@@ -15,8 +15,7 @@ import pytest
 from mgx_numba.graph import passes
 from mgx_numba.graph.passes.base import Options, run_passes
 from mgx_numba.graph.passes.match import RewriteRule, explain
-from mgx_numba.graph.passes.rewriter import Rewriter
-from mgx_numba.graph.passes.rule_index import RuleIndex
+from mgx_numba.graph.passes.rewriter import Rewriter, RuleIndex
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.validate import validate
 from mgx_numba.targets.passes import PASSES

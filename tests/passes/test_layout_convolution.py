@@ -71,7 +71,7 @@ def test_transposed_convolutions_take_part() -> None:
     assert names(after).count("layout") == 1 and is_last(find(after, "convolution_backwards").shape)
 
 
-def test_results_of_the_program_stay_standard() -> None:
+def test_results_of_the_program_are_standard_and_a_channels_last_result_is_not_copied() -> None:
     g = Graph()
     x = g.param("x", [1, 4, 5, 5])
     y = conv(g, x, 4)
@@ -80,7 +80,8 @@ def test_results_of_the_program_stay_standard() -> None:
         LayoutConvolution(),
         NormalizeOps(),
     )
-    assert after.output_shapes() == g.program.output_shapes()
+    assert after.output_shapes() == [shape.to_standard() for shape in g.program.output_shapes()]
+    assert after.main.results()[1].name == "transpose"
 
 
 def test_weights_that_are_computed_are_laid_out_at_run_time() -> None:

@@ -8,6 +8,7 @@ Linux's on x86-64, so they run here. For ``win32`` they are Linux's, and functio
 from __future__ import annotations
 
 import builtins
+import contextlib
 import ctypes
 import io
 import mmap
@@ -80,9 +81,10 @@ def pretend(system: str) -> None:
 
 
 def run() -> None:
-    """Parse a file, compile, run on two threads, save, load and run."""
+    """Parse a file, compile, run on two threads, save, load and run; then the driver."""
     import mgx_numba
     from mgx_numba.codegen.cpu import host
+    from mgx_numba.driver.main import main
 
     rng = np.random.default_rng(0)
     w, x = rng.standard_normal((64, 48)).astype(np.float32), rng.standard_normal((300, 64)).astype(np.float32)
@@ -102,6 +104,9 @@ def run() -> None:
         for compiled in (program, mgx_numba.load(str(saved))):
             for _ in range(3):
                 np.testing.assert_allclose(np.array(compiled.run({"x": x})[0]), expected, rtol=1e-4, atol=1e-6)
+        with contextlib.redirect_stdout(io.StringIO()):
+            for command in (["perf", str(saved), "-n", "2"], ["verify", str(file)], ["params", str(file)]):
+                assert main(command) == 0, command
     print(sys.platform, host.triple())
 
 

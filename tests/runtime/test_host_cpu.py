@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from mgx_numba.codegen import arm_features
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.classes import LEVELS
+from mgx_numba.codegen.platform import _ask
 from mgx_numba.codegen.platform import platform as platform_here
-from mgx_numba.errors import OptionError
+from mgx_numba.errors import CompileError, OptionError
 
 x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="x86-64 feature names")
 
@@ -53,6 +55,14 @@ def test_levels_hold_nothing_but_their_own(monkeypatch: pytest.MonkeyPatch) -> N
     assert "avx" not in found[0] and not any(name.startswith("avx512") for name in found[1])
     if {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"} <= everything:
         assert host.vector_bits() == 512 and "avx512vnni" not in found[2]
+
+
+@pytest.mark.parametrize("package", ["numba", "llvmlite"])
+def test_missing_compiler_gave_a_traceback(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr(sys, "version", "3.13.9 free-threading build (main) [GCC]")
+    with pytest.raises(CompileError, match=rf"3.13.9 free-threading.* cannot compile kernels: {package} is not inst"):
+        _ask()
 
 
 def _class(*features: str, cpu: str = "znver5", triple: str = "x86_64-unknown-linux-gnu") -> host.Host:

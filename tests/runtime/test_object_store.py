@@ -124,6 +124,25 @@ def test_folder_that_cannot_be_written_warns_once(tmp_path: Path, distinct: Make
     assert store.get(distinct(1)) is None
 
 
+@pytest.mark.parametrize("system", ["win32", "linux"])
+def test_an_object_that_another_process_read_on_windows_ended_the_store(
+    system: str, tmp_path: Path, distinct: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, store = distinct(1), ObjectStore(tmp_path)
+    store.put(source, b"object")
+
+    def refused(*given: object) -> None:
+        raise PermissionError(13, "Access is denied")
+
+    with monkeypatch.context() as patch, warnings.catch_warnings():
+        patch.setattr(sys, "platform", system)
+        patch.setattr("mgx_numba.codegen.store.replace_file", refused)
+        warnings.simplefilter("ignore")
+        store.put(source, b"object")
+    store.put(distinct(2), b"other")
+    assert (store.get(distinct(2)) is not None) == (system == "win32")
+
+
 def test_default_folder_is_the_environment_or_the_platform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert default_folder() == Path(os.environ["MGX_CACHE_DIR"])
     monkeypatch.delenv("MGX_CACHE_DIR")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from mgx_numba.codegen.cpu.toolchain import compiler
 from mgx_numba.codegen.cpu.toolchain.symbols import ALLOWED
 from mgx_numba.codegen.elf import read_object
 
+from .other_system import MODULES
+
 ROOT = Path(__file__).resolve().parents[2]
 X86, ARM = LEVELS["x86-64-v3"], frozenset(("neon", "fp-armv8", "lse", "dotprod"))
 
@@ -28,6 +31,16 @@ def test_a_model_runs_without_what_only_linux_has(system: str) -> None:
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(system) and ("apple" in done.stdout) == (system == "darwin")
+
+
+def test_perf_and_chat_could_not_be_imported_on_windows() -> None:
+    """No module imports one that Windows lacks, but inside a function or where an error is caught."""
+    for path in (ROOT / "mgx_numba").rglob("*.py"):
+        for statement in ast.parse(path.read_text()).body:
+            imported = [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else []
+            if isinstance(statement, ast.ImportFrom) and not statement.level:
+                imported = [statement.module or ""]
+            assert not set(imported) & set(MODULES.split()), path
 
 
 @pytest.mark.parametrize(

@@ -261,3 +261,45 @@ def test_the_names_of_the_backend_are_entry_points() -> None:
         module, _, name = place.partition(":")
         found: Callable[..., Any] = getattr(importlib.import_module(module), name)
         assert found is mgx_numba
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_node_whose_translation_fails_runs_in_eager_mode_alone(dynamic: bool, programs: list[Any]) -> None:
+    """Only the node that a builder refuses is left to PyTorch, at run time too, when its lengths are known at last."""
+
+    def places(x: Any, w: Any) -> Any:
+        own = torch.nn.functional.adaptive_max_pool2d((x.sin() @ w).relu(), (2, 3), return_indices=True)[1]
+        return own.float() * 2 + x.sum() + w.cos().sum()
+
+    compiled = torch.compile(places, backend="mgx_numba", dynamic=dynamic)
+    with torch.no_grad():
+        for n in (6, 7):
+            args = torch.randn(2, 3, n, n), torch.randn(n, n)
+            torch.testing.assert_close(compiled(*args), places(*args), atol=1e-4, rtol=1e-4)
+    assert len(programs) >= 2
+
+
+def test_random_numbers_follow_pytorchs_generator() -> None:
+    def noisy(x: Any) -> Any:
+        return torch.nn.functional.dropout(x, 0.5, True) + torch.rand_like(x) * x.sin() + torch.randn(x.shape[0])
+
+    x = torch.randn(5)
+    found = []
+    with torch.no_grad():
+        for call in (noisy, torch.compile(noisy, backend="mgx_numba")):
+            torch.manual_seed(3)
+            found.append(call(x))
+    torch.testing.assert_close(*found)
+
+
+def test_lengths_that_follow_from_data_are_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
+
+    def chosen(x: Any) -> Any:
+        return x[x > 0].sum(), x.nonzero() * 2, torch.unique((x * 3).long()).sum(), torch.masked_select(x, x > 0) * 2
+
+    compiled = torch.compile(chosen, backend="mgx_numba", fullgraph=True)
+    with torch.no_grad():
+        for n in (5, 9, 30):
+            x = torch.randn(n)
+            torch.testing.assert_close(compiled(x), chosen(x))

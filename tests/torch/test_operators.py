@@ -283,3 +283,71 @@ def test_products_of_groups_as_mixtures_of_experts_have_them() -> None:
     torch.manual_seed(7)
     ids = torch.tensor([3, 0, 0, 2, 3, 3, 0, 2])
     check(experts, [torch.randn(8, 16).bfloat16(), torch.randn(4, 16, 8).bfloat16(), ids], tolerance=1e-2)
+
+
+def test_running_extremes_and_medians_with_positions() -> None:
+    torch.manual_seed(8)
+    x = torch.randn(4, 7).round(decimals=0)
+    x[1, 3], x[2, 0], x[3] = NAN, INF, NAN
+    check(lambda x: (*x.cummax(1), *x.cummin(0), x.median(), x.nanmedian()), [x])
+    check(lambda x: (*x.long().clamp(-3, 3).cummax(0), x.long().median()), [x.nan_to_num(0, 1)])
+    check(lambda x: (*x.median(1), *x.nanmedian(0, keepdim=True)), [torch.where(x.isnan(), x, torch.randn(4, 7))])
+    check(lambda s: (*s.cummax(0), *s.median(0), s.median()), [torch.tensor(2.0)])
+
+
+def test_slices_added_to_tensors_without_axes() -> None:
+    def added(s: Any, i: Any) -> Any:
+        return s.index_add(0, i, s * 2), s.index_copy(0, i, s * 3), s.index_fill(0, i, 4.0), s.nonzero()
+
+    check(added, [torch.tensor(1.5), torch.tensor([0])])
+
+
+def test_slices_reduced_and_elements_put() -> None:
+    def reduced(x: Any, i: Any) -> Any:
+        return (
+            *(x.index_reduce(1, i, x[:, :3] * 2, how) for how in ("amax", "amin", "prod", "mean")),
+            x.put(i[None], x[:1, :3]),
+            x.put(i, x[0, :3], accumulate=True),
+            x.long().scatter_reduce(0, i[None], -x[:1, :3].long() * 7, "mean"),
+        )
+
+    torch.manual_seed(9)
+    check(reduced, [torch.randn(5, 5) * 3, torch.tensor([4, 0, 4])])
+
+
+def test_products_of_three_tensors_and_pairs() -> None:
+    def products(a: Any, b: Any, w: Any) -> Any:
+        return (
+            *(f.bilinear(a, b, w), torch.addbmm(a, w.transpose(1, 2), w[:, :, :3], beta=0.5, alpha=2)),
+            *(f.pdist(a), f.pdist(b, 1), torch.linalg.det(w), a.angle(), (a + b).long().angle()),
+        )
+
+    torch.manual_seed(10)
+    check(products, [torch.randn(3, 3), torch.randn(3, 3), torch.randn(4, 3, 3)])
+
+
+def test_search_in_a_sequence_sorted_by_positions() -> None:
+    torch.manual_seed(11)
+    check(lambda x, v: torch.searchsorted(x, v, sorter=x.argsort(-1)), [torch.randn(2, 9), torch.randn(2, 4)])
+
+
+def test_positions_repeated_by_counts() -> None:
+    check(lambda x, n: x.repeat_interleave(n, 0, output_size=7), [torch.randn(4, 2), torch.tensor([3, 0, 1, 3])])
+
+
+def test_distinct_elements() -> None:
+    x = torch.tensor([[3, 1, 3], [2, 1, 7]])
+    check(lambda x: torch.unique(x, return_inverse=True, return_counts=True), [x])
+
+
+def test_operators_of_object_detectors() -> None:
+    ops = pytest.importorskip("torchvision", reason="torchvision is not installed").ops
+    torch.manual_seed(12)
+    corners = torch.rand(20, 2) * 20
+    boxes = torch.cat([corners, corners + torch.rand(20, 2) * 12], 1)
+    check(lambda b, s: ops.nms(b, s, 0.3), [boxes, torch.rand(20)])
+    rois = torch.cat([torch.randint(0, 2, (20, 1)).float(), boxes], 1)
+    for aligned, ratio in ((True, -1), (False, 2)):
+        check(
+            lambda x, r, a=aligned, n=ratio: ops.roi_align(x, r, (3, 4), 0.5, n, a), [torch.randn(2, 3, 15, 16), rois]
+        )

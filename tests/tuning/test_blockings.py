@@ -89,6 +89,16 @@ def product(
     return program, {"a": a} if constant else {"a": a, "b": b}
 
 
+def product_by_rows() -> tuple[Program, dict[str, np.ndarray]]:
+    rng = np.random.default_rng(7)
+    feeds = {name: rng.standard_normal(lens).astype(np.float32) for name, lens in (("a", (9, 53)), ("b", (70, 53)))}
+    program = Program()
+    a, b = (program.main.add_parameter(name, Shape(Type.float_type, v.shape)) for name, v in feeds.items())
+    turned = program.main.add_instruction("transpose", [b], permutation=(1, 0))
+    program.main.add_return([program.main.add_instruction("dot", [a, turned])])
+    return program, feeds
+
+
 def product_of_blocks(rows: int, **options: Any) -> tuple[Program, dict[str, np.ndarray]]:
     rng = np.random.default_rng(6)
     a = rng.standard_normal((rows, 300)).astype(np.float32)
@@ -168,6 +178,7 @@ CASES = {
     "gemm": lambda: product(True),
     "gemv": lambda: product(True, (), 3),
     "gemv_int16": lambda: product(True, (), 3),
+    "gemv_rows": product_by_rows,
     "gemm_strassen_1": lambda: product(True, (), 101, 512, 330),
     "gemm_strassen_2": lambda: product(True, (), 101, 512, 330),
     "gemm_in_place": lambda: product(False),

@@ -98,11 +98,11 @@ def test_revisions_are_those_of_solvers_that_apply(monkeypatch: pytest.MonkeyPat
     request = Request(problem, Epilogue(), (), 1, False)
     placed = GpuContraction(request)
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
-    assert backend("cpu").revisions(request) == {} and backend("gpu").revisions(placed) == {}
+    assert backend("cpu").solvers.revisions(request) == {} and backend("gpu").solvers.revisions(placed) == {}
     for solver in (GemmPacked, GemmInt8, solvers.Tiles, solvers.Depthwise):
         monkeypatch.setattr(solver, "revision", 3)
-    assert backend("cpu").revisions(request)["gemm"] == 3
-    assert backend("gpu").revisions(placed) == {"tiled": 3}
+    assert backend("cpu").solvers.revisions(request)["gemm"] == 3
+    assert backend("gpu").solvers.revisions(placed) == {"tiled": 3}
 
 
 def test_fingerprints_with_revisions() -> None:

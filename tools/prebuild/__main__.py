@@ -4,6 +4,7 @@
     python -m tools.prebuild --check              # the same, but compare with the files: exit status 1 if any differs
     python -m tools.prebuild --coverage A.onnx    # how many kernels of models the files have
     python -m tools.prebuild --coverage           # the same of held-out networks
+    python -m tools.prebuild --groups networks --only bert,gpt2 --machines znver5 --out FOLDER   # a small part, to try
 
 It needs the extras ``bench`` and ``test``. ``python -m tools.release`` puts the files into wheels.
 """
@@ -43,6 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the files (default: the package's)")
     parser.add_argument("--machines", default=",".join(MACHINES), help="CPUs (default: all)")
     parser.add_argument("--groups", default=",".join(GROUPS), help="parts of the corpus (default: all)")
+    parser.add_argument("--only", default="", help="items of the corpus whose names begin with one of these")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a CPU)")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true", help="compare the files with what compiling gives now")
@@ -58,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.coverage is not None:
         return _cover(given.out, machines, given.coverage)
     started = time.perf_counter()
-    names = collected(machines, groups, given.jobs)
+    names = collected(machines, groups, given.jobs, tuple(given.only.split(",")))
     print(f"{sum(map(len, names.values()))} kernels planned in {time.perf_counter() - started:.0f} s", flush=True)
     if given.check:
         wrong = differences(given.out, machines, names, given.jobs)

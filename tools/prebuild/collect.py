@@ -44,6 +44,7 @@ LAST_CACHE = 32 << 20
 
 _SMALL_ITEMS = 50
 """Items without a family, which are small, between two searches for garbage."""
+_TOLD = 100  # items between two lines of progress
 
 
 class Collector:
@@ -116,28 +117,48 @@ class Collector:
             yield
 
 
-def collected(machines: Sequence[Machine], groups: Sequence[str], jobs: int) -> dict[str, dict[str, str]]:
-    """Return the names of the corpus's kernels by their texts, for each machine."""
+def collected(
+    machines: Sequence[Machine], groups: Sequence[str], jobs: int, only: tuple[str, ...] = ("",)
+) -> dict[str, dict[str, str]]:
+    """Return the names of the corpus's kernels by their texts, for each machine.
+
+    Args:
+        machines: the machines.
+        groups: parts of the corpus.
+        jobs: processes.
+        only: beginnings of the names of the items that are planned.
+    """
     names: dict[str, dict[str, str]] = {one.cpu: {} for one in machines}
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        parts = [pool.submit(_part, machines, groups, number, jobs) for number in range(jobs)]
+        parts = [pool.submit(_part, machines, groups, number, jobs, only) for number in range(jobs)]
         for part in parts:
             for cpu, found in part.result().items():
                 names[cpu].update(found)
     return names
 
 
-def _part(machines: Sequence[Machine], groups: Sequence[str], number: int, parts: int) -> dict[str, dict[str, str]]:
+def _part(
+    machines: Sequence[Machine], groups: Sequence[str], number: int, parts: int, only: tuple[str, ...]
+) -> dict[str, dict[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         # plans and tuning records of earlier processes have no say
         os.environ.update({ENVIRONMENT: folder, "MGX_PLAN_CACHE": "0", "MGX_SHIPPED_KERNELS": "0"})
         collector = Collector(machines)
         if number == 0:
             collector.collect_rates()
-        collector.collect(item for item in corpus(groups) if item.part(parts) == number)
+        items = (item for item in corpus(groups) if item.part(parts) == number and item.name.startswith(only))
+        collector.collect(_counted(items, f"part {number + 1} of {parts}"))
     for name, error in collector.failed.items():
         print(f"left out: {name}: {error[:200]}", file=sys.stderr)
     return collector.names
+
+
+def _counted(items: Iterable[Item], title: str) -> Iterator[Item]:
+    """Yield items, and print now and then how many were planned."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % _TOLD == 0:
+            print(f"{title}: {number} items planned", file=sys.stderr, flush=True)
 
 
 def _names(old: str, new: str) -> tuple[bytes, bytes]:

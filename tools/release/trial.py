@@ -8,6 +8,7 @@ import platform
 import subprocess
 from pathlib import Path
 
+from .starts import starts
 from .wheels import TAGS
 
 __all__ = ["CLEAN", "new_environment", "try_wheels"]
@@ -73,7 +74,7 @@ def try_wheels(python: str, pure: Path, folder: Path, numba: str = "") -> list[s
         numba: version of Numba, with the llvmlite that it needs; empty for the newest that the wheel admits.
 
     Returns:
-        A line for each wheel: what was tried, with versions.
+        A line for each wheel: what was tried, with versions; and a line for each network of `starts`.
 
     Raises:
         subprocess.CalledProcessError: a step failed.
@@ -86,7 +87,7 @@ def try_wheels(python: str, pure: Path, folder: Path, numba: str = "") -> list[s
     if tag and list(pure.parent.glob(f"*-{tag}.whl")):
         options = ("--force-reinstall", "--no-deps", "--no-index", "--find-links", str(pure.parent))
         _pip(own, *options, pure.name.partition("-")[0])
-        lines.append(_tried(own, folder, tag))
+        lines += [_tried(own, folder, tag), *starts(str(own), folder)]
     return lines
 
 

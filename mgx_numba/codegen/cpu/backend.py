@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from ...errors import CompileError
-from ..backend import Progress
-from ..choosing import ChoosesSolvers
+from ..backend import Progress, SolverSet
 from ..elf import read_object
 from ..kernel import KernelSource
 from ..store import Store
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from ..tuning.record import DeviceFingerprint
 
 
-class CpuBackend(ChoosesSolvers):
+class CpuBackend:
     """Vector code for the CPU of this process, see `Backend`.
 
     A process that only loads kernels imports neither the generators nor tuning.
@@ -34,7 +33,6 @@ class CpuBackend(ChoosesSolvers):
         return environment_identity()
 
     def fingerprint(self) -> DeviceFingerprint:
-        """See `Backend.fingerprint`."""
         from .fingerprint import device_fingerprint
 
         return device_fingerprint()
@@ -44,30 +42,27 @@ class CpuBackend(ChoosesSolvers):
         return self.fingerprint().cpu
 
     def unit(self, kernels: Sequence[KernelSource]) -> str:
-        """See `Backend.unit`."""
         from .units import unit_of
 
         return unit_of(kernels)
 
-    def plan(self, problem: Any) -> Solution:
-        """See `Backend.plan`."""
+    def plan(self, problem: object) -> Solution:
         from .planning import plan
 
         return plan(problem)
 
-    def _solvers(self) -> Any:
+    @property
+    def solvers(self) -> SolverSet:
         from .contraction import tuning_candidates
 
-        return tuning_candidates
+        return cast("SolverSet", tuning_candidates)
 
     def objects(
         self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> dict[str, bytes]:
-        """See `Backend.objects`."""
         return objects_of(sources, progress, store)
 
     def compile(self, source: KernelSource) -> bytes:
-        """See `Backend.compile`."""
         from .toolchain.compiler import compile_object  # lazy: with workers, this process loads no LLVM
 
         return compile_object(source)
@@ -83,7 +78,6 @@ class CpuBackend(ChoosesSolvers):
         return {}
 
     def loadable(self, source: KernelSource, data: bytes) -> bool:
-        """See `Backend.loadable`."""
         return loadable(source, data)
 
     def load(

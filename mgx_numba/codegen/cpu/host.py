@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 from collections.abc import Iterator
 from dataclasses import field
 from typing import TYPE_CHECKING
 
 from ...dataclass import dataclass
+from ...environment import environment_text
 from ...errors import OptionError
 from ...nearest import did_you_mean
 from .. import platform as platforms
@@ -113,7 +113,7 @@ def host() -> Host:
     Raises:
         OptionError: the variable names an unknown ceiling, level or feature.
     """
-    return _host(os.environ.get(ENVIRONMENT, ""))
+    return _host(environment_text(ENVIRONMENT))
 
 
 @functools.lru_cache(maxsize=8)

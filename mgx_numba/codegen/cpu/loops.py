@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ...core.dim import Length, any_of, equal, is_symbolic, known_in, known_less, less, maximum, minimum, select
 from ..arguments import Arguments
@@ -113,20 +112,20 @@ class Odometer:
         return " + ".join(terms) or "0"
 
 
-def task_elements(total: Length) -> Any:
+def task_elements(total: Length) -> Length:
     """Return the elements of one task of a launch over ``total``: enough to pay for claiming it, and few enough to
     share."""
     shared = maximum(LEAST_ELEMENTS, minimum(TASK_ELEMENTS, total // FEWEST_CLAIMS))
     return shared if is_symbolic(total) else max(shared, total // MOST_TASKS)  # symbolic lengths fit memory
 
 
-def rows_of_task(rows: Length, chunks: Length, cols: Length, work: Length) -> Any:
+def rows_of_task(rows: Length, chunks: Length, cols: Length, work: Length) -> Length:
     """Return the rows of a task of ``work`` elements: as many rows of ``cols`` as fit, unless rows are cut into
     ``chunks``."""
     return select(less(1, chunks), 1, maximum(1, minimum(rows, work // maximum(cols, 1))))
 
 
-def tasks_unless_empty(tasks: Length, lens: Sequence[Length]) -> Any:
+def tasks_unless_empty(tasks: Length, lens: Sequence[Length]) -> Length:
     """Return ``tasks``, or 0 if one of the lengths is 0."""
     return select(any_of(*(equal(n, 0) for n in lens)), 0, tasks)
 
@@ -144,7 +143,7 @@ def streamable(tensor: Tensor, lanes: int) -> bool:
     return lanes * tensor.type.size % host.CACHE_LINE == 0
 
 
-def claim(tasks: Length, traffic: Length) -> Any:
+def claim(tasks: Length, traffic: Length) -> Length:
     """Return the tasks to claim at a time, for a launch that moves ``traffic`` bytes of memory.
 
     Hardware prefetchers and memory serve long runs of addresses by one thread better than short interleaved runs.

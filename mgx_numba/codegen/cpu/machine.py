@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from ...dataclass import dataclass
+from ...environment import environment_text
 from ...errors import OptionError
 from ..platform import platform
 from . import host
@@ -80,7 +80,7 @@ _used: list[Machine] = []
 
 def machine() -> Machine:
     """Return the machine of this process, or the machine set by `using`."""
-    return _used[-1] if _used else _machine(host.host(), platform().cpu, os.environ.get(ENVIRONMENT, ""))
+    return _used[-1] if _used else _machine(host.host(), platform().cpu, environment_text(ENVIRONMENT))
 
 
 @contextlib.contextmanager

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...core.shape import Shape
 from ...graph.module import Module
 from ..launch import Launch, Solution
@@ -20,8 +18,7 @@ from .data.transpose import transpose_launch, transposes_short_rows
 from .kernel import NAME
 
 
-def plan(problem: Any) -> Solution:
-    """See `Backend.plan`."""
+def plan(problem: object) -> Solution:
     return planned(PLANNERS, NAME, problem)
 
 

@@ -14,7 +14,8 @@ from ...dataclass import dataclass
 from ...errors import OptionError
 
 __all__ = [
-    "ARCHITECTURES", "ENVIRONMENT", "WARP", "Architecture", "architecture", "chosen", "for_capability", "lowering_for",
+    "ARCHITECTURES", "ENVIRONMENT", "WARP", "Architecture", "architecture", "chosen", "device_in_use", "for_capability",
+    "lowering_for", "lowering_on",
 ]  # fmt: skip
 
 ENVIRONMENT = "MGX_GPU_ARCH"
@@ -133,6 +134,25 @@ def lowering_for(given: Architecture) -> Iterator[None]:
         yield
     finally:
         _given.reset(token)
+
+
+_number: ContextVar[int] = ContextVar("mgx_gpu_number", default=0)
+
+
+@contextmanager
+def lowering_on(number: int) -> Iterator[None]:
+    """Plan, compile and load for device ``number`` within the ``with`` block, in this thread: devices of a machine may
+    differ."""
+    token = _number.set(number)
+    try:
+        yield
+    finally:
+        _number.reset(token)
+
+
+def device_in_use() -> int:
+    """Return the number of the device to plan, compile and load for: that of `lowering_on`, else the first."""
+    return _number.get()
 
 
 def chosen() -> Architecture | None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
-from ..backend import Progress
-from ..choosing import ChoosesSolvers
+from ..backend import Progress, SolverSet
 from ..kernel import KernelSource
 from ..store import Store
 from .architecture import ENVIRONMENT
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from ..tuning.record import DeviceFingerprint
 
 
-class GpuBackend(ChoosesSolvers):
+class GpuBackend:
     """Back end for the GPU in use, see `Backend`.
 
     Without a device, ``MGX_GPU_ARCH`` names the architecture to compile for; kernels cannot be loaded then.
@@ -28,11 +27,9 @@ class GpuBackend(ChoosesSolvers):
     name = NAME
 
     def identity(self) -> Mapping[str, str]:
-        """See `Backend.identity`."""
         return environment_identity()
 
     def fingerprint(self) -> DeviceFingerprint:
-        """See `Backend.fingerprint`."""
         from .fingerprint import device_fingerprint
 
         return device_fingerprint()
@@ -44,21 +41,20 @@ class GpuBackend(ChoosesSolvers):
         return names[0] if names else ""
 
     def unit(self, kernels: Sequence[KernelSource]) -> str:
-        """See `Backend.unit`."""
         from .units import unit_of
 
         return unit_of(kernels)
 
-    def plan(self, problem: Any) -> Solution:
-        """See `Backend.plan`."""
+    def plan(self, problem: object) -> Solution:
         from .planning import plan
 
         return plan(problem)
 
-    def _solvers(self) -> Any:
+    @property
+    def solvers(self) -> SolverSet:
         from .contraction import solvers
 
-        return solvers
+        return cast("SolverSet", solvers)
 
     def objects(
         self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
@@ -87,7 +83,6 @@ class GpuBackend(ChoosesSolvers):
         return {ENVIRONMENT: selected_architecture().name}
 
     def loadable(self, source: KernelSource, data: bytes) -> bool:
-        """See `Backend.loadable`."""
         from .loader import loadable
 
         return loadable(source, data)
@@ -95,7 +90,7 @@ class GpuBackend(ChoosesSolvers):
     def load(
         self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[int]:
-        """See `Backend.load`; handles are the driver's function handles on the first device."""
+        """See `Backend.load`; handles are the driver's function handles on the device in use."""
         from .loader import load
 
         return load(sources, progress, store)

@@ -12,8 +12,8 @@ from .machine import multiprocessors
 
 
 def device_fingerprint() -> DeviceFingerprint:
-    """Return the fingerprint of the first device: ``cores`` are its multiprocessors, ``vector_bits`` a warp of float32.
-    Without a device, that of a large anonymous device, for plans that are made without a device."""
+    """Return the fingerprint of the device in use: ``cores`` are its multiprocessors, ``vector_bits`` a warp of
+    float32. Without a device, that of a large anonymous device, for plans that are made without a device."""
     versions = platform()
     made_by = (("llvmlite", versions.llvmlite), ("mgx_numba", __version__), ("numba", versions.numba))
     try:

@@ -50,7 +50,7 @@ def loadable(source: KernelSource, data: bytes) -> bool:
 
 
 def load(sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None) -> list[int]:
-    """Return the function handles of kernels on the first device, in the order of the sources.
+    """Return the function handles of kernels on the device in use, in the order of the sources.
 
     Raises:
         DeviceError: there is no device.

@@ -1,22 +1,29 @@
 """The GPU that the cost models plan for: its size and rates.
 
 Records are from published numbers, those of an H200 and an H100 in use from measurements. A device without a record is
-described by the driver's attributes. Without a device, a record of the architecture to compile for is taken.
+described by the driver's attributes. Without a device, a record of the architecture to compile for is taken. A record
+that the driver's ``tune --gpu`` measured stays in the cache folder, and comes before all others.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import asdict
+from pathlib import Path
 
 from ...dataclass import dataclass
 from ...errors import DeviceError
-from .architecture import ARCHITECTURES, Architecture, chosen, lowering_for
-from .driver.device import device
+from ..files import default_folder, make_folder, read_trusted, replace_file
+from .architecture import ARCHITECTURES, Architecture, chosen, device_in_use, lowering_for
+from .driver.device import device, model_name
 
-__all__ = ["MACHINES", "GpuMachine", "machine", "multiprocessors", "planning_for"]
+__all__ = ["MACHINES", "GpuMachine", "keep_machine", "kept_text", "machine", "multiprocessors", "planning_for"]
 
 
 @dataclass(frozen=True)
@@ -88,30 +95,33 @@ def planning_for(given: GpuMachine) -> Iterator[None]:
         _given.reset(token)
 
 
-def machine(number: int = 0) -> GpuMachine:
-    """Return the machine to plan for: that of `planning_for`, a device's, or a record of the chosen architecture."""
+def machine(number: int | None = None) -> GpuMachine:
+    """Return the machine to plan for: that of `planning_for`, a device's (by default of `device_in_use`), or a record
+    of the chosen architecture."""
     given = _given.get()
     if given is not None:
         return given
     try:
-        return _of_device(number)
+        return _of_device(device_in_use() if number is None else number)
     except DeviceError:
         return _of_architecture(chosen())
 
 
-def multiprocessors(number: int = 0) -> int:
+def multiprocessors(number: int | None = None) -> int:
     """Return the multiprocessors of the machine to plan for."""
     return machine(number).multiprocessors
 
 
 @functools.lru_cache(maxsize=64)
 def _of_device(number: int) -> GpuMachine:
-    """Return the record with a device's name and size, else its attributes.
+    """Return the kept record of a device, else the record with its name and size, else its attributes.
 
     Raises:
         DeviceError: there is no such device.
     """
     here = device(number)
+    with contextlib.suppress(ValueError, TypeError):  # a file of another version
+        return GpuMachine(**json.loads(kept_text(model_name(here.name, here.multiprocessors))))
     for known in MACHINES:
         if known.name in here.name and known.multiprocessors == here.multiprocessors:
             return known
@@ -120,6 +130,31 @@ def _of_device(number: int) -> GpuMachine:
         here.name, here.architecture.name, here.multiprocessors, SUSTAINED * here.clock, COPIED * here.bandwidth,
         here.l2_bytes, like.warp_products, like.fma_lanes,
     )  # fmt: skip
+
+
+def keep_machine(record: GpuMachine, model: str) -> Path:
+    """Store the record of a device (`driver.device.model_of`) for this and later processes; return the file.
+
+    Raises:
+        OSError: the cache folder cannot be written.
+    """
+    path = _path_of(model)
+    make_folder(path.parent)
+    replace_file(path, json.dumps(asdict(record), indent=1).encode())
+    _of_device.cache_clear()
+    return path
+
+
+def kept_text(model: str) -> str:
+    """Return the kept record of a device as JSON; empty without one."""
+    try:
+        return read_trusted(_path_of(model)).decode()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _path_of(model: str) -> Path:
+    return default_folder() / f"gpu-{re.sub('[^A-Za-z0-9]+', '-', model)}.json"
 
 
 def _of_architecture(arch: Architecture | None) -> GpuMachine:

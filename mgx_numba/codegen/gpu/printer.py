@@ -41,7 +41,6 @@ class ThreadPrinter(VectorPrinter):
         """Names that hold the same number in every lane."""
 
     def loaded(self, expression: str, dtype: str | Type) -> VectorValue:
-        """See `VectorPrinter.loaded`."""
         made = super().loaded(expression, dtype)
         if expression.startswith("load_splat("):
             self._uniform.add(made.name)

@@ -6,7 +6,7 @@ import math
 import struct
 from dataclasses import field, replace
 
-from ...core.dim import equal, known_equal, known_less, permitted
+from ...core.dim import equal, is_symbolic, known_equal, known_less, permitted
 from ...dataclass import dataclass
 from ...errors import ShapeError
 from .element_types import ITEMSIZE
@@ -150,25 +150,40 @@ class AttentionProblem:
         read = (read - cached) * self.itemsize + cached * ITEMSIZE[self.kv_dtype or self.dtype]
         return read + stored * rows * self.width
 
-    def with_grouped_rows(self) -> AttentionProblem:
+    def with_grouped_rows(self, several: bool = False) -> AttentionProblem:
         """Return the problem with the query heads of a group as rows of one head, if there is one query per head
-        (grouped-query decode). The query is the last position, so ``causal`` hides nothing."""
-        if self.group == 1 or not permitted(equal(self.queries, 1)):
+        (grouped-query decode); with ``several`` also if the queries of all heads lie equally far apart and see the same
+        keys, so that tiles of rows are full.
+
+        A single query is the last position, so ``causal`` hides nothing.
+        """
+        if self.group == 1 or not (permitted(equal(self.queries, 1)) or (several and self._rows_of_groups())):
             return self
+        alone = known_equal(self.queries, 1) or is_symbolic(self.queries)
 
         def grouped(strides: tuple[int, ...]) -> tuple[int, ...]:
-            return (strides[0], strides[1] * self.group, strides[1], strides[3])
+            row = strides[1] if alone else strides[2]
+            return (strides[0], strides[1] * self.group, row, strides[3])
 
         mask = self.mask
         return replace(
             self,
-            heads=self.kv_heads, queries=self.group, causal=self.causal and self.limited,
+            heads=self.kv_heads, queries=self.group if alone else self.group * self.queries,
+            causal=self.causal and self.limited,
             q_strides=grouped(self.q_strides),
             out_strides=grouped(self.out_strides), mask=mask and replace(mask, strides=grouped(mask.strides)),
             part_strides=self.part_strides and grouped(self.part_strides),
             one_position=self.limited,
             sink_strides=self.sink_strides and (self.sink_strides[0] * self.group, self.sink_strides[0]),
         )  # fmt: skip
+
+    def _rows_of_groups(self) -> bool:
+        """Return whether several queries of all heads of a group are rows with one stride, without order."""
+        ordered = self.causal or self.limited or self.window or self.page or self.sink_strides or self.part_strides
+        if ordered or any(is_symbolic(n) for n in (self.queries, self.group)):
+            return False
+        rows = [self.q_strides, self.out_strides, *([self.mask.strides] if self.mask is not None else [])]
+        return all(known_equal(own[1], own[2] * self.queries) for own in rows)
 
     @property
     def scale_bits(self) -> int:

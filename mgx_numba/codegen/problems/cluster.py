@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any
 
-from ...core.dim import SharedLength, known_in, maximum, minimum
+from ...core.dim import Length, SharedLength, known_in, maximum, minimum
 from ...core.types import Type
 from ...dataclass import dataclass
 from ...graph.module import Module
@@ -25,7 +25,7 @@ class Tensor:
     offset: SharedLength = 0
 
     @property
-    def footprint(self) -> Any:
+    def footprint(self) -> Length:
         """Return the bytes accessed; broadcast elements count once."""
         total: Any = self.type.size
         for n, s in zip(self.lens, self.strides):

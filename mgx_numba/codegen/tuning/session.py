@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from ...environment import environment_flag
 from ...errors import MgxError
 from ...messages import warn
 from ..backend import Backend
-from .record import DeviceFingerprint, Problem, TuningRecord, explain_miss, extents_of
+from .record import DeviceFingerprint, Extents, Problem, TuningRecord, explain_miss, extents_of
 from .request import Candidate, Estimate, Request, TuningRequest
 from .source import (
     ENVIRONMENT,
@@ -107,7 +107,7 @@ class Tuning:
 
     def _fingerprint_of(self, request: TuningRequest) -> DeviceFingerprint:
         """Return this machine's fingerprint with the revisions of the solvers that apply to a problem."""
-        revisions = self.backend.revisions(request)
+        revisions = self.backend.solvers.revisions(request)
         if not revisions:
             return self.fingerprint
         key = tuple(sorted(revisions.items()))
@@ -130,23 +130,28 @@ class Tuning:
         found = self._new.get(problem) or self._used.get(problem)
         found = found or self._sources.find(problem, self._fingerprint_of(request))
         if found is not None:
-            candidate = self.backend.candidate_of(request, found.record)
+            candidate = self.backend.solvers.candidate_of(request, found.record)
             if candidate is not None:
                 self._used[problem] = found
                 return candidate
             if found.origin != ShippedLayer.origin:  # shipped records are for a CPU name; features may vary
                 self._unusable[problem] = found.record.solver
-        return self.backend.choose(request)
+        return self.backend.solvers.choose(request)
 
     def recorded(self, request: TuningRequest) -> Candidate | None:
         """Return the solver and blocking of the first record found, without recording the request; None if there is no
         record."""
         found = self._sources.find(request.key(), self._fingerprint_of(request))
-        return None if found is None else self.backend.candidate_of(request, found.record)
+        return None if found is None else self.backend.solvers.candidate_of(request, found.record)
+
+    @property
+    def extents(self) -> Collection[Extents]:
+        """Extents of all problems with records."""
+        return self._sources.extents
 
     def knows(self, request: Request) -> bool:
         """Return whether a record of the problem may exist: a faster test than `recorded`."""
-        return extents_of(vars(request.problem)) in self._sources.extents
+        return extents_of(vars(request.problem)) in self.extents
 
     def note_instruction(self, request: TuningRequest, instruction: str, taken: Candidate) -> None:
         """Record that an instruction uses another candidate than the chosen one.
@@ -185,7 +190,7 @@ class Tuning:
     def hint(self, request: TuningRequest) -> Candidate | None:
         """Return the candidate in the used record, which may be of another machine; None if there is no record."""
         found = self._used.get(request.key())
-        return None if found is None else self.backend.candidate_of(request, found.record)
+        return None if found is None else self.backend.solvers.candidate_of(request, found.record)
 
     def record_outcome(self, request: TuningRequest, outcome: Outcome[Candidate]) -> None:
         """Make a measured winner the record of its problem, and store the record."""
@@ -224,7 +229,7 @@ class Tuning:
         """
         for problem, (request, _) in list(self._requests.items()):
             if instruction in self._placed.get(problem, ()):
-                return self._choice(problem, request), self.backend.estimates(request)
+                return self._choice(problem, request), self.backend.solvers.estimates(request)
         return None
 
     def _choice(self, problem: Problem, request: TuningRequest) -> Choice:
@@ -241,8 +246,8 @@ class Tuning:
         return Choice(problem, candidate.solver.name, candidate.configuration, record, origin, miss, tuple(placed))
 
     def _candidate(self, request: TuningRequest, found: RecordHit | None) -> Candidate:
-        candidate = None if found is None else self.backend.candidate_of(request, found.record)
-        return candidate or self.backend.choose(request)
+        candidate = None if found is None else self.backend.solvers.candidate_of(request, found.record)
+        return candidate or self.backend.solvers.choose(request)
 
     def decline(self, reason: str) -> None:
         """Disable measuring; warn with ``reason`` if measuring was requested."""

@@ -92,7 +92,7 @@ class UserLayer:
         return self._read([row for rows in self._all().values() for row in rows])
 
     def extents(self) -> Collection[Extents]:
-        return {extents_of(json.loads(work)) for work in self._all()}
+        return set(map(_extents_of_work, self._all()))
 
     def _records(self, problem: Problem, fingerprint: DeviceFingerprint | None) -> list[TuningRecord]:
         """Return the records of the same work, of one machine or of all machines (None)."""
@@ -121,6 +121,12 @@ class UserLayer:
             self._usable = False
             warn(f"the user's tuning records are ignored: {error}", RuntimeWarning)
             return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _extents_of_work(work: str) -> Extents:
+    """Return the extents of a problem's ``work``: a text that each compilation meets again."""
+    return extents_of(json.loads(work))
 
 
 class ShippedLayer:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import copy_context
 from pathlib import Path
 from typing import IO, Any
 
@@ -172,7 +173,8 @@ class ObjectBatch:
             _kill(process)
 
     def _help(self, target: Callable[..., None], *given: Any) -> None:
-        helper = threading.Thread(target=target, args=given, daemon=True, name="mgx-worker")
+        run = copy_context().run  # back ends find there for which device they compile
+        helper = threading.Thread(target=run, args=(target, *given), daemon=True, name="mgx-worker")
         self._helpers.append(helper)
         helper.start()
 

@@ -1,12 +1,13 @@
-"""Tune a model and store the records in its file or a database, or manage tuning records.
+"""Tune a model and store the records in its file or a database, manage tuning records, or measure a GPU.
 
 Without flags for records, every kernel choice is measured, and the compiled model is written to ``--output`` with its
-records.
+records. ``--gpu`` without a model measures the rates of a device, on which the cost model's choices are based.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 
 from ...codegen.tuning.database import Database, default_path
 from ...codegen.tuning.files import best, write_records
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action.add_argument("--diff", nargs=2, metavar="FILE", help="print what two files solve differently")
     action.add_argument("--prune", type=float, metavar="DAYS", help="drop older records from the database")
     group.add_argument("--database", metavar="FILE", help="a database in place of the user's")
+    group.add_argument("--device-id", type=int, default=0, metavar="N", help="what --gpu without a model measures")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,11 +63,24 @@ def run(args: argparse.Namespace) -> int:
         keep_in_file(args.output, best(record for path in args.merge for record in read_any(path)))
     elif args.diff:
         return int(write_difference(*map(read_any, args.diff)) > 0)
+    elif args.target == "gpu" and args.file is None and args.file_type is None:
+        _measure(args.device_id)
     elif args.prune is not None:
         print(f"{database.prune(older_than_days=args.prune)} records dropped from {database.path}")
     else:
         _tune(args)
     return 0
+
+
+def _measure(number: int) -> None:
+    """Measure a device, print its rates beside the former ones, and keep them."""
+    from ...targets.gpu.machine_rates import fit_machine
+
+    before, after, path = fit_machine(number)
+    for name, old in asdict(before).items():
+        new = getattr(after, name)
+        print(f"{name:16} {old if old == new else f'{old:.4g} -> {new:.4g}'}")
+    print(f"kept in {path}")
 
 
 def _tune(args: argparse.Namespace) -> None:

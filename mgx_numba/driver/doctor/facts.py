@@ -85,7 +85,8 @@ def _python(found: Findings) -> Facts:
         "executable": _at_home(sys.executable),
     }
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        told["build"] = "free-threaded"
+        locked = getattr(sys, "_is_gil_enabled", lambda: True)()
+        told["build"] = f"free-threaded, GIL {'on' if locked else 'off'}"
         found.notes.append("free-threaded builds of Python are not tested")
     return told
 

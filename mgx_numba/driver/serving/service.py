@@ -235,11 +235,19 @@ class Service:
         return held.take(held.modules[module].add_literal(tensor_of(value)))
 
     def do_add_instruction(
-        self, held: _Held, module: int, name: str, attributes: Any, inputs: Sequence[int], modules: Sequence[int]
+        self,
+        held: _Held,
+        module: int,
+        name: str,
+        attributes: Any,
+        inputs: Sequence[int],
+        modules: Sequence[tuple[int, int]],
     ) -> Answer:
-        """Append an instruction to a module."""
+        """Append an instruction to a module; a body is given by its program's and its own number."""
         added = op(name, **attributes_of(attributes))
-        bodies = [held.modules[number] for number in modules]
+        bodies = [self._held[owner].modules[number] for owner, number in modules]
+        for body in bodies:
+            held.model._portable.adopt(body._value)
         return held.take(held.modules[module].add_instruction(added, self._instructions(held, inputs), bodies))
 
     def do_add_return(self, held: _Held, module: int, inputs: Sequence[int]) -> Answer:

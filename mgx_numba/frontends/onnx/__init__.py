@@ -76,7 +76,7 @@ def parse_onnx(
         ShapeError: lengths do not fit an operator.
         OptionError: options contradict each other or name inputs that do not exist.
     """
-    whole_module("onnx.defs")
+    whole_module("mgx_numba.frontends.onnx.parser")
     from .options import ParseOptions
     from .parser import parse
 

@@ -19,6 +19,7 @@ from ...graph.length_arithmetic import array_of_lengths
 from ...graph.module import Module
 from ...messages import warn
 from ...ops.unfitting import Unfitting
+from ..loops import as_entered, members
 from .builder import Builder, rank
 from .deferred import values_taken
 from .leniency import FinalError
@@ -206,10 +207,10 @@ def loop(
     module.add_return(results)
     attributes = {"max_iterations": most, "use_dyn_output": bool(scans) and not certain}
     result = g.op("loop", limit, start, *carried, modules=[module], **attributes)
-    values = _members(g, result, module)
+    values = members(g, result, module)
     for k in unwrapped:
         values[k] = g.op("optional_get_element", values[k])
-    return [_as_entered(g, v, c) for v, c in zip(values, carried, strict=False)] + values[count:]
+    return [as_entered(g, v, c) for v, c in zip(values, carried, strict=False)] + values[count:]
 
 
 def _hold_again(inner: Builder, carried: Sequence[Instruction], results: list[Instruction]) -> list[int]:
@@ -236,21 +237,6 @@ def _goes_on(g: Builder, start: Instruction, condition: Instruction, after: Inst
         return True
     value = g.constants.value(after)
     return value is not None and bool(value.all())
-
-
-def _members(g: Builder, result: Instruction, module: Module) -> list[Instruction]:
-    """Return the members of a loop's result; scan outputs of scalars are vectors."""
-    values = [g.op("get_tuple_elem", result, index=k) for k in range(len(result.shape.sub_shapes))]
-    carried = len(result.inputs) - 2
-    for k, element in enumerate(module.results()[1 + carried :], carried):
-        if element.shape.rank == 0:
-            values[k] = g.squeeze(values[k], [1])
-    return values
-
-
-def _as_entered(g: Builder, value: Instruction, entered: Instruction) -> Instruction:
-    """Reshape the value of a carried scalar to a scalar."""
-    return g.reshape(value, ()) if entered.shape.rank == 0 and value.shape.ranked and rank(value) != 0 else value
 
 
 def _free(module: Module, name: str) -> str:
@@ -331,8 +317,8 @@ def _scan(g: Builder, node: Node, inputs: list[Instruction], body: GraphProto) -
         max_iterations=length,
         scan_output_directions=tuple(out_ways),
     )
-    final = _members(g, result, module)
-    kept = [_as_entered(g, v, s) for v, s in zip(final, states, strict=False)]
+    final = members(g, result, module)
+    kept = [as_entered(g, v, s) for v, s in zip(final, states, strict=False)]
     return kept + [_moved(g, v, axis) for v, axis in zip(final[len(states) :], out_axes, strict=False)]
 
 

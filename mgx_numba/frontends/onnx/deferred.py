@@ -23,6 +23,7 @@ from .builder import Builder
 from .inferred import result_shapes
 from .leniency import FinalError
 from .node import Node
+from .onnx_package import messages
 from .value_types import type_proto
 
 if TYPE_CHECKING:
@@ -134,9 +135,8 @@ def _captured(graph: GraphProto) -> list[str]:
 
 def _model(g: Builder, node: Node, taken: dict[str, Instruction]) -> ModelProto:
     """Return a model of one node; its inputs have a type but no shape."""
-    import onnx
-
-    model = onnx.ModelProto(ir_version=g.parser.model.proto.ir_version or onnx.IR_VERSION)
+    parts = messages()
+    model: ModelProto = parts.ModelProto(ir_version=g.parser.model.proto.ir_version or parts.IR_VERSION)
     for domain, version in node.scope.opsets.items():
         model.opset_import.add(domain=domain, version=version)
     graph = model.graph

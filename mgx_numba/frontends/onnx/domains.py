@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...ops.custom import custom_domains
 from . import registry
+from .onnx_package import newest_opset
 from .schema import newest_since
 
 DOMAINS = (registry.MICROSOFT, registry.ML)
@@ -20,8 +21,6 @@ def home_of(op_type: str) -> str:
 
 def implied_opset(domain: str) -> int | None:
     """Return the operator set that applies if a domain is not imported; ``None`` if the import is mandatory."""
-    import onnx.defs
-
     if domain == registry.ML:
-        return int(onnx.defs.onnx_ml_opset_version())
+        return newest_opset(registry.ML)
     return 1 if domain == registry.MICROSOFT or domain in custom_domains() else None

@@ -6,6 +6,7 @@ or one that only later sets have. A node that fits another version of its schema
 
 from __future__ import annotations
 
+from ...interrupts import whole_module
 from .node import Node
 from .schema import Schema, find_schema, misfit, versions
 
@@ -55,6 +56,7 @@ def _nearest_fit(node: Node, schema: Schema) -> Schema | None:
 
 def _without_effect(node: Node, schema: Schema) -> list[str]:
     """Return the attributes that ``schema`` lacks and that have the default value of another version, so do nothing."""
+    whole_module("onnx.defs")  # defines `default_value`
     found = []
     for version in versions(node.domain, node.op_type):
         form = find_schema(node.domain, node.op_type, version)

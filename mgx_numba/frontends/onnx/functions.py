@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 from ...errors import ParseError
 from ...graph.instruction import Instruction
+from ...interrupts import whole_module
 from .builder import Builder
 from .model import opset_versions
 from .node import Node
+from .onnx_package import messages, newest_opset
 from .schema import Schema
 from .scope import NameScope
 from .value_types import type_proto
@@ -43,30 +45,29 @@ def schema_body(node: Node, schema: Schema, inputs: Sequence[Instruction | None]
     Raises:
         ParseError: ONNX refuses to build a body for this node.
     """
-    import onnx
-
     source = schema.source
     versions: list[int] = []
     if source.has_function:
         versions = [v for v in source.function_opset_versions if v <= node.opset]
     if versions:
-        return onnx.FunctionProto.FromString(source.get_function_with_opset_version(max(versions)))
+        return messages().FunctionProto.FromString(source.get_function_with_opset_version(max(versions)))
     if source.has_context_dependent_function:
         versions = [v for v in source.context_dependent_function_opset_versions if v <= node.opset]
     if not versions:
         return None
-    types = [onnx.TypeProto() if x is None else type_proto(x.shape) for x in inputs]
+    types = [messages().TypeProto() if x is None else type_proto(x.shape) for x in inputs]
     try:
         body = source.get_context_dependent_function_with_opset_version(
             max(versions), node.proto.SerializeToString(), [t.SerializeToString() for t in types]
         )
     except Exception as error:
         raise ParseError(f"ONNX builds no function body for this node: {error}") from error
-    return onnx.FunctionProto.FromString(body) if body else None
+    return messages().FunctionProto.FromString(body) if body else None
 
 
 def schema_attributes(schema: Schema) -> dict[str, AttributeProto]:
     """Return the default values of an operator's attributes."""
+    whole_module("onnx.defs")  # defines `default_value`
     defaults = {name: a.default_value for name, a in schema.source.attributes.items()}
     return {name: value for name, value in defaults.items() if value is not None and value.type}
 
@@ -97,8 +98,6 @@ def expand(
     Raises:
         ParseError: there are more inputs than the body has, or the body calls itself; also all errors of its nodes.
     """
-    import onnx.defs
-
     if len(inputs) > len(function.input):
         raise ParseError(f"got {len(inputs)} inputs, the function {node.op_type!r} has {len(function.input)}")
     if len(node.outputs) > len(function.output):
@@ -107,7 +106,7 @@ def expand(
     if (key in path and node.domain not in ("", "ai.onnx.preview")) or len(path) >= DEEPEST:
         raise ParseError(f"function {node.op_type!r} calls itself: {' -> '.join([*path, key])}")
     opsets = opset_versions(function.opset_import)
-    opsets.setdefault("", node.scope.opsets.get("", onnx.defs.onnx_opset_version()))
+    opsets.setdefault("", node.scope.opsets.get("", newest_opset()))
     scope = NameScope(opsets, None, {**defaults, **node.attributes}, (*path, key))
     for position, name in enumerate(function.input):
         scope.define(name, inputs[position] if position < len(inputs) else None)

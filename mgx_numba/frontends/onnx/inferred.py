@@ -17,6 +17,7 @@ from ...graph.instruction import Instruction
 from ...graph.program import Program
 from .builder import Builder, is_scalar
 from .model import canonical_domain, load_model, opset_versions
+from .onnx_package import infer_shapes
 from .schema import find_schema
 from .tensors import ir_type, onnx_number
 from .value_types import declared_shape
@@ -84,8 +85,8 @@ def _floating_type(inputs: Sequence[Instruction]) -> Type | None:
 def _inferred(
     g: Builder, model: ModelProto, inputs: Sequence[Instruction], error: BaseException | None
 ) -> list[Shape | None]:
-    import onnx.shape_inference
-
+    if _is_open_reshape(g, model, inputs):  # its inference says nothing, and a transformer has four in each layer
+        return [_ranked(model, inputs[0].shape.type, inputs)]
     copy = type(model)()
     copy.CopyFrom(model)
     ranges: dict[str, DynamicDimension] = {}
@@ -103,7 +104,7 @@ def _inferred(
                 ranges[entry.dim_param] = dim
         _show(g, copy, info.name, x)
     try:
-        copy = onnx.shape_inference.infer_shapes(copy, data_prop=True)
+        copy = infer_shapes(copy)
     except Exception:  # parsing the node will report the fault
         return [None] * len(model.graph.output)
     kinds = {o.type.WhichOneof("value") for o in copy.graph.output}
@@ -114,8 +115,6 @@ def _inferred(
 
 def _show(g: Builder, model: ModelProto, name: str, x: Instruction) -> None:
     """Add an input's known value to the model."""
-    import onnx
-
     if x.shape.is_dynamic or x.shape.elements > _SMALL or x.shape.type.is_narrow or x.shape.type.holds_objects:
         return
     value = g.constants.value(x)
@@ -123,7 +122,6 @@ def _show(g: Builder, model: ModelProto, name: str, x: Instruction) -> None:
         array = value.reshape(()) if is_scalar(x) else value
         tensor = model.graph.initializer.add(name=name, data_type=onnx_number(x.shape.type), dims=array.shape)
         tensor.raw_data = np.ascontiguousarray(array).tobytes()
-        assert isinstance(tensor, onnx.TensorProto)
 
 
 def _shape(
@@ -145,6 +143,14 @@ def _shape(
         for d in given.tensor_type.shape.dim
     ]
     return Shape.dynamic(type, dims) if dims else Shape(type)
+
+
+def _is_open_reshape(g: Builder, model: ModelProto, inputs: Sequence[Instruction]) -> bool:
+    """Return whether a node is a Reshape of a tensor to lengths of which no value is known."""
+    node = model.graph.node[0]
+    if node.op_type != "Reshape" or node.domain or len(inputs) != 2 or inputs[0].shape.element is not None:
+        return False
+    return inputs[0].shape.ranked and (inputs[1].shape.is_dynamic or g.constants.value(inputs[1]) is None)
 
 
 def _ranked(model: ModelProto, type: object, inputs: Sequence[Instruction]) -> Shape:

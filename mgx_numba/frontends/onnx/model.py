@@ -15,6 +15,7 @@ from ...errors import FormatError, ParseError, UnsupportedError
 from ...graph.content import FileContent, FileWindow
 from ...graph.origin import Origin
 from .external import ExternalData
+from .onnx_package import messages, newest_opset
 from .tensors import sparse_array, tensor_array
 from .wire import ByteRange, split_raw_data
 
@@ -133,18 +134,15 @@ def opset_versions(imports: Any, own_domains: set[str] | None = None) -> dict[st
         ParseError: a domain is imported in two versions.
         UnsupportedError: a version is newer than the installed ``onnx`` defines.
     """
-    import onnx.defs
-
     versions: dict[str, int] = {}
     for entry in imports:
         domain = canonical_domain(entry.domain)
         name = domain or "ai.onnx"
         if versions.setdefault(domain, entry.version) != entry.version:
             raise ParseError(f"domain {name!r} is imported in versions {versions[domain]} and {entry.version}")
-        if domain == "" and entry.version > onnx.defs.onnx_opset_version():
+        if domain == "" and entry.version > newest_opset():
             raise UnsupportedError(
-                f"operator set {entry.version} of domain 'ai.onnx' is not supported;"
-                f" 1 to {onnx.defs.onnx_opset_version()} are"
+                f"operator set {entry.version} of domain 'ai.onnx' is not supported; 1 to {newest_opset()} are"
             )
         if entry.version < 1 and domain not in (own_domains or ()):
             raise ParseError(f"domain {name!r} is imported in version {entry.version}, expected at least 1")
@@ -177,8 +175,6 @@ def _read_file(path: Path) -> tuple[ModelProto, dict[int, np.ndarray]]:
 
 
 def _decode(data: Any, name: str) -> tuple[ModelProto, dict[int, ByteRange]]:
-    import onnx
-
     view = data if isinstance(data, FileWindow) else memoryview(data).cast("B")
     if len(view) == 0:
         raise NoGraphError(f"{name} is empty")
@@ -188,7 +184,7 @@ def _decode(data: Any, name: str) -> tuple[ModelProto, dict[int, ByteRange]]:
         raise NotProtobufError(str(error)) from None
     except ParseError as error:
         raise NotProtobufError(f"{name}: {error}") from None
-    proto = onnx.ModelProto()
+    proto = messages().ModelProto()
     try:
         proto.ParseFromString(small)
     except Exception as error:

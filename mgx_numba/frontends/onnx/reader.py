@@ -34,7 +34,6 @@ class OnnxReader:
         self._constants = constants
 
     def expand(self, module: Module, op: Deferred, inputs: Sequence[Instruction]) -> list[Instruction]:
-        """See `graph.deferred.Reader.expand`."""
         model = _decoded(op.source)
         if len(model.graph.input) != len(inputs) or len(model.graph.node) != 1:
             raise ParseError(f"a deferred {op.operator} has {len(inputs)} inputs, its source {len(model.graph.input)}")

@@ -15,7 +15,7 @@ __all__: list[str] = []
 
 
 def _reader(program: Program, constants: Constants) -> Reader:
-    whole_module("onnx.defs")
+    whole_module("mgx_numba.frontends.onnx.reader")
     from .reader import OnnxReader
 
     return OnnxReader(program, constants)

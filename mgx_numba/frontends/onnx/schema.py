@@ -8,6 +8,7 @@ from typing import Any
 from ...dataclass import dataclass
 from ...errors import ParseError
 from .node import ATTRIBUTE_KINDS, Node, fits
+from .onnx_package import definitions, newest_opset
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,11 @@ class Schema:
 @functools.cache
 def find_schema(domain: str, op_type: str, opset: int) -> Schema | None:
     """Return the schema in force in an operator set; ``None`` if that set does not have the operator."""
-    import onnx.defs
-
     try:
-        source: Any = onnx.defs.get_schema(op_type, opset, domain)
+        source: Any = definitions().get_schema(op_type, opset, domain)
     except Exception:
         return None
-    options = onnx.defs.OpSchema.FormalParameterOption
+    options = definitions().OpSchema.FormalParameterOption
     inputs = tuple(
         Formal(i.name, i.type_str, i.option == options.Optional, i.option == options.Variadic, i.is_homogeneous)
         for i in source.inputs
@@ -87,17 +86,13 @@ def versions(domain: str, op_type: str) -> tuple[int, ...]:
 
 def newest_since(domain: str, op_type: str) -> int | None:
     """Return the first operator set that has an operator; ``None`` if ONNX does not define it."""
-    import onnx.defs
-
-    return versions(domain, op_type)[0] if onnx.defs.has(op_type, domain) else None
+    return versions(domain, op_type)[0] if definitions().has_schema(op_type, domain) else None
 
 
 @functools.cache
 def _versions() -> dict[tuple[str, str], tuple[int, ...]]:
-    import onnx.defs
-
     found: dict[tuple[str, str], set[int]] = {}
-    for schema in onnx.defs.get_all_schemas_with_history():
+    for schema in definitions().get_all_schemas_with_history():
         found.setdefault((schema.domain, schema.name), set()).add(schema.since_version)
     return {key: tuple(sorted(since)) for key, since in found.items()}
 
@@ -151,9 +146,7 @@ def newest_form(node: Node) -> Schema | None:
 
 @functools.cache
 def _newest_form(op_type: str) -> Schema | None:
-    import onnx.defs
-
-    newest = find_schema("", op_type, onnx.defs.onnx_opset_version())
+    newest = find_schema("", op_type, newest_opset())
     return None if newest is None or newest.deprecated or not newest.inputs else newest
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ...core.shape import UNBOUNDED, DynamicDimension, Shape
 from ...core.types import Type
 from ...errors import ParseError, UnsupportedError
+from .onnx_package import messages
 from .tensors import ir_type, onnx_number, onnx_type_string
 
 if TYPE_CHECKING:
@@ -58,9 +59,7 @@ def type_proto(shape: Shape, ranked: bool = True) -> TypeProto:
         shape: shape of a tensor, a sequence or an optional.
         ranked: include a tensor's lengths, as far as known.
     """
-    import onnx
-
-    proto = onnx.TypeProto()
+    proto = messages().TypeProto()
     if shape.type is Type.map_type and shape.element is not None:
         key, value = shape.element.sub_shapes
         proto.map_type.key_type = onnx_number(key.type)

@@ -13,6 +13,7 @@ from ...errors import ShapeError
 from ...graph.folding import Constants
 from ...graph.instruction import Instruction
 from ...graph.module import Module
+from ...graph.program import Program
 from ..builder import GraphBuilder, is_scalar, rank
 from .types import is_number, promoted
 
@@ -26,11 +27,20 @@ class AtenBuilder(GraphBuilder):
 
     Attributes:
         lengths: int64 scalars that stand for symbolic numbers of PyTorch.
+        program: the program that gets submodules; None where no operator has a body.
     """
 
-    def __init__(self, module: Module, constants: Constants) -> None:
+    def __init__(self, module: Module, constants: Constants, program: Program | None = None) -> None:
         super().__init__(module, constants)
         self.lengths: set[Instruction] = set()
+        self.program = program
+
+    def inner(self, suffix: str) -> AtenBuilder:
+        """Return a builder of a new submodule, whose instructions may use values of this builder's module."""
+        assert self.program is not None
+        made = AtenBuilder(self.program.unique_module(f"{self.symbols[0]}_{suffix}"), self.constants, self.program)
+        made.lengths, made.symbols = self.lengths, self.symbols
+        return made
 
     def value(self, x: Any, type: Type) -> Instruction:
         """Return an operand as an instruction of a type; a number becomes a scalar constant."""

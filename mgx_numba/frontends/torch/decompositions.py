@@ -13,6 +13,8 @@ from . import registry
 
 _FURTHER = ("backward", "_foreach")
 """Parts of names of operators whose decompositions no inference graph needs."""
+_OF_COMPLEX = frozenset(("aten::complex", "aten::polar"))
+"""Operators that `complex_values` takes whole; PyTorch's decompositions write to memory."""
 
 
 def _name(op: torch._ops.OpOverload) -> str:
@@ -27,6 +29,8 @@ def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
         for op, made in table.items()
         if isinstance(op, torch._ops.OpOverload)
         and registry.find(_name(op)) is None
+        and op._schema.name not in _OF_COMPLEX
+        and torch.Tag.nondeterministic_seeded not in op.tags
         and not any(part in op._schema.name for part in _FURTHER)
     }
 
@@ -35,8 +39,8 @@ def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
 def _for_export() -> dict[Any, Any]:
     table = torch.export.default_decompositions()
     found = {**table.materialize(), **decomposition_table()}
-    kept = (op for op in found if isinstance(op, torch._ops.OpOverload) and registry.find(_name(op)) is not None)
-    for op in list(kept):
+    whole = (op for op in found if isinstance(op, torch._ops.OpOverload))
+    for op in [op for op in whole if registry.find(_name(op)) is not None or op._schema.name in _OF_COMPLEX]:
         del found[op]
     return found
 

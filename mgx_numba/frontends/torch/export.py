@@ -12,6 +12,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from ...errors import OptionError, UnsupportedError
 from ...graph.program import Program
+from .complex_values import without_complex
 from .decompositions import export_table
 from .parser import parse_graph
 from .safetensors import tensors_of
@@ -38,7 +39,7 @@ def from_module(
         changed = sorted(str(s.target) for s in signature.output_specs if s.kind in kinds)
         raise UnsupportedError(f"the model changes {', '.join(changed)} in place, which a program cannot")
     constants = _constants(exported, weights)
-    return parse_graph(exported.graph_module, constants=constants, ranges=exported.range_constraints)
+    return parse_graph(without_complex(exported.graph_module), constants=constants, ranges=exported.range_constraints)
 
 
 def _exported(model: Any, example_inputs: Any, dynamic_shapes: Any) -> ExportedProgram:

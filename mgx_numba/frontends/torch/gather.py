@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from ...core.dim import known_equal
 from ...core.types import Type
 from ...errors import UnsupportedError
@@ -13,6 +15,7 @@ from ...graph.instruction import Instruction
 from .builder import AtenBuilder, rank
 from .node import AtenNode
 from .registry import register
+from .types import limits
 
 REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "add": "add", "multiply": "mul"}
 """IR suffix of each reduction of a scatter."""
@@ -215,20 +218,13 @@ def scatter_reduce(
             base, counts = _emptied(g, x, dim, index, 0.0), g.broadcast(g.like(0, x), g.lens(x))
         total = _scattered(g, "add", base, dim, index, src)
         number = g.pointwise("max", _scattered(g, "add", counts, dim, index, ones), g.like(1, x))
-        return g.pointwise("div", total, number)
+        if x.shape.type.is_floating:
+            return g.pointwise("div", total, number)
+        return g.pointwise("div", g.pointwise("sub", total, g.pointwise("mod", total, number)), number)
     if not include_self:
-        neutral = {"sum": 0, "prod": 1, "amax": _limits(x.shape.type)[0], "amin": _limits(x.shape.type)[1]}[reduce]
+        neutral = {"sum": 0, "prod": 1, "amax": limits(x.shape.type)[0], "amin": limits(x.shape.type)[1]}[reduce]
         x = _emptied(g, x, dim, index, neutral)
     return _scattered(g, REDUCTIONS[reduce], x, dim, index, src)
-
-
-def _limits(type: Type) -> tuple[Any, Any]:
-    import numpy as np
-
-    if type.is_floating:
-        return -np.inf, np.inf
-    info = np.iinfo(type.numpy)
-    return info.min, info.max
 
 
 def _emptied(g: AtenBuilder, x: Instruction, dim: int, index: Instruction, value: Any) -> Instruction:
@@ -236,38 +232,124 @@ def _emptied(g: AtenBuilder, x: Instruction, dim: int, index: Instruction, value
     return _scattered(g, "none", x, dim, index, g.broadcast(g.like(value, x), g.lens(index)))
 
 
+def _slices(
+    g: AtenBuilder, x: Instruction, dim: int, index: Instruction, source: Instruction
+) -> tuple[Instruction, int, Instruction, Instruction]:
+    """Return ``x``, the axis, and the places and elements of a scatter of whole slices; of a vector if ``x`` has no
+    axes."""
+    if rank(x) == 0:
+        x, source = g.reshape(x, (1,)), g.reshape(source, (1,))
+    axis = g.axis(dim, rank(x))
+    aligned = g.reshape(index, [prod(g.lens(index)) if k == axis else 1 for k in range(rank(x))])
+    return x, axis, g.broadcast(aligned, g.lens(source)), source
+
+
 @register("index_add", "index_copy")
 def index_add(
     g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Instruction, source: Instruction, alpha: Any = 1
 ) -> Instruction:
     """Emit ``x`` with slices of an axis added to or replaced."""
-    axis = g.axis(dim, rank(x))
     if alpha != 1:
         source = g.combined("mul", x.shape.type, source, alpha)
-    aligned = g.reshape(index, [prod(g.lens(index)) if k == axis else 1 for k in range(rank(x))])
-    places = g.broadcast(aligned, g.lens(source))
-    return _scattered(g, "add" if node.base == "index_add" else "none", x, axis, places, source)
+    own, axis, places, rows = _slices(g, x, dim, index, source)
+    made = _scattered(g, "add" if node.base == "index_add" else "none", own, axis, places, rows)
+    return g.reshape(made, g.lens(x))
 
 
 @register("index_fill.int_Scalar")
 def index_fill(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Instruction, value: Any) -> Instruction:
     """Emit ``x`` with slices of an axis filled."""
-    axis = g.axis(dim, rank(x))
     lens = list(g.lens(x))
-    lens[axis] = prod(g.lens(index))
-    return index_copy_of(g, x, axis, index, g.broadcast(g.like(value, x), lens))
+    if lens:
+        lens[g.axis(dim, rank(x))] = prod(g.lens(index))
+    return index_add(g, node, x, dim, index, g.broadcast(g.like(value, x), lens))
 
 
-def index_copy_of(g: AtenBuilder, x: Instruction, axis: int, index: Instruction, source: Instruction) -> Instruction:
-    """Emit ``x`` with slices of an axis replaced."""
-    aligned = g.reshape(index, [prod(g.lens(index)) if k == axis else 1 for k in range(rank(x))])
-    return _scattered(g, "none", x, axis, g.broadcast(aligned, g.lens(source)), source)
+@register("index_reduce")
+def index_reduce(
+    g: AtenBuilder,
+    node: AtenNode,
+    x: Instruction,
+    dim: int,
+    index: Instruction,
+    source: Instruction,
+    reduce: str,
+    include_self: bool = True,
+) -> Instruction:
+    """Emit ``x`` with slices of an axis combined with others."""
+    own, axis, places, rows = _slices(g, x, dim, index, source)
+    return g.reshape(scatter_reduce(g, node, own, axis, places, rows, reduce, include_self), g.lens(x))
+
+
+@register("unfold_backward")
+def unfold_backward(
+    g: AtenBuilder, node: AtenNode, x: Instruction, input_sizes: Sequence[Any], dim: int, size: int, step: int
+) -> Instruction:
+    """Emit the sum of overlapping windows, the last axis of ``x``, at their places along an axis."""
+    axis = g.axis(dim, len(input_sizes))
+    frames = g.lens(x)[axis]
+    g.limit(frames * size, "positions of windows")
+    places = np.arange(frames)[:, None] * step + np.arange(size)
+    order = [*range(axis + 1), rank(x) - 1, *range(axis + 1, rank(x) - 1)]
+    lens = [frames * size if k == axis else n for k, n in enumerate(input_sizes)]
+    windows = g.broadcast(x, [*(frames if k == axis else n for k, n in enumerate(input_sizes)), size])
+    rows = g.reshape(g.transpose(windows, order), lens)
+    aligned = g.reshape(g.literal(places.reshape(-1)), [frames * size if k == axis else 1 for k in range(len(lens))])
+    return _scattered(g, "add", g.zeros(input_sizes, node.type), axis, g.broadcast(aligned, lens), rows)
+
+
+@register("put")
+def put(
+    g: AtenBuilder, node: AtenNode, x: Instruction, index: Instruction, source: Instruction, accumulate: bool = False
+) -> Instruction:
+    """Emit ``x`` with elements at flat positions replaced or added to."""
+    made = _scattered(g, "add" if accumulate else "none", g.flat(x), 0, g.flat(index), g.flat(source))
+    return g.reshape(made, g.lens(x))
+
+
+@register("repeat_interleave.Tensor")
+def repeated_positions(g: AtenBuilder, node: AtenNode, repeats: Instruction, output_size: Any = None) -> Instruction:
+    """Emit each position as often as ``repeats`` says; there are ``output_size`` positions in all."""
+    if output_size is None:
+        raise UnsupportedError("repeat_interleave needs output_size: the length would follow from data")
+    ends = g.op("prefix_scan_sum", g.cast(repeats, Type.int64_type), axis=0, exclusive=False, reverse=False)
+    passed = g.pointwise("less_or_equal", g.unsqueeze(ends, [0]), g.iota(output_size, 0, 2))
+    return g.cast(g.reduce("reduce_sum", g.cast(passed, Type.int64_type), [1], keep=False), node.type)
+
+
+@register("_unique2")
+def unique(
+    g: AtenBuilder,
+    node: AtenNode,
+    x: Instruction,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: int | None = None,
+) -> list[Instruction]:
+    """Emit the distinct elements, or slices of an axis, in order; if asked for, the number of each element's and the
+    counts, else empty vectors."""
+    result = g.op("unique", x, axis=axis, sorted=True)
+    values, _, places, counts = (g.op("get_tuple_elem", result, index=k) for k in range(4))
+    none = g.literal(np.zeros(0, np.int64))
+    places = g.reshape(places, g.lens(x)) if axis is None and return_inverse else places
+    return [values, places if return_inverse else none, counts if return_counts else none]
+
+
+@register("unique_dim")
+def unique_slices(
+    g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, sorted: bool = True, *asked: bool
+) -> list[Instruction]:
+    """Emit the distinct slices of an axis; see `unique`."""
+    asked = (*asked, False, False)
+    return unique(g, node, x, sorted, asked[0], asked[1], g.axis(dim, rank(x)))
 
 
 @register("nonzero")
 def nonzero(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
-    """Emit the positions of nonzero elements, a row for each."""
-    return g.op("transpose", g.op("nonzero", x, use_dyn_output=True), permutation=(1, 0))
+    """Emit the positions of nonzero elements, a row for each; a tensor without axes has rows of length 0."""
+    found = g.op("transpose", g.op("nonzero", x, use_dyn_output=True), permutation=(1, 0))
+    return g.slice(found, 1, 0, 0) if rank(x) == 0 else found
 
 
 @register("masked_select")

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from ...core.dim import Dim
 from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
@@ -71,6 +74,58 @@ def inverse(g: AtenBuilder, node: AtenNode, x: Instruction, **_: Any) -> Any:
     """Emit the inverse of matrices, and for ``linalg_inv_ex`` zeros, which say that there is one."""
     y = g.op("inverse", x)
     return y if node.base == "inverse" else [y, g.zeros(g.lens(x)[:-2], Type.int32_type)]
+
+
+@register("_linalg_det")
+def determinant(g: AtenBuilder, node: AtenNode, x: Instruction) -> list[Instruction | None]:
+    """Emit the determinant of matrices, without the factors from which PyTorch computes it."""
+    if not (node.unused(1) and node.unused(2)):
+        raise UnsupportedError("the factors of a determinant are not supported")
+    return [g.op("determinant", x), None, None]
+
+
+@register("addbmm")
+def addbmm(
+    g: AtenBuilder, node: AtenNode, x: Instruction, a: Instruction, b: Instruction, *, beta: Any = 1, alpha: Any = 1
+) -> Instruction:
+    """Emit ``beta * x + alpha * sum_k a[k] @ b[k]``: one product with the batch along its sum."""
+    (n, rows, inner), columns = g.lens(a), g.lens(b)[2]
+    left = g.reshape(g.transpose(a, (1, 0, 2)), (rows, n * inner))
+    product = g.combined("mul", node.type, g.matmul(left, g.reshape(b, (n * inner, columns))), alpha)
+    return product if beta == 0 else g.pointwise("add", g.combined("mul", node.type, x, beta), product)
+
+
+@register("_trilinear")
+def trilinear(
+    g: AtenBuilder,
+    node: AtenNode,
+    a: Instruction,
+    b: Instruction,
+    c: Instruction,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> Instruction:
+    """Emit the sum over ``sumdim`` of the product of three tensors, each with axes of length 1 inserted."""
+    wide = [g.unsqueeze(x, list(axes)) if axes else x for x, axes in ((a, expand1), (b, expand2), (c, expand3))]
+    product = g.pointwise("mul", g.pointwise("mul", wide[0], wide[2]), wide[1])
+    return g.reduce("reduce_sum", product, list(sumdim), keep=False)
+
+
+@register("_pdist_forward")
+def pairwise_distances(g: AtenBuilder, node: AtenNode, x: Instruction, p: float = 2.0) -> Instruction:
+    """Emit the distance of each pair of rows i < j, pairs in order."""
+    rows = g.lens(x)[0]
+    if isinstance(rows, Dim) or p not in (1, 2):
+        raise UnsupportedError(f"pdist of order {p}, or of an open number of rows, is not supported")
+    g.limit(rows * rows, "pairs of rows")
+    ends = (g.op("gather", x, g.literal(places), axis=0) for places in np.triu_indices(rows, 1))
+    difference = g.op("sub", *ends)
+    if p == 1:
+        return g.reduce("reduce_sum", g.op("abs", difference), [1], keep=False)
+    return g.op("sqrt", g.reduce("reduce_sum", g.op("mul", difference, difference), [1], keep=False))
 
 
 @register("cross", "linalg_cross")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ...core.types import Type
 from ...dataclass import dataclass
+from ...errors import MgxError
 
 
 @dataclass(frozen=True)
@@ -48,3 +49,10 @@ class AtenNode:
     def where(self) -> str:
         """Return a description of the node for messages."""
         return f"node {self.name!r} ({self.operator}{', from ' + self.place if self.place else ''})"
+
+
+def located(error: MgxError, node: AtenNode) -> MgxError:
+    """Return an error like ``error`` that names the node; of a body's node, also the operator that has the body."""
+    found = type(error)(f"{node.where}: {error}")
+    found.node = node.name
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...core.dim import Dim
 from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
@@ -68,6 +69,40 @@ def kthvalue(
     return found if keepdim or rank(x) == 0 else [g.squeeze(v, [axis]) for v in found]
 
 
+@register("median", "median.dim", "nanmedian", "nanmedian.dim")
+def median(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int | None = None, keepdim: bool = False) -> Any:
+    """Emit the median, the lower of two, and its position along an axis; of elements with a NaN the median is NaN,
+    unless NaN are left out."""
+    if rank(x) == 0 and dim is not None:
+        return [x, g.literal(0, Type.int64_type)]
+    flat = g.flat(x) if dim is None else x
+    axis = g.axis(-1 if dim is None else dim, rank(flat))
+    length = g.lens(flat)[axis]
+    if isinstance(length, Dim) or length == 0:
+        raise UnsupportedError("the median of an open or empty axis is not supported")
+    values = _both(g, flat, length, axis, False)
+    if not x.shape.type.is_floating:
+        found = [g.slice(v, axis, (length - 1) // 2, (length + 1) // 2) for v in values]
+    else:
+        missing = g.op("isnan", flat)
+        count = g.reduce("reduce_sum", g.cast(missing, Type.int64_type), [axis])
+        if node.base == "nanmedian":
+            left = g.pointwise("sub", g.literal(length - 1, Type.int64_type), count)
+            place = g.pointwise("max", g.pointwise("div", left, g.like(2, left)), g.like(0, left))
+            found = [g.op("gather_elements", v, place, axis=axis) for v in values]
+        else:
+            found = [g.slice(v, axis, (length - 1) // 2, (length + 1) // 2) for v in values]
+            some = g.pointwise("greater", count, g.like(0, count))
+            first = g.op("argmax", g.cast(missing, Type.uint8_type), axis=axis)
+            found = [
+                g.pointwise("where", some, g.like(float("nan"), flat), found[0]),
+                g.pointwise("where", some, first, found[1]),
+            ]
+    if dim is None:
+        return g.reshape(found[0], ())
+    return found if keepdim else [g.squeeze(v, [axis]) for v in found]
+
+
 @register("searchsorted.Tensor", "bucketize.Tensor")
 def search(
     g: AtenBuilder,
@@ -81,6 +116,8 @@ def search(
 ) -> Instruction:
     """Emit the number of boundaries below each value; with ``right`` also of equal ones."""
     bounds, values = (a, b) if node.base == "searchsorted" else (b, a)
+    if sorter is not None:
+        bounds = g.op("gather_elements", bounds, g.cast(sorter, Type.int64_type), axis=rank(bounds) - 1)
     above = right or side == "right"
     if rank(bounds) == 1:
         aligned = bounds

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,10 @@ from ...graph.program import Program
 from . import registry
 from .arrays import array_of
 from .builder import AtenBuilder
+from .control_flow import BUILDERS as BODIES
 from .decompositions import decomposition_table
 from .emission import emit
-from .node import AtenNode
+from .node import AtenNode, located
 from .symbols import Symbols
 from .types import TYPES, ir_type
 
@@ -38,6 +40,8 @@ IGNORED = frozenset(
     }
 )
 """Operators that check and give no result."""
+COMPLEX_VIEWS = frozenset({"aten::view_as_real", "aten::view_as_complex"})
+"""Operators that do nothing to a complex tensor of a program, whose parts are a last axis of length 2."""
 SKIPPED = frozenset("device layout pin_memory memory_format non_blocking copy generator requires_grad".split())
 """Arguments that do not affect the values of a result."""
 
@@ -67,17 +71,50 @@ def unsupported(graph_module: GraphModule) -> list[tuple[Node, str]]:
     """Return the nodes of an ATen graph that have no builder, or a type that has no counterpart, each with a reason."""
     found = []
     for node in graph_module.graph.nodes:
-        if node.op != "call_function" or Symbols.is_symbolic(node.meta.get("val")):
-            continue
         name = operator_name(node)
-        if name not in IGNORED and not _is_member(node) and registry.find(name) is None:
-            found.append((node, "there is no builder for it"))
+        if node.op != "call_function" or Symbols.is_symbolic(node.meta.get("val")) or name in COMPLEX_VIEWS:
             continue
-        types = [x.dtype for x in _tensors(node.meta.get("val"))]
+        if is_higher_order(node):
+            reason = _body_unsupported(graph_module, node)
+            if reason:
+                found.append((node, reason))
+            continue
+        trains = name == "aten::native_dropout" and node.args[2] is not False
+        if name not in IGNORED and not _is_member(node) and (trains or registry.find(name) is None):
+            found.append((node, "it takes random numbers" if trains else "there is no builder for it"))
+            continue
+        values = [x.meta.get("val") for x in node.all_input_nodes]
+        types = [x.dtype for x in _tensors([node.meta.get("val"), *values])]
         lacking = [t for t in types if str(t) not in TYPES or TYPES[str(t)].hosted]
         if lacking:
             found.append((node, f"element type {lacking[0]} is not supported"))
     return found
+
+
+def is_higher_order(node: Node) -> bool:
+    """Return whether a node's operator has bodies, such as ``cond``."""
+    return isinstance(node.target, torch._ops.HigherOrderOperator)
+
+
+def bodies(graph_module: GraphModule, node: Node) -> list[GraphModule]:
+    """Return the graphs that a node of a higher-order operator runs."""
+    named = (x for x in node.all_input_nodes if x.op == "get_attr")
+    found = (graph_module.get_submodule(str(x.target)) for x in named if hasattr(graph_module, str(x.target)))
+    return [x for x in found if isinstance(x, GraphModule)]
+
+
+def _body_unsupported(graph_module: GraphModule, node: Node) -> str:
+    """Return why a higher-order operator is not supported; an empty text if it is."""
+    if operator_name(node) not in BODIES:
+        return "there is no builder for it"
+    values = node.meta.get("val")
+    if not isinstance(values, (list, tuple)) or not all(isinstance(x, torch.Tensor) for x in values):
+        return "a result is no tensor"
+    scanned = node.args[-2] if operator_name(node) in ("scan", "map_impl") else ()
+    if any(isinstance(x.meta["val"].shape[0], torch.SymInt) for x in scanned):  # type: ignore[union-attr]
+        return "the scanned length is open"
+    lacking = [pair for graph in bodies(graph_module, node) for pair in unsupported(graph)]
+    return f"in its body {operator_name(lacking[0][0])}: {lacking[0][1]}" if lacking else ""
 
 
 def operator_name(node: Node) -> str:
@@ -114,25 +151,46 @@ class AtenGraphParser:
         self.graph_module = graph_module
         self.given = constants
         self.program = Program()
-        self.builder = AtenBuilder(self.program.main, Constants(self.program.allowance))
+        self.builder = AtenBuilder(self.program.main, Constants(self.program.allowance), self.program)
         self.symbols = Symbols(self.builder, ranges)
         self.values: dict[Node, Any] = {}
         self._literals: dict[Any, Instruction] = {}
 
     def parse(self) -> Program:
         """Read the graph."""
-        for node in self.graph_module.graph.nodes:
-            if node.op == "placeholder":
-                self.values[node] = self._placeholder(node)
-            elif node.op == "get_attr":
-                self.values[node] = self._attribute(node)
+        for node in self.graph_module.graph.find_nodes(op="placeholder"):
+            self.values[node] = self._placeholder(node)
+        results = self._results(self.graph_module)
+        self.program.main.add_return(
+            [x if isinstance(x, Instruction) else self.builder.literal(x) for x in results if x is not None]
+        )
+        self.program.main.remove_unused()
+        return self.program
+
+    def _results(self, graph_module: GraphModule) -> list[Any]:
+        """Read the nodes of a graph whose inputs have values; return the values of its results."""
+        for node in graph_module.graph.nodes:
+            if node.op == "get_attr":
+                self.values[node] = self._attribute(graph_module, node)
             elif node.op == "call_function":
                 self._call(node)
-            elif node.op == "output":
-                self._return(node)
-            else:
+            elif node.op not in ("placeholder", "output"):
                 raise UnsupportedError(f"node {node.name!r} is a {node.op}, which no ATen graph has")
-        return self.program
+        found = graph_module.graph.output_node().args[0]
+        return [self._argument(x) for x in (found if isinstance(found, (list, tuple)) else [found])]
+
+    def _inlined(self, graph_module: GraphModule, values: Sequence[Any], g: AtenBuilder) -> list[Instruction]:
+        """Emit the graph of a body by a builder, with values for its inputs; return its results."""
+        own, literals = self.builder, self._literals
+        self.builder, self._literals = g, {}
+        try:
+            self.values.update(zip(graph_module.graph.find_nodes(op="placeholder"), values, strict=True))
+            return [
+                g.value(x, x.shape.type) if isinstance(x, Instruction) else g.literal(x)
+                for x in self._results(graph_module)
+            ]
+        finally:
+            self.builder, self._literals = own, literals
 
     def _placeholder(self, node: Node) -> Any:
         name, value = node.name, node.meta.get("val")
@@ -154,20 +212,20 @@ class AtenGraphParser:
         """Return the literal of a tensor, the same for tensors of the same memory and shape."""
         if isinstance(tensor, np.ndarray):
             return self.builder.literal(tensor)
+        tensor = _parts(tensor)
         key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
         found = self._literals.get(key) if tensor.numel() else None
         if found is None:
             found = self._literals[key] = self.builder.literal(array_of(tensor))
         return found
 
-    def _attribute(self, node: Node) -> Any:
-        value: Any = self.graph_module
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
+    def _attribute(self, graph_module: GraphModule, node: Node) -> Any:
+        value = operator.attrgetter(str(node.target))(graph_module)
         return self._constant(value) if isinstance(value, torch.Tensor) else value
 
     def shape(self, value: torch.Tensor) -> Shape:
         """Return the shape of a value of a graph, with ranges for open lengths."""
+        value = _parts(value)
         type = ir_type(value.dtype)
         return Shape.dynamic(type, [self.symbols.dimension(n) for n in value.shape]) if value.dim() else Shape(type)
 
@@ -181,13 +239,16 @@ class AtenGraphParser:
             return
         if name in IGNORED:
             return
+        if name in COMPLEX_VIEWS:
+            self.values[node] = self.values[node.args[0]]  # type: ignore[index]
+            return
         described = self._described(node, name)
         try:
             self.values[node] = self._built(node, described)
         except MgxError as error:
-            raise type(error)(f"{described.where}: {error}") from (error.__cause__ or error)
+            raise located(error, described) from (error.__cause__ or error)
         except Exception as error:
-            raise ParseError(f"{described.where}: {type(error).__name__}: {error}") from error
+            raise located(ParseError(f"{type(error).__name__}: {error}"), described) from error
 
     def _described(self, node: Node, name: str) -> AtenNode:
         value = node.meta.get("val")
@@ -199,6 +260,10 @@ class AtenGraphParser:
         return AtenNode(node.name, name, types, ranks, _source_line(node), used)
 
     def _built(self, node: Node, described: AtenNode) -> Any:
+        if is_higher_order(node):
+            self.builder.symbols = (node.name,)
+            body = BODIES[described.operator]
+            return body(self.builder, self._inlined, *map(self._argument, node.args))
         if registry.find(described.operator) is None:
             raise UnsupportedError("the operator is not supported")
         g = self.builder
@@ -226,16 +291,10 @@ class AtenGraphParser:
             return None
         return value
 
-    def _return(self, node: Node) -> None:
-        found = []
-        listed = node.args[0] if isinstance(node.args[0], (list, tuple)) else [node.args[0]]
-        for value in listed:
-            x = self._argument(value)
-            if x is None:
-                continue
-            found.append(x if isinstance(x, Instruction) else self.builder.literal(x))
-        self.program.main.add_return(found)
-        self.program.main.remove_unused()
+
+def _parts(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor; a complex tensor with its parts as a last axis."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _source_line(node: Node) -> str:

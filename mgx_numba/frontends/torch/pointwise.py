@@ -159,6 +159,20 @@ def div(g: AtenBuilder, node: AtenNode, a: Any, b: Any, rounding_mode: str | Non
     return truncated(g, made)
 
 
+@register("prims::div")
+def prims_div(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+    """Emit the quotient; of integers it is truncated."""
+    return g.combined("div", node.type, a, b)
+
+
+@register("angle")
+def angle(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
+    """Emit the angle of real numbers: pi if negative, else 0; NaN stays."""
+    x = g.cast(x, node.type)
+    found = g.pointwise("where", g.pointwise("less", x, g.like(0, x)), g.like(math.pi, x), g.like(0, x))
+    return g.pointwise("where", g.op("isnan", x), x, found)
+
+
 @register("floor_divide")
 def floor_divide(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
     """Emit the quotient rounded down; of floats it is computed from the remainder, as in Python."""

@@ -12,6 +12,7 @@ from ...graph.instruction import Instruction
 from .builder import AtenBuilder, rank
 from .node import AtenNode
 from .registry import register
+from .types import limits
 
 NAMES = {"sum": "reduce_sum", "mean": "reduce_mean", "amax": "reduce_max", "amin": "reduce_min", "prod": "reduce_prod"}
 
@@ -172,23 +173,38 @@ def cumsum(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, **_: Any) -
 
 @register("cumprod", "cummax", "cummin")
 def cumulative(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, **_: Any) -> Any:
-    """Emit the running product or extreme by doubling: after step s each element covers the last ``2**s``."""
-    if node.base != "cumprod":
-        raise UnsupportedError("positions of running extremes are not supported")
+    """Emit the running product, or extreme and its position, by doubling: after step s each element covers the last
+    ``2**s``.
+
+    Of equal extremes, and of NaN, the last position counts.
+    """
     x = g.cast(x, node.type)
+    product = node.base == "cumprod"
     if rank(x) == 0:
-        return x
+        return x if product else [x, g.literal(0, Type.int64_type)]
     axis = g.axis(dim, rank(x))
     length, distance = g.lens(x)[axis], 1
     if isinstance(length, Dim):
-        raise UnsupportedError("a running product along an open length is not supported")
+        raise UnsupportedError(f"{node.base} along an open length is not supported")
+    places = g.broadcast(g.iota(length, axis, rank(x)), g.lens(x))
+    better = "greater_or_equal" if node.base == "cummax" else "less_or_equal"
+
+    def moved(y: Instruction, filled: Any) -> Instruction:
+        first = g.slice(y, axis, 0, length - distance)
+        lens = [distance if k == axis else n for k, n in enumerate(g.lens(y))]
+        return g.op("concat", g.zeros(lens, y.shape.type, filled), first, axis=axis)
+
     while distance < length:
-        pads = [0] * (2 * rank(x))
-        pads[axis] = distance
-        moved = g.op("pad", g.slice(x, axis, 0, length - distance), pads=tuple(pads), value=1.0)
-        x = g.op("mul", x, moved)
+        if product:
+            x = g.op("mul", x, moved(x, 1))
+        else:
+            before = moved(x, limits(x.shape.type)[int(node.base == "cummin")])
+            kept = g.pointwise(better, x, before)
+            if x.shape.type.is_floating:
+                kept = g.op("logical_or", kept, g.op("isnan", x))
+            x, places = (g.pointwise("where", kept, a, b) for a, b in ((x, before), (places, moved(places, 0))))
         distance *= 2
-    return x
+    return x if product else [x, places]
 
 
 @register("logcumsumexp")

@@ -16,7 +16,7 @@ FAMILIES = {
         "logical_or logical_xor logical_not eq ne lt le gt ge where clamp clamp_min clamp_max square exp2 expm1 log1p "
         "log10 erfc isfinite isneginf isposinf sgn frac lerp.Scalar lerp.Tensor addcmul addcdiv "
         "logaddexp masked_fill hypot atan2 nan_to_num signbit copysign xlogy special_xlogy "
-        "heaviside deg2rad rad2deg"
+        "heaviside deg2rad rad2deg angle prims::div"
     ),
     "activation": (
         "relu relu6 gelu silu sigmoid tanh elu selu celu leaky_relu hardtanh hardsigmoid hardswish mish softplus "
@@ -52,9 +52,12 @@ FAMILIES = {
         "scatter.src scatter.value "
         "scatter_add scatter_reduce.two index_add index_copy index_fill.int_Scalar masked_scatter nonzero one_hot "
         "take_along_dim masked_select embedding_bag _embedding_bag_forward_only _embedding_bag scatter.reduce "
-        "scatter.value_reduce"
+        "scatter.value_reduce unfold_backward index_reduce put repeat_interleave.Tensor _unique2 unique_dim"
     ),
-    "order": "histc topk sort sort.stable argsort argsort.stable searchsorted.Tensor bucketize.Tensor kthvalue",
+    "order": (
+        "median median.dim nanmedian nanmedian.dim histc topk sort sort.stable argsort argsort.stable "
+        "searchsorted.Tensor bucketize.Tensor kthvalue"
+    ),
     "reduction": (
         "sum sum.dim_IntList mean mean.dim amax amin max max.dim min min.dim prod prod.dim_int any any.dim any.dims "
         "all all.dim all.dims argmax argmin var.correction var.dim var std.correction std.dim std var_mean.correction "
@@ -65,7 +68,7 @@ FAMILIES = {
     "matmul": (
         "_grouped_mm transformers::grouped_mm_fallback "
         "mm bmm addmm baddbmm matmul linear dot mv vdot addmv outer ger inner _int_mm cdist _cdist_forward "
-        "linalg_inv_ex inverse cross linalg_cross"
+        "linalg_inv_ex inverse cross linalg_cross addbmm _trilinear _pdist_forward _linalg_det"
     ),
     "convolution": "convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d.input conv_transpose3d.input",
     "pooling": (
@@ -90,9 +93,11 @@ FAMILIES = {
         "grid_sampler grid_sampler_2d grid_sampler_3d im2col col2im _upsample_bilinear2d_aa _upsample_bicubic2d_aa"
     ),
     "recurrent": "lstm.input gru.input rnn_tanh.input rnn_relu.input",
+    "detection": "torchvision::nms torchvision::roi_align",
     "quantization": (
         "quantized_decomposed::quantize_per_tensor quantized_decomposed::dequantize_per_tensor "
-        "quantized_decomposed::quantize_per_channel quantized_decomposed::dequantize_per_channel"
+        "quantized_decomposed::quantize_per_channel quantized_decomposed::dequantize_per_channel "
+        "quantized_decomposed::choose_qparams.tensor quantized_decomposed::choose_qparams_symmetric.tensor"
     ),
 }
 """Operators by the module that holds their builder functions.
@@ -101,6 +106,11 @@ An operator without a namespace is ATen's. A name with an overload, such as ``ma
 name without one for all overloads that are not listed.
 """
 
+PRIMS = frozenset(
+    "abs add bitwise_and bitwise_not bitwise_or bitwise_xor ceil cos eq exp floor ge gt isfinite le log lt maximum "
+    "minimum mul ne neg reciprocal rsqrt sign sin sqrt sub tanh where".split()
+)
+"""Operators of the namespace ``prims``, which decompositions leave, that compute as ATen's of the same name."""
 _HANDLERS: dict[str, Parser] = {}
 _FAMILIES = Families(__package__, FAMILIES)
 
@@ -121,6 +131,8 @@ def register(*names: str) -> Callable[[ParserT], ParserT]:
 def find(operator: str) -> Parser | None:
     """Return the builder of an operator such as ``aten::max.dim``; ``None`` if there is none."""
     name = operator.removeprefix("aten::")
+    if name.startswith("prims::") and name.removeprefix("prims::") in PRIMS:
+        name = name.removeprefix("prims::")
     base = name.partition(".")[0]
     _FAMILIES.load(name, base, f"{base}.default")
     for key in (name, base):

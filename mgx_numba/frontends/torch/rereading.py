@@ -13,6 +13,7 @@ from ...graph.program import Program
 from ...ops.deferred import Deferred
 from .builder import AtenBuilder
 from .emission import READER, build, decoded
+from .node import located
 
 __all__: list[str] = []
 
@@ -24,7 +25,6 @@ class AtenReader:
         self._constants = constants
 
     def expand(self, module: Module, op: Deferred, inputs: Sequence[Instruction]) -> list[Instruction]:
-        """See `graph.deferred.Reader.expand`."""
         node, args, kwargs, numbers = decoded(op.source, inputs)
         g = AtenBuilder(module, self._constants)
         g.lengths = {x for x, number in zip(inputs, numbers) if number}
@@ -33,7 +33,7 @@ class AtenReader:
         except BaseException as error:
             g.take_back(0)
             if isinstance(error, MgxError):
-                raise type(error)(f"{node.where}: {error}") from error
+                raise located(error, node) from error
             raise
         return [x for x, t in zip(results, node.types) if t is not None and x is not None]
 

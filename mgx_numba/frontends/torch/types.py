@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from ...core.dim import Dim
 from ...core.types import Type
 from ...errors import UnsupportedError
@@ -44,6 +46,14 @@ def ir_type(dtype: Any) -> Type:
     if found is None:
         raise UnsupportedError(f"element type {dtype} is not supported")
     return found
+
+
+def limits(type: Type) -> tuple[Any, Any]:
+    """Return the least and the greatest value of a type; infinities of floats."""
+    if type.is_floating:
+        return -np.inf, np.inf
+    info = np.iinfo(type.numpy)
+    return info.min, info.max
 
 
 def is_number(value: Any) -> bool:

@@ -23,7 +23,7 @@ from ...core.types import Type
 from ...dataclass import dataclass
 from ...environment import environment_flag, environment_words
 from ...errors import CompileError, OptionError, ValidationError
-from ...interrupts import unbroken
+from ...interrupts import handlers_later
 from ...messages import DEBUG, tell, warn
 from ..instruction import Instruction
 from ..module import Module
@@ -38,6 +38,9 @@ KERNEL_OPERATORS = frozenset(
 )
 """Operators whose submodules are kernel bodies: they are compiled, not rewritten."""
 
+
+CONTRACTIONS = ("dot", "convolution")
+"""Operators whose right-hand side may be weights."""
 
 CONTROL_FLOW = frozenset(("if", "if_short", "loop"))
 """Operators whose submodules are programs of their own."""
@@ -137,10 +140,11 @@ def make_pass(name: str) -> Pass:
 
 
 def _load(names: Iterable[str]) -> None:
-    """Import the files of passes, each named as its pass; an interrupt is raised meanwhile (see `unbroken`)."""
-    wanted = [name for name in names if name not in _KNOWN and name in _files()]
-    if wanted:
-        unbroken(lambda: [importlib.import_module(f"{__package__}.{name}") for name in wanted])
+    """Import the files of passes, each named as its pass; interrupts are raised afterwards."""
+    with handlers_later():
+        for name in names:
+            if name not in _KNOWN and name in _files():
+                importlib.import_module(f"{__package__}.{name}")
 
 
 @functools.cache

@@ -44,7 +44,9 @@ def _loses(ins: Instruction, value: Instruction, type: Type) -> bool:
         return False
     array = constant_array(value)
     array = compact(literal.array if array is None else array)
-    largest = np.abs(array).max(initial=0, where=np.isfinite(array))
+    largest = max(abs(array.min(initial=0)), abs(array.max(initial=0)))
+    if not np.isfinite(largest):
+        largest = np.abs(array).max(initial=0, where=np.isfinite(array))
     if not largest:
         return False
     with np.errstate(all="ignore"):

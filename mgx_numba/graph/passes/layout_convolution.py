@@ -30,8 +30,9 @@ def channels_last(rank: int) -> tuple[int, ...]:
 class LayoutConvolution(Pass):
     """Insert ``layout[permutation={0, 2, 3, 1}]`` on inputs of convolutions that are not channels-last.
 
-    Literal weights are stored in that order. Results of the module keep their layout: where it changed, ``contiguous``
-    (or ``layout``) restores it. Reshapes that need no copy become views.
+    Literal weights are stored in that order. Results of the program, which are returned in row-major order, are made
+    contiguous; results of other modules keep their layout: where it changed, ``contiguous`` (or ``layout``) restores
+    it. Reshapes that need no copy become views.
     """
 
     name = "layout_convolution"
@@ -40,7 +41,7 @@ class LayoutConvolution(Pass):
         convolutions = [i for i in module if i.name in CONVOLUTIONS and not i.shape.is_dynamic]
         if not convolutions:
             return
-        results = [(r, r.shape) for r in module.results()]
+        results = [(r, r.shape.to_standard() if module is program.main else r.shape) for r in module.results()]
         self._arrange(module)
         self._restore(module, results)
 

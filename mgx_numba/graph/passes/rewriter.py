@@ -19,7 +19,29 @@ from ..validate import validate_module
 from .base import Options, Pass
 from .build import RewriteBuilder
 from .match import RewriteRule, explain
-from .rule_index import RuleIndex
+
+
+class RuleIndex:
+    """Rules by what they may match at.
+
+    Attributes:
+        roots: names of the operators at which any rule starts.
+    """
+
+    def __init__(self, rules: Iterable[RewriteRule]) -> None:
+        self._rules = tuple(rules)
+        self.roots = frozenset(name for rule in self._rules for name in rule.pattern.names)
+        self._found: dict[tuple[str, ...], tuple[RewriteRule, ...]] = {}
+
+    def candidates(self, ins: Instruction) -> tuple[RewriteRule, ...]:
+        """Return the rules whose patterns the names of an instruction and of its inputs do not rule out, in order."""
+        names = (ins.op.name, *[value.op.name for value in ins.inputs])
+        found = self._found.get(names)
+        if found is None:
+            found = tuple([rule for rule in self._rules if rule.may_match(*names)])
+            self._found[names] = found
+        return found
+
 
 REVISIT_DEPTH = 3
 """Distance along users of a changed instruction that are revisited: about the depth of patterns."""

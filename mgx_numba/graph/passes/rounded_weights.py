@@ -19,10 +19,13 @@ from ...core.types import Type
 from ...parallel import in_parts
 from ..constants import CONSTANT_VIEWS, compact, constant_array
 from ..instruction import Instruction
-from .quantization_plan import CONTRACTIONS
+from .base import CONTRACTIONS
 
 AT_ONCE = 1 << 16
 """Weights processed at once: 256 KiB of float32, so that arrays stay in the caches."""
+COPIES = 16
+"""Copies of weights that take as long as rounding them (1.4 ms for `AT_ONCE`), at least: so much sooner do threads pay.
+The quantisation of a UNet of 860 million weights took 26 s on 16 cores, where weights of 4 MB had two threads."""
 REACHES = (2.0, 16.0, float("inf"))
 """Search radii for weights to round the other way, relative to the cost at which enough would be found if all had the
 same gap. The first is enough for most rows of normal weights."""
@@ -77,11 +80,12 @@ def round_keeping_sums(weights: np.ndarray, type: Type, means: np.ndarray | None
             rows = slice(begin, min(begin + few, part.stop))
             found[rows] = _rounded(weights[rows], type, means if means is None or len(means) == 1 else means[rows])
 
-    in_parts(work, len(weights), weights.nbytes)
+    in_parts(work, len(weights), COPIES * weights.nbytes)
     return found
 
 
 def _rounded(weights: np.ndarray, type: Type, means: np.ndarray | None) -> np.ndarray:
+    weights = np.ascontiguousarray(weights)  # of a product they are columns
     with np.errstate(all="ignore"):
         nearest = weights.astype(type.numpy, order="C")
         wide = nearest.astype(np.float32)

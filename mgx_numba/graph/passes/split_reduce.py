@@ -79,8 +79,8 @@ class SplitReduce(Pass):
     ) -> Instruction | None:
         """Split one cluster; return its rest. ``reasons`` caches refusals by structure, and by whether operands may be
         lent memory where that was asked."""
-        shapes = tuple([id(i.shape) for i in (ins, *ins.inputs)])
-        like: Hashable = id(ins.op), shapes, structure(ins.module_args[0]), _is_tuple(ins)
+        shapes = tuple([i.shape for i in (ins, *ins.inputs)])
+        like: Hashable = ins.op, shapes, structure(ins.module_args[0]), _is_tuple(ins)
         asked: list[bool] = []
 
         def donated() -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...codegen.cpu.toolchain.loader import load
 from ...errors import OptionError
-from ...interrupts import unbroken
+from ...interrupts import handlers_later
 from ..host.native import NativeKernel
 from ..memory import address_of, aligned_empty
 from .signals import native_functions
@@ -139,7 +139,8 @@ class ThreadPool:
     def ensure(self, threads: int) -> None:
         """Start workers for calls on ``threads`` threads, including the caller; fewer if the system refuses."""
         if len(self.workers) < threads - 1 and self._may_grow:
-            unbroken(self._grow, threads)
+            with handlers_later():
+                self._grow(threads)
 
     def _grow(self, threads: int) -> None:
         with self._lock:

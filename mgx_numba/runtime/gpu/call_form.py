@@ -252,7 +252,6 @@ class CallForm(CallData):
         self._recordings: list[Recording] = []
 
     def aim(self, addresses: Sequence[int]) -> None:
-        """See `CallData.aim`."""
         if addresses == self._aimed and self._segments:
             return
         self._check_apart(addresses)

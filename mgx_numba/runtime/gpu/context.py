@@ -22,7 +22,7 @@ from ..plan import ControlStep, FallbackStep, PlannedStep, Pointer, Region, Step
 from .call_form import FAULT_BYTES, VECTOR_ALIGNMENT, CallForm, ContextMemory, in_turn
 from .device_allocator import GRAIN, DeviceBlock, owned
 from .device_control import Control
-from .direct_form import DirectForm, RecordedForm
+from .direct_form import DirectForm, parts_of
 from .engine import Queue
 from .open_plan import BoundLengths, PlanLaunches
 from .transfers import to_device
@@ -34,15 +34,6 @@ _UNKNOWN = Shape(Type.float_type)
 """Placeholder for a result whose shape a fallback step determines."""
 MOST_FORMS = 4
 """Maximum number of cached forms of call: data on the host, data on the device, and two mixed forms."""
-MOST_MET, MOST_RECORDED = 64, 16
-"""For a context of a symbolic plan: maximum number of sets of lengths and addresses whose runs are counted, and of
-recordings. A recording serves one set of addresses: patching other addresses into each of its kernels takes longer than
-launching the kernels."""
-RECORDED_AFTER = 8
-"""Number of runs with the same lengths and addresses after which these are recorded. On an H200 the separate kernels of
-a 12-layer encoder take 0.1 ms more than their recording, which takes several milliseconds to make."""
-
-_Common = tuple[Any, Queue, ContextMemory, tuple[bool, ...], bool, Any]
 _ARENA_NAME = "what is computed on the way to results"
 
 Tensor = np.ndarray | DeviceArray
@@ -71,8 +62,6 @@ class DeviceContext:
         self._behind = engine.event()
         self._last = 0
         self._forms: OrderedDict[Hashable, CallForm | DirectForm] = OrderedDict()
-        self._met: OrderedDict[Hashable, int] = OrderedDict()
-        self._recorded: OrderedDict[Hashable, RecordedForm] = OrderedDict()
         if executable.launches is not None:
             self._launches = PlanLaunches(executable.launches)
             self._batch = engine.batch(self._launches)
@@ -82,6 +71,16 @@ class DeviceContext:
         self._form: CallForm | DirectForm
         self._control: Control | None = None
         self._forget_fault()
+
+    def prepare(self) -> None:
+        """Prepare runs of a symbolic plan, whose lengths are not known yet."""
+        executable = self._executable
+        assert executable.lengths is not None and executable.launches is not None
+        for usual in executable.lengths.usual():
+            self._launches.settle(usual, [0] * len(executable.launches.bases))
+            for part in parts_of(executable.plan):
+                if isinstance(part, tuple):
+                    self._batch.prepare(*part)
 
     def idle_for(self, queue: Queue | None) -> bool:
         """Return whether a call on ``queue``, or on the context's own queue, would wait for nothing but that queue's
@@ -108,7 +107,7 @@ class DeviceContext:
         if outputs is not None:
             made = self._made(outputs, on, stream)
             addresses += [array.address for array in made]
-        form = self._form_of(tuple([type(a) is DeviceArray for a in inputs]), outputs is not None, addresses)
+        form = self._form_of(tuple([type(a) is DeviceArray for a in inputs]), outputs is not None)
         form.aim(addresses)
         self._begin(form, inputs)
         try:
@@ -137,7 +136,6 @@ class DeviceContext:
         return self._completed(made, on)
 
     def run_traced(self, inputs: Sequence[np.ndarray], callback: TraceCallback) -> list[np.ndarray]:
-        """See `DeviceExecutable.run_traced`."""
         with self._call_on_host(inputs) as form:
             form.upload(self.queue)
             for index, step in enumerate(self._executable.plan.steps):
@@ -152,7 +150,6 @@ class DeviceContext:
         return self._finished()
 
     def time_steps(self, inputs: Sequence[np.ndarray], repeats: int) -> list[float]:
-        """See `DeviceExecutable.time_steps`."""
         self.run(inputs)
         seconds = []
         with self._call_on_host(inputs) as form:
@@ -166,7 +163,6 @@ class DeviceContext:
         return seconds
 
     def seconds(self, inputs: Sequence[DeviceArray]) -> float:
-        """See `DeviceExecutable.seconds`."""
         self._begin_on(self.queue)
         made = self._made([None] * len(self._executable.plan.outputs), self.queue, None)
         form = self._form_of((True,) * len(inputs), True)
@@ -214,19 +210,13 @@ class DeviceContext:
         queue.wait()
         self._last = 0
 
-    def _form_of(self, given: tuple[bool, ...], keeps: bool, addresses: Sequence[int] = ()) -> CallForm | DirectForm:
-        if self._bound is not None:
-            key = given, keeps, self._bound.given, tuple(addresses), self._memory.arena.address
-            count = self._met[key] = self._met.pop(key, 0) + 1
-            if len(self._met) > MOST_MET:
-                self._met.popitem(last=False)
-            if count > RECORDED_AFTER:
-                return self._recorded_form(key, given, keeps)
+    def _form_of(self, given: tuple[bool, ...], keeps: bool) -> CallForm | DirectForm:
         found = self._forms.get((given, keeps))
         if found is None:
             while len(self._forms) >= MOST_FORMS:
                 self._forms.popitem(last=False)
-            common = self._common(given, keeps)
+            between = partial(DeviceContext._run_between, weakref.proxy(self))
+            common = self._executable, self.queue, self._memory, given, keeps, between
             if self._bound is None:
                 found = CallForm(*common)
             else:
@@ -236,22 +226,6 @@ class DeviceContext:
             self._forms.move_to_end((given, keeps))
         if isinstance(found, DirectForm) and self._bound is not None:
             found.bind(self._bound, self._memory)
-        return found
-
-    def _common(self, given: tuple[bool, ...], keeps: bool) -> _Common:
-        between = partial(DeviceContext._run_between, weakref.proxy(self))
-        return self._executable, self.queue, self._memory, given, keeps, between
-
-    def _recorded_form(self, key: Hashable, given: tuple[bool, ...], keeps: bool) -> RecordedForm:
-        """Return the recording for the call's lengths and addresses, which earlier calls had too."""
-        assert self._bound is not None and self._executable.launches is not None
-        found = self._recorded.pop(key, None)
-        if found is None:
-            while len(self._recorded) >= MOST_RECORDED:
-                self._recorded.popitem(last=False)
-            launches = PlanLaunches(self._executable.launches)
-            found = RecordedForm(*self._common(given, keeps), self._bound, launches)
-        self._recorded[key] = found
         return found
 
     def _bind(self, bound: BoundLengths) -> None:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...codegen.gpu.architecture import chosen, lowering_on
 from ...codegen.gpu.driver.device import Device, device
 from ...codegen.gpu.driver.graphs import CallNode, CopyNode, Graph, GraphInMaking, KernelNode
 from ...codegen.gpu.driver.tensor_maps import encoded
-from ...codegen.gpu.identity import selected_architecture
 from ...codegen.gpu.libraries.calls import BoundCall, bound_call, described
 from ...codegen.gpu.transfer import VECTOR_BYTES, transfer, transfer_kernel
 from ...codegen.kernel import KernelSource
@@ -68,6 +68,11 @@ class CudaEngine:
         self.transfer_function: int | None = None  # None until kernels are loaded
         self.idle_streams: deque[c_void_p] = deque()
 
+    @property
+    def overlaps(self) -> bool:
+        """Return whether kernels may start before the preceding launch ends, see `Architecture.overlaps`."""
+        return (chosen() or self.device.architecture).overlaps
+
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[Any]:
@@ -77,19 +82,18 @@ class CudaEngine:
         The kernel that copies within recordings is loaded too.
         """
         own = [*(kernel for kernel in kernels if described(kernel) is None), transfer_kernel()]
-        loaded = dict(zip(own, functions_of(self.device, own, progress, store)))
+        with lowering_on(self.number):
+            loaded = dict(zip(own, functions_of(self.device, own, progress, store)))
         self.transfer_function = loaded[own[-1]]
         with self.use():
             return [loaded[k] if k in loaded else bound_call(k, self.number) for k in kernels]
 
     def batch(self, launches: PlanLaunches) -> CudaBatch:
-        """See `Engine.batch`."""
         from .cuda_batch import CudaBatch  # late: plans from files import no compiler
 
-        return CudaBatch(self, launches, selected_architecture().overlaps)
+        return CudaBatch(self, launches, self.overlaps)
 
     def allocate(self, size: int, name: str) -> int:
-        """See `Engine.allocate`."""
         place = c_void_p()
         try:
             with self.use():
@@ -108,17 +112,14 @@ class CudaEngine:
         return f"; {free} of its {total} bytes are free"
 
     def free(self, address: int) -> None:
-        """See `Engine.free`."""
         with self.use():
             self.driver.call("cuMemFree_v2", c_void_p(address))
 
     def tensor_map(self, layout: TensorLayout, address: int) -> np.ndarray:
-        """See `Engine.tensor_map`."""
         with self.use():
             return encoded(self.driver, layout, address)
 
     def staging(self, size: int) -> np.ndarray:
-        """See `PinnedMemory.staging`."""
         return self._pinned.staging(size)
 
     def registered(self, size: int) -> np.ndarray | None:
@@ -138,7 +139,6 @@ class CudaEngine:
             self.driver.call("cuMemHostUnregister", c_void_p(address))
 
     def is_pinned(self, array: np.ndarray) -> bool:
-        """See `Engine.is_pinned`."""
         return self.device.is_pinned(address_of(array), array.nbytes)
 
     def queue(self, stream: int | None = None) -> CudaQueue:
@@ -160,7 +160,6 @@ class CudaEngine:
         return number.value + 1  # the driver counts from 0
 
     def event(self) -> CudaEvent:
-        """See `Engine.event`."""
         return CudaEvent(self)
 
 
@@ -174,16 +173,13 @@ class CudaEvent:
             engine.driver.call("cuEventCreate", byref(self.handle), c_uint(_NO_TIMING))
 
     def record(self, queue: Queue) -> None:
-        """See `Event.record`."""
         assert isinstance(queue, CudaQueue)
         self._engine.record(self.handle, queue.stream)
 
     def done(self) -> bool:
-        """See `Event.done`."""
         return self._engine.driver.succeeds("cuEventQuery", self.handle)
 
     def wait(self) -> None:
-        """See `Event.wait`."""
         self._engine.driver.call("cuEventSynchronize", self.handle)
 
     def __del__(self) -> None:
@@ -199,13 +195,11 @@ class CudaRecording:
         self._queue = queue
 
     def __call__(self, queue: Queue | None = None) -> None:
-        """See `Recording.__call__`."""
         on = queue or self._queue
         assert isinstance(on, CudaQueue)
         self._graph.launch(on.stream)
 
     def change(self, number: int) -> None:
-        """See `Recording.change`."""
         self._graph.change(number)
 
 
@@ -228,7 +222,6 @@ class CudaQueue:
             self.identity = engine.identity_of(self.stream)
 
     def launch(self, function: Any, words: np.ndarray, geometry: Grid) -> None:
-        """See `Queue.launch`."""
         geometry.check()
         blocks, threads = geometry.blocks, geometry.threads
         shared = geometry.shared_bytes
@@ -246,18 +239,15 @@ class CudaQueue:
         )  # fmt: skip
 
     def launch_all(self, batch: CudaBatch, begin: int, end: int) -> None:
-        """See `Queue.launch_all`."""
         batch.launch(self.stream.value or 0, begin, end)
 
     def call(self, call: BoundCall, words: np.ndarray) -> None:
-        """See `Queue.call`."""
         if self._graph is not None:
             self._graph.call(CallNode(call, words))
             return
         call.enqueue(words, self.stream.value or 0)
 
     def upload(self, address: int, source: np.ndarray) -> None:
-        """See `Queue.upload`."""
         size, place = source.nbytes, address_of(source)
         if not size or self._transferred(address, place, size):
             return
@@ -267,7 +257,6 @@ class CudaQueue:
         self._driver.call("cuMemcpyHtoDAsync_v2", c_void_p(address), c_void_p(place), c_size_t(size), self.stream)
 
     def download(self, target: np.ndarray, address: int) -> None:
-        """See `Queue.download`."""
         size, place = target.nbytes, address_of(target)
         if not size or self._transferred(place, address, size):
             return
@@ -287,7 +276,6 @@ class CudaQueue:
         return True
 
     def copy(self, address: int, source: int, size: int) -> None:
-        """See `Queue.copy`."""
         if not size:
             return
         if self._graph is not None:
@@ -298,7 +286,7 @@ class CudaQueue:
     def recorded(self, ask: Callable[[], None]) -> Recording:
         """See `Queue.recorded`; records a graph."""
         with self._engine.use():
-            builder = self._graph = GraphInMaking(self._device, selected_architecture().overlaps)
+            builder = self._graph = GraphInMaking(self._device, self._engine.overlaps)
             try:
                 ask()
                 return CudaRecording(builder.finish(), self)
@@ -309,16 +297,13 @@ class CudaQueue:
                 self._graph = None
 
     def timed(self, ask: Callable[[], None]) -> float:
-        """See `Queue.timed`."""
         return timed(self._engine, _NAMES, self.stream, ask)
 
     def follow(self, event: Event) -> None:
-        """See `Queue.follow`."""
         assert isinstance(event, CudaEvent)
         self._driver.call("cuStreamWaitEvent", self.stream, event.handle, c_uint(0))
 
     def wait(self) -> None:
-        """See `Queue.wait`."""
         self._engine.wait(self.stream)
 
     def __del__(self) -> None:

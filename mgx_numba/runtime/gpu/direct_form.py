@@ -7,7 +7,6 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ...garbage import uncollected
 from ..plan import ControlStep, FallbackStep, Plan, Region, Step
 from .call_form import CallData, ContextMemory, Segment
 from .engine import Queue
@@ -22,7 +21,7 @@ RunBetween = Callable[[FallbackStep | ControlStep, Queue], None]
 
 
 class DirectForm(CallData):
-    """Launches kernels one by one. `bind` sets the numbers for a call's lengths, then `aim` its addresses."""
+    """Runs the kernels of a symbolic plan. `bind` sets the numbers for a call's lengths, then `aim` its addresses."""
 
     def __init__(
         self,
@@ -46,16 +45,17 @@ class DirectForm(CallData):
         super().__init__(executable, queue, memory, given, keeps, (bound.parameter_bytes, bound.output_bytes))
         self._launches, self._batch, self.bound = launches, batch, bound
         self._run_between = run_between
-        self._parts = _parts_of(self._plan)
+        self._parts = parts_of(self._plan)
 
     @property
     def segments(self) -> list[Segment]:
         """See `CallData.segments`. They are not cached: a reference cycle with the form would wait for garbage
         collection."""
-        return [self._send, *self._steps(), self._download]
-
-    def _steps(self) -> list[Segment]:
-        return self._in_order(self._launch)
+        steps = [
+            partial(self._launch, *one) if isinstance(one, tuple) else partial(self._run_between, one)
+            for one in self._parts
+        ]
+        return [self._send, *steps, self._download]
 
     def bind(self, bound: BoundLengths, memory: ContextMemory) -> None:
         """Set the numbers for a call's lengths, and the context's memory."""
@@ -69,18 +69,13 @@ class DirectForm(CallData):
             self._have(HostParameters(engine, into, self._in), HostResults(engine, out, self._out, lends=False))
 
     def aim(self, addresses: Sequence[int]) -> None:
-        """See `CallData.aim`."""
         self._check_apart(addresses)
         self._places.update(zip(self._coming, addresses))
         known = self._places | {_ARENA: self._memory.arena.address, _FAULT: self._memory.fault.address}
         self._launches.settle(self.bound, [known[place] for place in self._launches.numbers.bases])
 
-    def _in_order(self, launch: Callable[[int, int], Segment]) -> list[Segment]:
-        """Return the actions that run the plan's steps; ``launch`` returns the action for a range of kernels."""
-        return [launch(*one) if isinstance(one, tuple) else partial(self._run_between, one) for one in self._parts]
-
-    def _launch(self, begin: int, end: int) -> Segment:
-        return lambda queue: queue.launch_all(self._batch, begin, end)
+    def _launch(self, begin: int, end: int, queue: Queue) -> None:
+        queue.launch_all(self._batch, begin, end)
 
     def _send(self, queue: Queue) -> None:
         if not all(self.given):
@@ -88,7 +83,7 @@ class DirectForm(CallData):
             self._in.send(self._in.large, queue)
 
 
-def _parts_of(plan: Plan) -> list[tuple[int, int] | FallbackStep | ControlStep]:
+def parts_of(plan: Plan) -> list[tuple[int, int] | FallbackStep | ControlStep]:
     """Return the plan's steps in order, with each run of kernels as a range (begin, end)."""
     parts: list[tuple[int, int] | FallbackStep | ControlStep] = []
     end = 0
@@ -99,33 +94,3 @@ def _parts_of(plan: Plan) -> list[tuple[int, int] | FallbackStep | ControlStep]:
         else:
             parts += steps  # type: ignore[arg-type]
     return parts
-
-
-class RecordedForm(DirectForm):
-    """A form for one set of lengths and addresses, whose kernels between other steps are recorded."""
-
-    def __init__(self, *arguments: Any) -> None:
-        """Create the form; arguments as in `DirectForm`, but ``launches`` are not shared with other forms, and there is
-        no batch."""
-        super().__init__(*arguments)
-        self._made: list[Segment] = []
-
-    def aim(self, addresses: Sequence[int]) -> None:
-        """Record the kernels at the first call; all calls have the same addresses. See `CallData.aim`."""
-        if self._made:
-            return
-        super().aim(addresses)
-        with uncollected():  # a graph of hundreds of kernels makes as many objects as a plan
-            self._record()
-
-    def _steps(self) -> list[Segment]:
-        return self._made
-
-    def _record(self) -> None:
-        """Record each sequence of kernels."""
-        engine, launches = self._executable.engine, self._launches
-
-        def recorded(begin: int, end: int) -> Segment:
-            return self._queue.recorded(partial(launches.launch_each, engine, self._queue, begin, end))
-
-        self._made = self._in_order(recorded)

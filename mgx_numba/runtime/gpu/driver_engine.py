@@ -94,7 +94,6 @@ class PinnedMemory:
         self.kept = KeptBlocks(self, SLAB)
 
     def allocate(self, size: int, name: str) -> int:
-        """See `Engine.allocate`."""
         place = c_void_p()
         with self._engine.use():
             self._engine.driver.call(self._names.take_pinned, byref(place), c_size_t(max(size, 1)), c_uint(_PORTABLE))
@@ -102,7 +101,6 @@ class PinnedMemory:
         return place.value
 
     def free(self, address: int) -> None:
-        """See `Engine.free`."""
         with self._engine.use():
             self._engine.driver.call(self._names.give_pinned, c_void_p(address))
 

@@ -66,7 +66,8 @@ class Queue(Protocol):
         """Enqueue a kernel by its handle from `Engine.load`; ``words`` is its argument block, int64."""
 
     def launch_all(self, batch: Any, begin: int, end: int) -> None:
-        """Enqueue a range of a plan's kernels, prepared by `Engine.batch`, with their current grids."""
+        """Enqueue a range of a plan's kernels, prepared by `Engine.batch`, with the numbers of
+        `PlanLaunches.settle`."""
 
     def call(self, call: BoundCall, words: np.ndarray) -> None:
         """Enqueue a library call from `Engine.load`; ``words`` is as in `launch`."""

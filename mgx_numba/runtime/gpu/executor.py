@@ -1,11 +1,11 @@
 """Run a plan on an engine: its kernels recorded once for each context, fallback steps in Python between them.
 
-Kernels of a symbolic plan are launched one by one with the numbers for a call's lengths. For repeated lengths the plan
-is recorded with its numbers.
+Kernels of a symbolic plan get the numbers for a call's lengths in each run (`direct_form`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections import OrderedDict
@@ -19,7 +19,7 @@ from ...codegen.store import Store
 from ...core.device_array import DeviceArray
 from ...core.shape import Shape
 from ...core.types import from_numpy, numpy_dtype
-from ...errors import DeviceError
+from ...errors import DeviceError, MgxError
 from ..host.plan_numbers import PlanNumbers
 from ..plan import ControlStep, FallbackStep, Plan, Pointer, Step
 from .constants import DeviceConstants, PlacedConstant
@@ -111,6 +111,8 @@ class DeviceExecutable:
         if self.launches is not None:
             with engine.use():  # allocates the first run's context
                 self._idle.append(DeviceContext(self))
+                with contextlib.suppress(MgxError):  # numbers may be too large for usual lengths
+                    self._idle[0].prepare()
 
     def run(
         self,

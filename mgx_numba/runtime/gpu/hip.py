@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...codegen.gpu.architecture import lowering_on
 from ...codegen.gpu.driver.hip import HipDevice, hip_device
 from ...codegen.gpu.libraries.calls import BoundCall
 from ...codegen.kernel import KernelSource
@@ -56,14 +57,13 @@ class HipEngine:
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[Any]:
         """Return the handles of the kernels' functions on this device."""
-        return functions_of(self.device, kernels, progress, store)
+        with lowering_on(self.number):
+            return functions_of(self.device, kernels, progress, store)
 
     def batch(self, launches: PlanLaunches) -> PlanLaunches:
-        """See `Engine.batch`."""
         return launches
 
     def allocate(self, size: int, name: str) -> int:
-        """See `Engine.allocate`."""
         place = c_void_p()
         try:
             with self.use():
@@ -74,16 +74,13 @@ class HipEngine:
         return place.value
 
     def free(self, address: int) -> None:
-        """See `Engine.free`."""
         with self.use():
             self.driver.call("hipFree", c_void_p(address))
 
     def tensor_map(self, layout: TensorLayout, address: int) -> np.ndarray:
-        """See `Engine.tensor_map`."""
         raise DeviceError(f"{self.name} has no copy engine for tensors")
 
     def staging(self, size: int) -> np.ndarray:
-        """See `PinnedMemory.staging`."""
         return self._pinned.staging(size)
 
     def registered(self, size: int) -> np.ndarray | None:
@@ -95,11 +92,9 @@ class HipEngine:
         return False
 
     def queue(self, stream: int | None = None) -> HipQueue:
-        """See `Engine.queue`."""
         return HipQueue(self, stream)
 
     def event(self) -> HipEvent:
-        """See `Engine.event`."""
         return HipEvent(self)
 
 
@@ -113,16 +108,13 @@ class HipEvent:
             engine.driver.call("hipEventCreateWithFlags", byref(self.handle), c_uint(_NO_TIMING))
 
     def record(self, queue: Queue) -> None:
-        """See `Event.record`."""
         assert isinstance(queue, HipQueue)
         self._engine.driver.call("hipEventRecord", self.handle, queue.stream)
 
     def done(self) -> bool:
-        """See `Event.done`."""
         return self._engine.driver.succeeds("hipEventQuery", self.handle)
 
     def wait(self) -> None:
-        """See `Event.wait`."""
         self._engine.driver.call("hipEventSynchronize", self.handle)
 
     def __del__(self) -> None:
@@ -139,7 +131,6 @@ class HipRecording:
         self._last = last
 
     def __call__(self, queue: Queue | None = None) -> None:
-        """See `Recording.__call__`."""
         on = queue or self._queue
         assert isinstance(on, HipQueue)
         on.follow(self._last)
@@ -167,7 +158,6 @@ class HipQueue:
                 self._driver.call("hipStreamCreateWithFlags", byref(self.stream), c_uint(_BLOCKING_STREAM))
 
     def launch(self, function: Any, words: np.ndarray, geometry: Grid) -> None:
-        """See `Queue.launch`."""
         if self._recording is not None:
             self._recording.append(lambda queue: queue.launch(function, words, geometry))
             return
@@ -182,7 +172,6 @@ class HipQueue:
         )  # fmt: skip
 
     def launch_all(self, batch: PlanLaunches, begin: int, end: int) -> None:
-        """See `Queue.launch_all`."""
         batch.launch_each(self._engine, self, begin, end)
 
     def call(self, call: BoundCall, words: np.ndarray) -> None:
@@ -190,15 +179,12 @@ class HipQueue:
         raise DeviceError("NVIDIA's libraries have no calls on a device of AMD's")
 
     def upload(self, address: int, source: np.ndarray) -> None:
-        """See `Queue.upload`."""
         self._copy("hipMemcpyHtoDAsync", address, address_of(source), source.nbytes, source)
 
     def download(self, target: np.ndarray, address: int) -> None:
-        """See `Queue.download`."""
         self._copy("hipMemcpyDtoHAsync", address_of(target), address, target.nbytes, target)
 
     def copy(self, address: int, source: int, size: int) -> None:
-        """See `Queue.copy`."""
         self._copy("hipMemcpyDtoDAsync", address, source, size)
 
     def _copy(self, name: str, target: int, source: int, size: int, kept: object = None) -> None:
@@ -211,7 +197,6 @@ class HipQueue:
         self._driver.call(name, c_void_p(target), c_void_p(source), c_size_t(size), self.stream)
 
     def recorded(self, ask: Callable[[], None]) -> Recording:
-        """See `Queue.recorded`."""
         actions = self._recording = []
         try:
             ask()
@@ -220,16 +205,13 @@ class HipQueue:
         return HipRecording(self, actions, HipEvent(self._engine))
 
     def timed(self, ask: Callable[[], None]) -> float:
-        """See `Queue.timed`."""
         return timed(self._engine, _NAMES, self.stream, ask)
 
     def follow(self, event: Event) -> None:
-        """See `Queue.follow`."""
         assert isinstance(event, HipEvent)
         self._driver.call("hipStreamWaitEvent", self.stream, event.handle, c_uint(0))
 
     def wait(self) -> None:
-        """See `Queue.wait`."""
         self._driver.call("hipStreamSynchronize", self.stream)
 
     def __del__(self) -> None:

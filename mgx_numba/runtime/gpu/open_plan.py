@@ -7,8 +7,8 @@ driver allows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import prod
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from ...core.dim import Dim, Length
 from ...core.types import from_numpy, numpy_dtype
 from ...dataclass import dataclass
 from ...errors import CompileError, DeviceError, MgxError, ShapeError
-from ..host.driver_calls import TOO_LARGE, TOO_MANY, Launched, LaunchLoop, TensorMapArguments, launching
+from ..host.driver_calls import TOO_LARGE, TOO_MANY, Launched, LaunchLoop, TensorMapArguments, loops
 from ..memory import address_of
 from ..plan import MappedTensor, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec
 from ..size_program import INVALID, SizeProgram
@@ -78,16 +78,27 @@ class OpenLengths:
             CompileError: a symbol is no parameter's length.
         """
         self.plan = plan
-        self.program = program = SizeProgram(plan.symbols)
+        self.program = program = plan.size_program()
         self._sources = plan.symbol_axes()
         self._condition = program.number(plan.condition)
         self._axes = [program.number(n) for p in plan.parameters for n in p.lens]
         self._axes += [program.number(n) for o in plan.outputs for n in o.lens or ()]
-        self._axes += [program.number(_bytes(spec)) for spec in plan.parameters]
-        self._axes += [program.number(_bytes(spec)) for spec in plan.outputs]
+        self._axes += [_bytes(spec, program) for spec in plan.parameters]
+        self._axes += [_bytes(spec, program) for spec in plan.outputs]
         self._axes.append(program.number(plan.arena_bytes))
         self._evaluator: Evaluator | None = None
         self._last: tuple[Shapes, BoundLengths | None] | None = None
+
+    def usual(self) -> Iterator[BoundLengths]:
+        """Yield the numbers for usual lengths that the plan serves: a batch, which is the first symbol, and lengths."""
+        for batch, length in product((1, 2, 4, 8), (8, 32, 64, 128, 256, 512)):
+            pairs = [
+                (batch if k == 0 and len(self.plan.symbols) > 1 else length, s) for k, s in enumerate(self.plan.symbols)
+            ]
+            given = tuple([min(max(n, s.low or 0), n if s.high is None else s.high) for n, s in pairs])
+            memory = self._evaluated(given)
+            if memory[self.zero + self._condition] not in (0, INVALID):
+                yield self._bound_to(given, memory)
 
     def values(self, shapes: Shapes) -> dict[Dim, int] | None:
         """Return the symbols' values that give the parameters ``shapes``; None if no values do."""
@@ -197,7 +208,6 @@ class LaunchNumbers:
             address: returns the address of a constant.
         """
         number = lengths.program.number
-        self.launching = launching()
         self.too_large = lengths.too_large
         self._address = address
         self.bases: dict[Place, int] = {}
@@ -264,6 +274,7 @@ class PlanLaunches:
     Attributes:
         slots: all argument blocks; ``words`` has each block.
         block, records, maps: blocks that `runtime.host.driver_calls` reads and writes.
+        settled: the lengths and addresses to which `settle` has set the numbers.
     """
 
     def __init__(self, numbers: LaunchNumbers) -> None:
@@ -284,12 +295,14 @@ class PlanLaunches:
         block[LaunchLoop.BASES], block[LaunchLoop.SLOTS] = address_of(self._bases), address_of(self.slots)
         block[LaunchLoop.RECORDS], block[LaunchLoop.MAPS] = address_of(self.records), address_of(self.maps)
         block[LaunchLoop.WRITES] = address_of(numbers.writes)
-        self._block_address = address_of(block)
+        self.block_address = address_of(block)
+        self.settled: tuple[tuple[int, ...], tuple[int, ...]] = (), ()
 
     def settle(self, bound: BoundLengths, addresses: Sequence[int]) -> None:
         """Set the numbers for a set of lengths, and the addresses of `LaunchNumbers.bases`; `write` stores them."""
         self._bases[1:] = addresses
         self._bound = bound
+        self.settled = bound.given, tuple(addresses)
         self.block[LaunchLoop.VALUES] = address_of(bound.memory) + 8 * self.numbers.zero
 
     def write(self, begin: int, end: int) -> None:
@@ -300,12 +313,12 @@ class PlanLaunches:
             MgxError: a number is too large.
         """
         assert self._bound is not None
-        self.numbers.launching(self._block_address, begin, end)
+        loops().write(self.block_address, begin, end)
         status = self.block[LaunchLoop.STATUS]
         if status == TOO_LARGE:
             raise self.numbers.too_large(self._bound)
         if status == TOO_MANY:
-            blocks = self._grid(int(self.block[LaunchLoop.FAILED]))
+            blocks = self._blocks(int(self.block[LaunchLoop.FAILED]))
             raise DeviceError(f"a launch of {blocks} blocks; axes 1 and 2 can have {MOST_PLANES}")
 
     def launch_each(self, engine: Engine, queue: Queue, begin: int, end: int) -> None:
@@ -315,11 +328,17 @@ class PlanLaunches:
             record = self.records[kernel]
             for k in range(record[Launched.FIRST_MAP], record[Launched.END_MAP]):
                 self._describe(engine, k)
-            planned = self.numbers.geometries[kernel]
-            grid = Grid(self._grid(kernel), planned.threads, planned.shared_bytes, planned.cooperative)
-            queue.launch(self.numbers.functions[kernel], self.words[kernel], grid)
+            queue.launch(self.numbers.functions[kernel], self.words[kernel], self.grid(kernel))
 
-    def _grid(self, kernel: int) -> tuple[int, int, int]:
+    def prepare(self, begin: int, end: int) -> None:
+        """Do nothing: `launch_each` needs nothing else."""
+
+    def grid(self, kernel: int) -> Grid:
+        """Return a kernel's current grid."""
+        planned = self.numbers.geometries[kernel]
+        return Grid(self._blocks(kernel), planned.threads, planned.shared_bytes, planned.cooperative)
+
+    def _blocks(self, kernel: int) -> tuple[int, int, int]:
         x, y, z = self.records[kernel, Launched.GRID_X : Launched.GRID_Z + 1].tolist()
         return x, y, z
 
@@ -332,10 +351,11 @@ class PlanLaunches:
         self.slots[one.slot : one.slot + TensorMap.WORDS] = engine.tensor_map(numbered, address)
 
 
-def _bytes(spec: ParameterSpec | TensorSpec) -> Length:
-    """Return the bytes of a tensor on the device; 0 for a tensor that only the host holds."""
+def _bytes(spec: ParameterSpec | TensorSpec, program: SizeProgram) -> int:
+    """Return the number of a tensor's bytes on the device; these are 0 for a tensor that only the host holds."""
     dtype = numpy_dtype(spec.dtype)
-    return 0 if spec.lens is None or dtype.hasobject else prod(spec.lens) * dtype.itemsize
+    here = spec.lens is not None and not dtype.hasobject
+    return program.product(spec.lens or () if here else (0,), dtype.itemsize)
 
 
 def _within(symbol: Dim, value: int) -> bool:

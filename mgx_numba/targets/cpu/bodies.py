@@ -217,7 +217,6 @@ class DataDependentProgram:
         self._names = [f"p{k}" for k in range(len(module.parameters()))]
 
     def at(self, values: Mapping[Dim, int]) -> DataDependentProgram:
-        """See `Body.at`."""
         bound = copy.copy(self)
         bound._compiled = self._compiled_for(values)
         return bound
@@ -234,11 +233,9 @@ class DataDependentProgram:
 
     @property
     def kernels(self) -> Sequence[KernelSource]:
-        """See `Body.kernels`."""
         return self._compiled.kernels()  # type: ignore[no-any-return]
 
     def within(self, outer: Mapping[Instruction, Any]) -> Run:
-        """See `CompiledBody.within`."""
         given = {f"outer{k}": np.asarray(outer[value]) for k, value in enumerate(self._captured)}
         scalars = [k for k, value in enumerate(self._module.results()) if value.shape.without_axes]
 
@@ -261,7 +258,6 @@ class DataDependentProgram:
         """Return None: each iteration may have other lengths, so the caller repeats the body."""
 
     def write(self, lengths: LengthsWriter) -> tuple[str, Any, Sequence[Instruction]]:
-        """See `Body.write`."""
         known = []
         for key, compiled in self._known.items():
             kept = compiled.kept_plan()

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..base import FastPath, Kept, KeptChoice, Outgrown
+from ..base import FastPath
 from ..serving_plans import ServingPlans
-from ..symbolic_split import UnservedLengths
 from .compiled import LoweredProgram
 
 if TYPE_CHECKING:
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
     from ...codegen.store import Store
     from ...graph.program import Program
+    from ...runtime.library_form import LibraryForm
 
 
 class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
@@ -44,19 +44,6 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
         self._names = list(names)
         self._plans = list(plans)
         self._fixed = OrderedDict(fixed)
-        self._keep: Callable[[LoweredProgram], None] | None = None
-        self._kept_count = 0
-
-    def keep_growth(self, keep: Callable[[LoweredProgram], None]) -> None:
-        """See `Growing`."""
-        self._keep, self._kept_count = keep, len(self._parts())
-
-    def _grown(self) -> None:
-        """Take note of one more plan; call the function given to `keep_growth` when their number has doubled."""
-        count = len(self._parts())
-        if self._keep is not None and count >= 2 * self._kept_count:
-            self._kept_count = count
-            self._keep(self)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """See `LoweredProgram.run`.
@@ -64,21 +51,10 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
         Raises:
             Outgrown: no plan serves the lengths.
         """
-        plan = self._serving(inputs)
-        if plan is not None:
-            try:
-                return plan.run(inputs)
-            except UnservedLengths:
-                pass
-        return self._kept_for(inputs, self._fixed_plan(inputs)).run(inputs)
+        return self._chosen(inputs, lambda plan: plan.run(inputs))
 
     def _for(self, inputs: Mapping[str, np.ndarray]) -> LoweredProgram:
-        return self._kept_for(inputs, self._serving(inputs) or self._fixed_plan(inputs))
-
-    def _kept_for(self, inputs: Mapping[str, np.ndarray], found: LoweredProgram | None) -> LoweredProgram:
-        if found is None:
-            raise Outgrown(f"no plan for {[inputs[name].shape for name in self._names]}")
-        return found
+        return self._chosen(inputs, lambda plan: plan)
 
     def direct(
         self, result_type: type[np.ndarray], prefer: Callable[[FastPath | None], None] | None = None
@@ -104,19 +80,10 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
 
         return for_lengths
 
-    def export_library(
-        self, folder: Path, name: str, output_names: Sequence[str], embed_weights: bool, link: bool | None
-    ) -> Path:
-        """See `LoweredProgram.export_library`: the library serves the lengths that the plan serves."""
-        if len(self._parts()) != 1:
-            return super().export_library(folder, name, output_names, embed_weights, link)
-        (only,) = self._parts()
-        return only.export_library(folder, name, output_names, embed_weights, link)
-
-    def kept_plan(self) -> Kept | None:
-        """See `LoweredProgram.kept_plan`."""
-        plans = [plan.kept_plan() for plan in self._plans]
-        fixed = [(key, plan.kept_plan()) for key, plan in self._fixed.items()]
-        if any(kept is None for kept in (*plans, *(kept for _, kept in fixed))):
-            return None
-        return KeptChoice(tuple(self._names), tuple(plans), tuple(fixed))  # type: ignore[arg-type]
+    def export_library(self, folder: Path, name: str, output_names: Sequence[str], form: LibraryForm) -> Path:
+        """See `LoweredProgram.export_library`: the library serves the lengths that the symbolic plan serves, or those
+        of the only plan."""
+        plans = self._plans or self._parts()
+        if len(plans) != 1:
+            return super().export_library(folder, name, output_names, form)
+        return plans[0].export_library(folder, name, output_names, form)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 import numpy as np
 
 from ...codegen.kernel import KernelSource
+from ...codegen.store import default_store
 from ...core.copying import row_major
 from ...core.dim import Dim
 from ...core.output_buffers import OUTPUT_BUFFERS, output_buffer
@@ -19,7 +20,6 @@ from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.cpu.native_call import Entry
 from ...runtime.plan import FallbackStep, Plan, PlannedStep, Step, TensorView
 from ..base import FastPath, Kept, KeptPlan, Stage, Tree, grouped, step_observer
-from ..shown import renamed, with_lengths
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ...codegen.store import Store
     from ...graph.program import Program
     from ...graph.rewrite_log import RewriteLog
+    from ...runtime.library_form import LibraryForm
     from ..base import Observation, Observer, ThreadSpan
 
 
@@ -142,6 +143,8 @@ class LoweredProgram:
     def _shown(self, inputs: Mapping[str, np.ndarray]) -> tuple[Program, Callable[[str], str]]:
         """Return the program with the inputs' lengths, and a function that maps an instruction's text in the plan to
         its text there."""
+        from ..shown import with_lengths  # late: few programs are shown
+
         return with_lengths(self.program, None if self.executable is None else self.symbol_values(inputs))
 
     def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
@@ -158,7 +161,6 @@ class LoweredProgram:
         return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), step_observer(note)))
 
     def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
-        """See `Planned.stages`."""
         target = self._for(inputs)
         if target is not self:
             return target.stages(inputs)
@@ -166,11 +168,12 @@ class LoweredProgram:
         program, text = target._shown(inputs)
         plan = target.executable.plan_for(target.arrays(inputs))
         if program is not target.program:
+            from ..shown import renamed
+
             plan.steps = [renamed(step, text) for step in plan.steps]
         return [Stage(program, plan)]
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
-        """See `Timed.timeline`."""
         from ..base import ThreadSpan
 
         target = self._for(inputs)
@@ -238,13 +241,12 @@ class LoweredProgram:
         return self.program.log
 
     def kept_plan(self) -> Kept | None:
-        """See `Compiled.kept_plan`."""
         if self.executable is None:
             return None
         plan = self.executable.plan
         if plan.symbols:  # needs expressions, which a reader of the file lacks
             plan = dataclasses.replace(plan, parallel=self.executable.shares)
-        return KeptPlan(plan, self.trees)
+        return KeptPlan(plan, self.trees, [kernel.symbol for kernel in EXECUTOR_KERNELS])
 
     def machine_code(self) -> dict[str, Any]:
         """Return the objects of all kernels that the program has so far, as `EmbeddedStore` reads them.
@@ -255,9 +257,13 @@ class LoweredProgram:
 
         return embed([*self.kernels(), *EXECUTOR_KERNELS], self._store)
 
-    def export_library(
-        self, folder: Path, name: str, output_names: Sequence[str], embed_weights: bool, link: bool | None
-    ) -> Path:
+    def stored_objects(self) -> dict[str, bytes]:
+        """See `KeepsObjects`."""
+        store = self._store or default_store()
+        kernels = [*self.kernels(), *EXECUTOR_KERNELS]
+        return {kernel.symbol: data for kernel in kernels if (data := store.get(kernel)) is not None}
+
+    def export_library(self, folder: Path, name: str, output_names: Sequence[str], form: LibraryForm) -> Path:
         """See `Exportable`; the members of a tuple ``t`` are outputs ``t.0``, ``t.1`` and so on."""
         if self.executable is None:
             raise UnsupportedError(f"export_library: the program has not one plan, since {self.several_plans}")
@@ -267,7 +273,7 @@ class LoweredProgram:
         trees = range(len(output_names)) if self.trees is None else self.trees
         found = dict(leaf for pair in zip(output_names, trees, strict=True) for leaf in _named(*pair))
         names = [found[k] for k in range(len(found))]
-        return write_library(self.executable, folder, name, names, embed_weights, link, self._store)
+        return write_library(self.executable, folder, name, names, form, self._store)
 
 
 def kernels_of(plans: Iterable[Plan]) -> dict[KernelSource, KernelSource]:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from ...codegen.alternatives import at_lengths, has_lengths, lengths_in
 from ...codegen.cpu.contraction.runtime_packing import SOLVERS
 from ...codegen.cpu.contraction.select import select
-from ...codegen.cpu.contraction.solver import UnsuitedWeights
+from ...codegen.cpu.contraction.solver import Solver, UnsuitedWeights
 from ...codegen.launch import Solution
 from ...codegen.problems.convolution import ConvProblem
 from ...codegen.problems.gemm import GemmProblem
@@ -100,7 +100,7 @@ class Layer:
             or (own.error_variance > 1 and over_budget(self.low, problem))
         ]
 
-    def quickest(self, problem: Problem, unsuited: list[str]) -> Any:
+    def quickest(self, problem: Problem, unsuited: list[str]) -> Solver[Any]:
         """Return the solver with the lowest estimate. Answers are cached.
 
         Raises:
@@ -148,7 +148,7 @@ class Layer:
             except UnsuitedWeights:
                 unsuited.append(chosen.solver.name)
 
-    def _packed(self, solver: Any, problem: Problem) -> View | None:
+    def _packed(self, solver: Solver[Any], problem: Problem) -> View | None:
         """Return constant weights packed for a solver; None if they are not constant, or if the solver does not pack.
 
         Raises:

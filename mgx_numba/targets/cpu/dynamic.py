@@ -82,9 +82,7 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
         return self._compile_fixed(program, SharedWeights(program))
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        """See `LoweredProgram.run`."""
         return self._tried(inputs, lambda plan: plan.run(inputs))
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
-        """See `Timed.timeline`."""
         return self._tried(inputs, lambda plan: plan.timeline(inputs))

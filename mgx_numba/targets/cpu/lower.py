@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from ...codegen.cpu.backend import BACKEND
+from ...codegen.cpu.machine import machine
 from ...codegen.cpu.toolchain.loader import load
 from ...codegen.workers.background import BackgroundCompilation
 from ...graph.program import Program
@@ -35,4 +36,5 @@ def lowering(
     """
     threads = resolve_num_threads(job.options.num_threads or None)
     on_kernels, of_packing = (None, None) if ahead is None else (ahead.add, partial(load, ahead=ahead))
-    return Lowering(job, Resources(RULES, BACKEND, threads, on_kernels, of_packing, compile_body))
+    planner = BACKEND.name, machine()
+    return Lowering(job, Resources(RULES, BACKEND, threads, on_kernels, of_packing, compile_body, planner=planner))

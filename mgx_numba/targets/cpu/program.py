@@ -126,7 +126,6 @@ class CpuProgram(LoweredProgram):
         super().__init__(executable, trees, shown, options.store)
 
     def rewrite_log(self) -> RewriteLog:
-        """See `Compiled.rewrite_log`."""
         return self._log
 
 

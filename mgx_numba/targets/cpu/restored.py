@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...interrupts import whole_module
-from ...runtime.cpu.executor import Executable
+from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.plan import FallbackStep
-from ..base import FastPath, Growing, Kept, KeptPlan, KeptSplit, OpenPlan, OpenPlanned, Outgrown, Stage
+from ..base import FastPath, Kept, KeptPlan, KeptSplit
 from ..fallback_file import StoredCall
 from ..options import TargetOptions
+from ..restored import Restored
 from .choice import PlanChoice
 from .compiled import LoweredProgram
 from .split_program import CpuSymbolicSplit, SplitProgram
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from ...codegen.store import Store
     from ...graph.program import Program
-    from ...graph.rewrite_log import RewriteLog
+    from ...runtime.library_form import LibraryForm
     from ...runtime.plan_json import LengthsReader
-    from ..base import Observer, ThreadSpan
+    from ..base import ThreadSpan
 
 
 def may_outgrow(kept: Kept) -> bool:
@@ -46,6 +46,8 @@ def runnable(kept: Kept, options: TargetOptions, shown: Callable[[], Program]) -
         for step in kept.plan.all_steps():
             if isinstance(step, FallbackStep) and isinstance(step.function, StoredCall):
                 step.function.body = partial(_body, options)
+        for kernel, symbol in zip(EXECUTOR_KERNELS, kept.symbols):
+            kernel.restore_symbol(symbol)  # equal to the computed symbol, as in `PlansReader`
         executable = Executable(kept.plan, options.num_threads or None, store=options.store)
         return LoweredProgram(executable, kept.trees, shown, options.store)
     if isinstance(kept, KeptSplit):
@@ -66,72 +68,19 @@ def _body(
     return read_body(module, kind, content, captured, lengths, options, runnable)
 
 
-class RestoredProgram(LoweredProgram):
-    """A program read from a file; compiled again only to show it, or when a run needs a plan that the file lacks."""
+class RestoredProgram(Restored[LoweredProgram], LoweredProgram):
+    """A program read from a file, for the CPU; see `Restored`."""
 
     def __init__(
         self, kept: LoweredProgram, compile: Callable[[PlanChoice | None], LoweredProgram], store: Store | None
     ) -> None:
-        """Create the program.
-
-        Args:
-            kept: runs the plans of the file.
-            compile: returns the compiled program. For dynamic inputs its argument has the file's plans, which are used
-                instead of a first symbolic plan.
-            store: object store of the kernels; None: the user's.
-        """
-        super().__init__(kept.executable, kept.trees, lambda: self._whole().program, store)
-        self._kept = kept
-        self._compile = compile
-        self._compiled: LoweredProgram | None = None
-        self._more: LoweredProgram | None = None
-        self._keep: Callable[[LoweredProgram], None] | None = None
-        self._lock = threading.RLock()
-
-    def _whole(self) -> LoweredProgram:
-        """Return the program compiled anew, which can be shown."""
-        with self._lock:
-            if self._compiled is None:
-                self._compiled = self._compile(None)
-            return self._compiled
-
-    def _with_more(self) -> LoweredProgram:
-        """Return the program that can make plans that the file lacks."""
-        with self._lock:
-            if self._more is None:
-                kept = self._kept
-                self._more = self._compile(kept) if isinstance(kept, PlanChoice) else self._whole()
-                self._tell(self._more)
-            return self._more
-
-    def keep_growth(self, keep: Callable[[LoweredProgram], None]) -> None:
-        """See `Growing`."""
-        self._keep = keep
-        if self._more is not None:
-            self._tell(self._more)
-
-    def _tell(self, more: LoweredProgram) -> None:
-        keep = self._keep
-        if keep is not None and isinstance(more, Growing):
-            more.keep_growth(lambda _: keep(self))
+        """Create the program; ``store`` is the object store of the kernels (None: the user's), others are as in
+        `Restored`."""
+        LoweredProgram.__init__(self, kept.executable, kept.trees, lambda: self._whole().program, store)
+        Restored.__init__(self, kept, compile)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        """See `LoweredProgram.run`."""
-        try:
-            return (self._more or self._kept).run(inputs)
-        except Outgrown:
-            pass
-        try:
-            return self._with_more().run(inputs)
-        except Outgrown:  # a submodule has only the file's plans
-            whole = self._whole()
-        results = whole.run(inputs)
-        with self._lock:
-            self._more = whole
-            self._tell(whole)
-            if self._keep is not None:
-                self._keep(self)
-        return results
+        return self._tried(lambda program: program.run(inputs))
 
     def direct(
         self, result_type: type[np.ndarray], prefer: Callable[[FastPath | None], None] | None = None
@@ -154,55 +103,10 @@ class RestoredProgram(LoweredProgram):
         return for_lengths
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
-        """See `LoweredProgram.idle`."""
-        try:
-            (self._more or self._kept).idle(inputs)
-        except Outgrown:
-            self._with_more().idle(inputs)
-
-    def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
-        """See `LoweredProgram.resolve`."""
-        return self._whole().resolve(inputs)
-
-    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
-        """See `LoweredProgram.observe`."""
-        return self._whole().observe(inputs, observer)
-
-    def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
-        """See `Planned.stages`."""
-        return self._whole().stages(inputs)
+        self._tried(lambda program: program.idle(inputs))
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
-        """See `Timed.timeline`."""
         return self._whole().timeline(inputs)
 
-    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
-        """See `LoweredProgram.trace`."""
-        return self._whole().trace(inputs, level, out)
-
-    def rewrite_log(self) -> RewriteLog:
-        """See `Compiled.rewrite_log`."""
-        return self._whole().rewrite_log()
-
-    def fallback_reasons(self) -> dict[str, str]:
-        """See `Compiled.fallback_reasons`."""
-        return self._kept.fallback_reasons()
-
-    def open_plans(self) -> list[OpenPlan]:
-        """See `OpenPlanned`."""
-        whole = self._whole()
-        return whole.open_plans() if isinstance(whole, OpenPlanned) else []
-
-    def kept_plan(self) -> Kept | None:
-        """See `Compiled.kept_plan`."""
-        return (self._more or self._kept).kept_plan()
-
-    def export_library(
-        self, folder: Path, name: str, output_names: Any, embed_weights: bool, link: bool | None
-    ) -> Path:
-        """See `Exportable`."""
-        return self._kept.export_library(folder, name, output_names, embed_weights, link)
-
-    def _parts(self) -> list[LoweredProgram]:
-        made = [one for one in (self._more, self._compiled) if one is not None]
-        return [self._kept, *dict.fromkeys(made)]
+    def export_library(self, folder: Path, name: str, output_names: Any, form: LibraryForm) -> Path:
+        return self._kept.export_library(folder, name, output_names, form)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...codegen.kernel import KernelSource
 from .. import symbolic_split
-from ..base import Growing, Kept, KeptSplit, Tree, grouped
+from ..base import Tree, grouped
 from ..split_point import SplitCompiled, SplitPoint
 from .compiled import LoweredProgram
 
@@ -24,8 +24,6 @@ class SplitProgram(SplitCompiled, LoweredProgram):
 
     several_plans: ClassVar[str] = "lengths inside of it depend on the values of its inputs"
 
-    _given: ClassVar[bool] = False
-
     def __init__(
         self,
         head: LoweredProgram,
@@ -38,20 +36,7 @@ class SplitProgram(SplitCompiled, LoweredProgram):
         LoweredProgram.__init__(self, None, trees, whole)
         SplitCompiled.__init__(self, head, tail, split_point, trees)
 
-    def kept_plan(self) -> Kept | None:
-        """See `LoweredProgram.kept_plan`."""
-        head, tail = self._head.kept_plan(), self._tail.kept_plan()
-        return (
-            None if head is None or tail is None else KeptSplit(head, tail, self._split_point, self.trees, self._given)
-        )
-
-    def keep_growth(self, keep: Callable[[LoweredProgram], None]) -> None:
-        """See `Growing`: the second stage may make further plans."""
-        if isinstance(self._tail, Growing):
-            self._tail.keep_growth(lambda tail: keep(self))
-
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        """See `LoweredProgram.run`."""
         return grouped(self.trees, self._in_stages(inputs, lambda stage, given: stage.run(given)))
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
@@ -80,6 +65,4 @@ class SplitProgram(SplitCompiled, LoweredProgram):
 
 
 class CpuSymbolicSplit(symbolic_split.SymbolicSplit, SplitProgram):
-    """Two symbolic stages on the CPU; see `symbolic_stages.SymbolicSplit`."""
-
-    _given: ClassVar[bool] = True
+    """Two symbolic stages on the CPU; see `symbolic_split.SymbolicSplit`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,6 @@ from ...codegen.cpu import host
 from ...codegen.cpu.machine_record import record_for, to_be_measured
 from ...interrupts import whole_module
 from ...runtime.cpu.threads import default_num_threads, resolve_num_threads
-from ..passes import PASSES
 
 if TYPE_CHECKING:
     from ...graph.passes import Options
@@ -28,12 +27,17 @@ class CpuTarget:
 
     name = "cpu"
     backend = "cpu"
-    passes = PASSES
     tunes = True
-    device_options: frozenset[str] = frozenset(("float32_matmul_precision",))
+    device_options: frozenset[str] = frozenset(("float32_matmul_precision", "memory"))
+
+    @property
+    def passes(self) -> Sequence[str]:
+        """See `Target.passes`."""
+        from ..passes import PASSES  # late: a cached plan needs no pass
+
+        return PASSES
 
     def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> LoweredProgram:
-        """See `Target.compile`."""
         return self._compiled(program, options, progress, None)
 
     def _compiled(
@@ -51,7 +55,6 @@ class CpuTarget:
         return compile_program(program, replace(options, num_threads=threads), progress, known=known)
 
     def pass_options(self, options: TargetOptions) -> Options:
-        """See `Target.pass_options`."""
         whole_module("mgx_numba.targets.cpu.capabilities")
         from .capabilities import pass_options
 
@@ -63,7 +66,6 @@ class CpuTarget:
         return {**backend(self.backend).identity(), "threads": str(default_num_threads()), "record": str(record)}
 
     def restore(self, kept: Kept, options: TargetOptions, portable: Callable[[], Program]) -> LoweredProgram:
-        """See `Target.restore`."""
         from .restored import RestoredProgram, may_outgrow, runnable
 
         def optimized() -> Program:

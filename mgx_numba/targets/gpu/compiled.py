@@ -21,13 +21,14 @@ from ...core.output_buffers import output_buffer
 from ...core.shape import Shape
 from ...core.types import Type
 from ...runtime.explicit_lengths import is_explicit
+from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine, Queue
 from ...runtime.gpu.executor import DeviceExecutable
 from ...runtime.gpu.open_plan import OpenLengths, Shapes, lens_of
 from ...runtime.gpu.transfers import to_device, to_host
 from ...runtime.host.plan_numbers import runs
 from ...runtime.plan import FallbackStep, ParameterSpec, Plan
-from ..base import KeptPlan, Observation, Observer, Stage, Tree, grouped, step_observer
+from ..base import Kept, KeptPlan, Observation, Observer, Stage, Tree, grouped, step_observer
 from ..options import TargetOptions
 from ..shown import renamed, with_lengths
 
@@ -44,12 +45,10 @@ class DeviceCalls(ABC):
 
     @property
     def device(self) -> int:
-        """See `OnDevice.device`."""
         return self._engine.number
 
     @property
     def offload_copy(self) -> bool:
-        """See `OnDevice.offload_copy`."""
         return self._options.offload_copy
 
     def run(self, inputs: Mapping[str, Any], stream: int | None = None) -> list[Any]:
@@ -58,7 +57,6 @@ class DeviceCalls(ABC):
         return self.run_staying(inputs, stream, not self.offload_copy)
 
     def run_there(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """See `OnDevice.run_there`."""
         return self.run_staying(inputs, None, True)
 
     @abstractmethod
@@ -73,7 +71,6 @@ class DeviceCalls(ABC):
         """
 
     def run_in(self, inputs: Mapping[str, Any], stream: int) -> list[Any]:
-        """See `OnDevice.run_in`."""
         return self.run(inputs, stream)
 
 
@@ -89,6 +86,7 @@ class DeviceProgram(DeviceCalls):
         trees: list[Tree] | None,
         optimized: Callable[[], Program],
         log: RewriteLog | None = None,
+        constants: DeviceConstants | None = None,
     ) -> None:
         """Create the program.
 
@@ -99,6 +97,7 @@ class DeviceProgram(DeviceCalls):
             trees: group the results into tuples.
             optimized: returns the program that was lowered; called once, when the program is to be shown.
             log: rewrite log of the compilation; None: the program's.
+            constants: constants on the device that several plans share.
         """
         self._engine = engine
         self._options = options
@@ -106,11 +105,11 @@ class DeviceProgram(DeviceCalls):
         self._trees = trees
         self._optimized = optimized
         self._log = log
+        self._shared = constants
         self._lock = threading.Lock()
 
     @functools.cached_property
     def program(self) -> Program:
-        """See `Compiled.program`."""
         return self._optimized()
 
     @functools.cached_property
@@ -123,31 +122,27 @@ class DeviceProgram(DeviceCalls):
             known = self.__dict__.get("executable")
             if known is not None or self._plan is None:
                 return known
-            made = DeviceExecutable(self._plan, self._engine, None, self._options.store)
+            made = DeviceExecutable(self._plan, self._engine, None, self._options.store, self._shared)
             self.__dict__["executable"] = made
             return made
 
     def serves(self, inputs: Mapping[str, Any]) -> bool:
-        """See `OpenPart.serves`."""
         lengths, shapes = self._lengths(), self._shapes(inputs)
         if lengths is not None:
             return lengths.bound(shapes) is not None
         return all(not p.lens or p.lens == own for p, own in zip(self.first_plan().parameters, shapes))
 
     def symbol_values(self, inputs: Mapping[str, Any]) -> dict[Dim, int] | None:
-        """See `OpenPart.symbol_values`."""
         lengths = self._lengths()
         if lengths is not None:
             return lengths.values(self._shapes(inputs))
         return {} if self.serves(inputs) else None
 
     def first_plan(self) -> Plan:
-        """See `OpenPart.first_plan`."""
         assert self._plan is not None
         return self._plan
 
     def own_plans(self) -> list[Plan]:
-        """See `OpenPart.own_plans`."""
         return [self.first_plan()]
 
     def _lengths(self) -> OpenLengths | None:
@@ -169,7 +164,6 @@ class DeviceProgram(DeviceCalls):
         return {output_buffer(k): s for k, s in enumerate(executable.result_shapes()) if s is not None}
 
     def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], list[Any]] | None:
-        """See `OnDevice.entry`."""
         executable = self.executable
         if executable is None or self._trees is not None or executable.lengths is not None:
             return None
@@ -187,7 +181,6 @@ class DeviceProgram(DeviceCalls):
         return row_major(value)
 
     def run_staying(self, inputs: Mapping[str, Any], stream: int | None, stays: bool) -> list[Any]:
-        """See `DeviceCalls.run_staying`."""
         executable = self.executable
         assert executable is not None
         outputs = None
@@ -196,7 +189,6 @@ class DeviceProgram(DeviceCalls):
         return grouped(self._trees, executable.run(self._arrays(inputs), outputs, stream))
 
     def run_on(self, queue: Queue, inputs: Mapping[str, Any]) -> list[Any]:
-        """See `DeviceCalls.run_on`."""
         assert self.executable is not None
         return grouped(self._trees, self.executable.run_on(queue, self._arrays(inputs)))
 
@@ -205,7 +197,6 @@ class DeviceProgram(DeviceCalls):
         device."""
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
-        """See `Compiled.resolve`."""
         return self._shown(inputs)[0]
 
     def observe(self, inputs: Mapping[str, Any], observer: Observer) -> list[Any]:
@@ -220,7 +211,6 @@ class DeviceProgram(DeviceCalls):
         return grouped(self._trees, self.executable.run_traced(self._arrays(inputs), step_observer(note)))
 
     def step_seconds(self, inputs: Mapping[str, Any]) -> list[float]:
-        """See `Repeatable.step_seconds`."""
         inputs = {name: on_host(self._engine, value) for name, value in inputs.items()}
         assert self.executable is not None
         return self.executable.time_steps(self._arrays(inputs))
@@ -231,7 +221,6 @@ class DeviceProgram(DeviceCalls):
         return value if value.dtype.hasobject else to_device(self._engine, value, "a result")
 
     def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
-        """See `Planned.stages`."""
         assert self.executable is not None
         program, text = self._shown(inputs)
         plan = self.executable.at(self._arrays(inputs)).plan
@@ -243,7 +232,6 @@ class DeviceProgram(DeviceCalls):
         """Do nothing: the overhead of a call is not measured yet."""
 
     def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
-        """See `Compiled.trace`."""
         from ..tracing import write_trace
 
         total = 0.0
@@ -267,18 +255,17 @@ class DeviceProgram(DeviceCalls):
         return {step.instruction: step.reason for step in steps if isinstance(step, FallbackStep)}
 
     def rewrite_log(self) -> RewriteLog:
-        """See `Compiled.rewrite_log`."""
         from ...graph.rewrite_log import RewriteLog  # late: imports all operators
 
         log = RewriteLog()
         log.include(self._log or self.program.log)
         return log
 
-    def kept_plan(self) -> KeptPlan | None:
-        """See `Compiled.kept_plan`; None for symbolic plans, and for plans that call libraries, which may be other
-        versions at the next start."""
+    def kept_plan(self) -> Kept | None:
+        """See `Compiled.kept_plan`; None for plans that call libraries, which may be other versions at the next
+        start."""
         plan = self._plan
-        if plan is None or plan.symbols or any(described(kernel) is not None for kernel in plan.kernels()):
+        if plan is None or any(described(kernel) is not None for kernel in plan.kernels()):
             return None
         return KeptPlan(plan, self._trees)
 
@@ -287,6 +274,24 @@ class DeviceProgram(DeviceCalls):
         from ...codegen.embedding import embed  # late: few programs are saved with machine code
 
         return embed([*self.kernels(), transfer_kernel()], self._options.store)
+
+
+class OpenLengthsProgram(DeviceProgram):
+    """A program with dynamic inputs, of which each plan serves some lengths."""
+
+    def output_parameters(self) -> dict[str, Shape]:
+        """Return an empty dictionary: lengths are not known before a run. See `OnDevice.output_parameters`."""
+        return {}
+
+    def entry(self) -> None:
+        """Return None: lengths are not known before a run. See `OnDevice.entry`."""
+
+    def kernels(self) -> list[KernelSource]:
+        """Return the distinct kernels of all plans made so far."""
+        return list(dict.fromkeys(kernel for part in self._parts() for kernel in part.kernels()))
+
+    def _parts(self) -> list[Any]:
+        raise NotImplementedError
 
 
 def on_host(engine: Engine, value: Any) -> Any:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...codegen.kernel import KernelSource
 from ...core.dim import Scope
-from ...core.shape import Shape
 from ...graph.program import Program
 from ...runtime.explicit_lengths import with_explicit_lengths
 from ...runtime.gpu.constants import DeviceConstants
@@ -19,17 +17,17 @@ from ..lowering.job import LoweringJob
 from ..lowering.shared_weights import SharedWeights
 from ..options import TargetOptions
 from ..split_point import SplitPoint
-from ..symbolic_split import SymbolicSplit
 from .capabilities import pass_options
-from .compiled import DeviceProgram
+from .compiled import DeviceProgram, OpenLengthsProgram
 from .lower import lowering, optimize
-from .split_program import SplitGpuProgram
+from .restored import DevicePlans
+from .split_program import DeviceSymbolicSplit
 
 Inputs = Mapping[str, Any]
 Fixed = Callable[[Program, SharedWeights, DeviceConstants], Any]
 
 
-class DynamicGpuProgram(OpenPlans[Any], DeviceProgram):
+class DynamicGpuProgram(OpenPlans[Any], OpenLengthsProgram):
     """A program with dynamic inputs, compiled for a device; see `OpenPlans`."""
 
     def __init__(
@@ -39,6 +37,7 @@ class DynamicGpuProgram(OpenPlans[Any], DeviceProgram):
         progress: Progress | None,
         on: Engine,
         compile_fixed: Fixed,
+        known: DevicePlans | None = None,
     ) -> None:
         """Compile a program for all lengths within the ranges of its inputs.
 
@@ -48,11 +47,12 @@ class DynamicGpuProgram(OpenPlans[Any], DeviceProgram):
             progress: told of the kernels that are compiled.
             on: the engine that runs the program.
             compile_fixed: compiles a program without dynamic inputs for the engine, with shared constants.
+            known: the plans that a file had for the program. Nothing is compiled until a run needs another plan.
         """
         DeviceProgram.__init__(self, on, options, None, None, lambda: self._source)
         self._compile_fixed = compile_fixed
         self._constants = DeviceConstants(on)
-        self._open(program, options, pass_options(options), progress)
+        self._open(program, options, pass_options(options), progress, known)
 
     def _lowered(
         self, program: Program, scope: Scope, trees: list[Tree] | None, progress: Progress | None
@@ -65,7 +65,7 @@ class DynamicGpuProgram(OpenPlans[Any], DeviceProgram):
         return made
 
     def _in_two(self, head: Any, tail: Any, split_point: SplitPoint, trees: list[Tree] | None, whole: Program) -> Any:
-        return _Stages(head, tail, split_point, trees, whole, self._engine, self._options)
+        return DeviceSymbolicSplit(head, tail, split_point, trees, lambda: whole, self._engine, self._options)
 
     def _with_fixed_lengths(self, program: Program) -> Any:
         return self._compile_fixed(program, self._weights, self._constants)
@@ -74,33 +74,14 @@ class DynamicGpuProgram(OpenPlans[Any], DeviceProgram):
         """Compile a submodule whose lengths are known only when it runs."""
         return self._compile_fixed(program, SharedWeights(program), self._constants)
 
-    def output_parameters(self) -> dict[str, Shape]:
-        """Return an empty dictionary: lengths are not known before a run. See `OnDevice.output_parameters`."""
-        return {}
-
-    def entry(self) -> None:
-        """Return None: lengths are not known before a run. See `OnDevice.entry`."""
-
     def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[Any]:
-        """See `DeviceCalls.run_staying`."""
         return self._tried(inputs, lambda plan: plan.run_staying(inputs, stream, stays))  # type: ignore[no-any-return]
 
     def run_on(self, queue: Queue, inputs: Inputs) -> list[Any]:
-        """See `DeviceCalls.run_on`."""
         return self._tried(inputs, lambda plan: plan.run_on(queue, inputs))  # type: ignore[no-any-return]
 
     def resolve(self, inputs: Inputs) -> Program:
-        """See `Compiled.resolve`."""
         return self._for(inputs).resolve(inputs)  # type: ignore[no-any-return]
 
     def step_seconds(self, inputs: Inputs) -> list[float]:
-        """See `Repeatable.step_seconds`."""
         return self._tried(inputs, lambda plan: plan.step_seconds(inputs))  # type: ignore[no-any-return]
-
-    def kernels(self) -> list[KernelSource]:
-        """Return the distinct kernels of all plans made so far."""
-        return list(dict.fromkeys(kernel for part in self._parts() for kernel in part.kernels()))
-
-
-class _Stages(SymbolicSplit, SplitGpuProgram):
-    """See `SymbolicSplit`."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...codegen.gpu.backend import BACKEND
+from ...codegen.gpu.open_grids import with_limits
 from ...graph.passes import run_passes
 from ...graph.program import Program
 from ..lowering.job import LoweringJob, Resources
@@ -13,6 +14,7 @@ from ..lowering.lowering import Lowering
 from ..options import TargetOptions
 from ..passes import GPU_PASSES
 from .capabilities import pass_options
+from .equal_launches import joined
 from .rules import RULES
 
 WORKERS = 1
@@ -34,4 +36,5 @@ def optimized(program: Program, options: TargetOptions) -> Program:
 
 def lowering(job: LoweringJob, compile_body: Callable[[Program], Any] | None = None) -> Lowering:
     """Return the lowering of an optimised program; ``compile_body`` as in `Resources`."""
-    return Lowering(job, Resources(RULES, BACKEND, WORKERS, compile_body=compile_body))
+    resources = Resources(RULES, BACKEND, WORKERS, compile_body=compile_body, join=joined, finish=with_limits)
+    return Lowering(job, resources)

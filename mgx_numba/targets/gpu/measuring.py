@@ -9,9 +9,8 @@ from math import prod
 import ml_dtypes
 import numpy as np
 
-from ...codegen.gpu.contraction.gpu_contraction import GpuContraction
+from ...codegen.gpu.contraction.gpu_contraction import LINE_BYTES, GpuContraction
 from ...codegen.gpu.contraction.library_solvers import LIBRARIES
-from ...codegen.gpu.contraction.right_columns import POSITIONS
 from ...codegen.gpu.contraction.solvers import own_candidates
 from ...codegen.gpu.contraction.weights import COLUMNS, ROWS, packed_lens
 from ...codegen.gpu.libraries.calls import described
@@ -64,8 +63,8 @@ def compile_candidates(engine: Engine, tuning: Tuning) -> None:
     end = None if tuning.budget is None else time.monotonic() + COMPILING * tuning.budget
     kernels: dict[KernelSource, None] = {}
     for request, _ in tuning.pending():
-        solvers = tuning.backend.candidates(request)
-        for candidate in (*solvers, *tuning.backend.refinements(request, solvers[0])):
+        solvers = tuning.backend.solvers.candidates(request)
+        for candidate in (*solvers, *tuning.backend.solvers.refinements(request, solvers[0])):
             with contextlib.suppress(UnsupportedError):
                 own = (k for k in _solution(request, candidate).kernels if described(k) is None)
                 kernels.update(dict.fromkeys(own))
@@ -107,13 +106,14 @@ class DeviceBench:
     def _kept_elements(self, count: int) -> int:
         """Return the largest number of elements that a solver stores for a right operand of ``count`` elements.
 
-        A solver may store whole slices of each column; see `Solution.halves`.
+        A solver may store whole slices of each column or tap; see `Solution.halves` and `Solution.channels`.
         """
         problem = self._contraction.problem
-        if problem.types.b != "float32" or not self._contraction.constant:
+        if not self._contraction.constant or (isinstance(problem, GemmProblem) and problem.types.b != "float32"):
             return count
         depth = problem.k if isinstance(problem, GemmProblem) else problem.group_in
-        return -(-count // depth) * -(-depth // POSITIONS) * POSITIONS
+        whole = LINE_BYTES // ITEMSIZE[problem.types.b]
+        return -(-count // depth) * -(-depth // whole) * whole
 
     def sample(self, candidate: Candidate) -> float:
         """Return the mean device seconds of a run within a series; see `targets.tuning.CandidateBench`.

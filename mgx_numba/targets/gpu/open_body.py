@@ -46,7 +46,6 @@ class OpenBody:
         return self._example.kernels()  # type: ignore[no-any-return]
 
     def run_on(self, queue: Queue, inputs: Mapping[str, Any]) -> list[Any]:
-        """See `DeviceCalls.run_on`."""
         places = (self._sources[symbol] for symbol in self._symbols)
         key = tuple([lens_of(inputs[name])[axis] for name, axis in places])
         with self._lock:

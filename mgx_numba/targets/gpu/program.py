@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from ...codegen.gpu.architecture import lowering_on
 from ...dataclass import dataclass
 from ...graph.program import Program
 from ...graph.specialize import is_dynamic
@@ -21,6 +22,7 @@ from ..options import TargetOptions
 from .compiled import DeviceProgram
 from .dynamic import DynamicGpuProgram
 from .lower import lowering, optimized
+from .restored import DevicePlans
 from .split_program import SplitGpuProgram
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ def compile_program(
     progress: Progress | None = None,
     on: Engine | None = None,
     common: Common | None = None,
+    known: DevicePlans | None = None,
 ) -> DeviceProgram | SplitGpuProgram:
     """Compile a program for a device, in stages where its lengths depend on data.
 
@@ -50,12 +53,26 @@ def compile_program(
         progress: told of the kernels that are compiled.
         on: the engine that runs it; None: the device of the options.
         common: constants shared by all plans of the dynamic program to which ``program`` belongs.
+        known: the plans that a file had for a program with dynamic inputs.
 
     Raises:
         CompileError: a kernel cannot be compiled.
         DeviceError: there is no device, or not enough memory.
     """
     device = on or engine(options.device_id)
+    with lowering_on(device.number):
+        return _compiled(program, options, progress, device, common, known)
+
+
+def _compiled(
+    program: Program,
+    options: TargetOptions,
+    progress: Progress | None,
+    device: Engine,
+    common: Common | None,
+    known: DevicePlans | None,
+) -> DeviceProgram | SplitGpuProgram:
+    """Compile a program for ``device``, the device in use; arguments as of `compile_program`."""
     if is_dynamic(program):
 
         def fixed(
@@ -63,13 +80,15 @@ def compile_program(
         ) -> DeviceProgram | SplitGpuProgram:
             return compile_program(program, options, None, device, Common(weights, constants))
 
-        return DynamicGpuProgram(program, options, progress, device, fixed)
+        return DynamicGpuProgram(program, options, progress, device, fixed, known)
     arrays, trees = without_tuples(program)
     stages = split(arrays)
     if stages is None:
         return GpuProgram(program, options, progress, device, common)
     made = functools.partial(compile_program, options=options, progress=progress, on=device, common=common)
-    return SplitGpuProgram(made(stages.head), made(stages.tail), stages.split_point, trees, arrays, device, options)
+    return SplitGpuProgram(
+        made(stages.head), made(stages.tail), stages.split_point, trees, lambda: arrays, device, options
+    )
 
 
 class GpuProgram(DeviceProgram):

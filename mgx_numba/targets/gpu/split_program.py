@@ -3,7 +3,8 @@ found."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ...runtime.gpu.engine import Engine, Queue
 from ..base import Tree, grouped
 from ..options import TargetOptions
 from ..split_point import SplitCompiled, SplitPoint
+from ..symbolic_split import SymbolicSplit
 from .compiled import DeviceCalls, on_host
 
 Inputs = Mapping[str, Any]
@@ -30,15 +32,20 @@ class SplitGpuProgram(DeviceCalls, SplitCompiled):
         tail: Any,
         split_point: SplitPoint,
         trees: list[Tree] | None,
-        whole: Program,
+        whole: Callable[[], Program],
         on: Engine,
         options: TargetOptions,
     ) -> None:
-        """Connect the compiled stages ``head`` and ``tail``; ``trees`` groups the results of ``whole``, the program
-        shown to users."""
+        """Connect the compiled stages ``head`` and ``tail``; ``trees`` groups the results of the program that ``whole``
+        returns, which is shown to users."""
         SplitCompiled.__init__(self, head, tail, split_point, trees)
         self._engine, self._options = on, options
-        self.program = whole
+        self._whole = whole
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """See `Compiled.program`."""
+        return self._whole()
 
     def output_parameters(self) -> dict[str, Shape]:
         """Return an empty dictionary: lengths of results may depend on data. See `OnDevice.output_parameters`."""
@@ -51,8 +58,6 @@ class SplitGpuProgram(DeviceCalls, SplitCompiled):
         """Return None, as `DeviceProgram.direct` does."""
 
     def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[Any]:
-        """See `DeviceCalls.run_staying`."""
-
         def run(stage: Any, given: Inputs) -> list[Any]:
             return stage.run_staying(given, stream, stays or stage is self._head)  # type: ignore[no-any-return]
 
@@ -60,7 +65,6 @@ class SplitGpuProgram(DeviceCalls, SplitCompiled):
         return grouped(self._trees, results if stays else [on_host(self._engine, r) for r in results])
 
     def run_on(self, queue: Queue, inputs: Inputs) -> list[Any]:
-        """See `DeviceCalls.run_on`."""
         return grouped(self._trees, self._in_stages(inputs, lambda stage, given: stage.run_on(queue, given)))
 
     def resolve(self, inputs: Inputs) -> Program:
@@ -90,3 +94,7 @@ class SplitGpuProgram(DeviceCalls, SplitCompiled):
         from ...codegen.embedding import embed  # late: few programs are saved with machine code
 
         return embed(self.kernels(), self._options.store)
+
+
+class DeviceSymbolicSplit(SymbolicSplit, SplitGpuProgram):
+    """See `SymbolicSplit`."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from ...codegen.backend import backend
-from ...errors import DeviceError, FormatError
+from ...errors import DeviceError
 from ...interrupts import whole_module
 from ..passes import GPU_PASSES
 
@@ -39,27 +39,29 @@ class GpuTarget:
         return compile_program(program, options, progress)
 
     def pass_options(self, options: TargetOptions) -> Options:
-        """See `Target.pass_options`."""
         whole_module("mgx_numba.targets.gpu.capabilities")
         from .capabilities import pass_options
 
         return pass_options(options)
 
     def machine(self, device_id: int = 0) -> Mapping[str, str] | None:
-        """Return architecture, versions and the device's model; None if there is no device, or if the device is
-        interpreted."""
+        """Return architecture, versions, the device's model and its kept record; None if there is no device, or if the
+        device is interpreted."""
+        from ...codegen.gpu.architecture import lowering_on
+        from ...codegen.gpu.machine import kept_text
         from ...runtime.gpu.choice import model_of
 
         try:
-            return {**backend(self.backend).identity(), "model": model_of(device_id)}
+            with lowering_on(device_id):
+                model = model_of(device_id)
+                return {**backend(self.backend).identity(), "model": model, "record": kept_text(model)}
         except DeviceError:
             return None
 
     def restore(self, kept: Kept, options: TargetOptions, portable: Callable[[], Program]) -> Compiled:
         """See `Target.restore`; kernels are loaded, and constants uploaded, when the program is first run."""
         from ...runtime.gpu.choice import engine
-        from ..base import KeptPlan
-        from .compiled import DeviceProgram
+        from .restored import DevicePlans, restored
 
         def optimized() -> Program:
             whole_module("mgx_numba.targets.gpu.lower")
@@ -68,9 +70,15 @@ class GpuTarget:
 
             return passed(without_tuples(portable())[0], options)
 
-        if not isinstance(kept, KeptPlan):
-            raise FormatError("a plan file for a device has plans for several lengths")
-        return DeviceProgram(engine(options.device_id), options, kept.plan, kept.trees, optimized)
+        device = engine(options.device_id)
+
+        def compiled(known: DevicePlans | None) -> Compiled:
+            whole_module("mgx_numba.targets.gpu.program")
+            from .program import compile_program
+
+            return compile_program(portable(), options, on=device, known=known)
+
+        return restored(kept, device, options, optimized, compiled)  # type: ignore[no-any-return]
 
     def limits(self, num_threads: int = 0, units: Collection[str] = ()) -> Limits | None:
         """Return the first device's limits, measured once; ``num_threads`` is ignored. See `Target.limits`."""

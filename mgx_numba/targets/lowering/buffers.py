@@ -154,21 +154,21 @@ def _color_symbolic(buffers: Sequence[Buffer], reuse: bool, shares: int) -> Any:
         stand_ins.append(own)
     _color(stand_ins, reuse, shares)
     order = sorted(range(len(buffers)), key=lambda k: (stand_ins[k].offset, k))
-    placed: list[int] = []
-    total: Any = 0
+    placed: list[tuple[Buffer, Any]] = []  # with its end
+    under: set[int] = set()  # buffers with another one above them, where the arena cannot end
     for k in order:
         buffer = buffers[k]
-        below: list[int] = []
-        for j in reversed(placed):
+        below: list[Buffer] = []
+        ends: dict[Any, None] = {0: None}  # equal layers end at few places
+        for other, end in reversed(placed):
             # buffers below a buffer that is already below this one need no check
-            if (_together(buffers[j], buffer) or not reuse) and not any(
-                _together(buffers[i], buffers[j]) for i in below
-            ):
-                below.append(j)
-        buffer.offset = maximum(0, *(buffers[j].offset + _aligned(buffers[j].bytes) for j in below))
-        placed.append(k)
-        total = maximum(total, buffer.offset + _aligned(buffer.bytes))
-    return total
+            if (_together(other, buffer) or not reuse) and not any(_together(one, other) for one in below):
+                below.append(other)
+                ends[end] = None
+        buffer.offset = maximum(*ends)
+        placed.append((buffer, buffer.offset + _aligned(buffer.bytes)))
+        under.update(map(id, below))
+    return maximum(0, *dict.fromkeys([end for buffer, end in placed if id(buffer) not in under]))
 
 
 def _together(a: Buffer, b: Buffer) -> bool:

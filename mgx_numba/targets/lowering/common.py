@@ -68,8 +68,7 @@ def lower_iota(low: Lowering, ins: Instruction) -> None:
 
 
 def _launch_plan(low: Lowering, ins: Instruction, problem: NumbersProblem | RangeProblem, out: View) -> None:
-    for launch in low.solve(low.backend.plan, problem).launches:
-        low.launch(launch, {"out": out}, ins)
+    low.launch_all(low.solve(low.backend.plan, problem), {"out": out}, ins)
 
 
 @COMMON.lowering("fill")

@@ -35,6 +35,8 @@ from .buffers import View
 from .lowering import Lowering
 
 NO_EPILOGUE = Epilogue()
+READ_IN_PLACE = 1 << 20
+"""Bytes from which on weights are read where they lie with ``memory="low"``: a packed copy of less is no burden."""
 PRODUCTS = ("dot", "quant_dot")
 BLOCK_PRODUCTS = ("matmul_nbits",)
 """Products with constant weights quantised in blocks, of few bits an element."""
@@ -83,6 +85,7 @@ class ContractionSupport:
             (`ConvProblem.line_behind`).
         layouts: whether ``launch`` takes block-quantised weights in a layout of `ops.block_layouts`, with their
         offsets.
+        in_place: whether ``launch`` has solvers of products that read constant weights where they lie.
     """
 
     refused: Callable[[Type, Type, Type, bool], str | None]
@@ -91,6 +94,7 @@ class ContractionSupport:
     any_order: bool = False
     line_gaps: bool = False
     layouts: bool = False
+    in_place: bool = False
 
 
 def accepts_contraction(ins: Instruction, shape: Shape) -> bool:
@@ -116,7 +120,7 @@ def chosen_solver(low: Lowering, request: TuningRequest) -> Candidate:
     tuning = low.options.tuning
     if tuning is not None and low.shared is None:
         return tuning.choose(request)
-    ask = low.backend.choose if tuning is None else tuning.choose
+    ask = low.backend.solvers.choose if tuning is None else tuning.choose
     return low.solutions.of(("choose", request), lambda: ask(request))
 
 
@@ -239,6 +243,8 @@ def _lower_dot(low: Lowering, ins: Instruction, core: Instruction, support: Cont
     m, k = a.lens[-2:]
     n, b_strides = core.shape.lens[-1], b.strides
     weights, blocks, form = _constant(low, b_ins), None, None
+    if support.in_place and low.options.memory == "low" and weights is not None and weights.nbytes >= READ_IN_PLACE:
+        weights = None
     if core.name in BLOCK_PRODUCTS:
         op: Any = core.op
         weights, blocks = None, _block_weights(low, op.layout, [b_ins, *more])

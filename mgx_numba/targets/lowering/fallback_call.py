@@ -71,7 +71,6 @@ class FallbackCall:
         return FallbackCall(ins, self._layout, self._captured, own)
 
     def write(self, lengths: LengthsWriter) -> dict[str, Any]:
-        """See `FallbackStep.write`."""
         ins, writer = self._ins, InstructionWriter(lengths)
         places = {value: k for k, value in enumerate(self._captured)}
         modules = []
@@ -109,7 +108,6 @@ class ReturnCall:
         return ReturnCall(with_numbers(self._shape, values))
 
     def write(self, lengths: LengthsWriter) -> dict[str, Any]:
-        """See `FallbackStep.write`."""
         return {"returned": InstructionWriter(lengths).shape(self._shape), "bound": self._shape.symbolic}
 
 
@@ -129,18 +127,15 @@ class EvaluatedBody:
         self._main = settled(program, at).main if at else program.main
 
     def at(self, values: Mapping[Dim, int]) -> EvaluatedBody:
-        """See `Body.at`."""
         return EvaluatedBody(self._program, self.captured, values)
 
     def within(self, outer: Mapping[Instruction, Any]) -> Callable[[Sequence[Any]], list]:
-        """See `Body.within`."""
         return lambda arguments: evaluate_module(self._main, [*arguments, *(outer[value] for value in self.captured)])
 
     def repeat(self, *how: Any) -> None:
         """See `Body.repeat`."""
 
     def write(self, lengths: LengthsWriter) -> tuple[str, Any, Sequence[Instruction]]:
-        """See `Body.write`."""
         return "program", InstructionWriter(lengths).program(self._program), self.captured
 
 

@@ -29,7 +29,6 @@ class FunctionCall:
         return FunctionCall(self._function, *with_numbers(self._values, values))
 
     def write(self, lengths: LengthsWriter) -> dict[str, Any]:
-        """See `FallbackStep.write`."""
         from .instruction_json import InstructionWriter
 
         writer = InstructionWriter(lengths)

@@ -32,8 +32,7 @@ def lower_gather(low: Lowering, ins: Instruction) -> None:
         axis = op.axis % len(data.lens)
         made = gather_copy if isinstance(op, Gather) else gather_elements_copy
         problem = made(axis, *tensors, origin, may_be_out_of_range(low, ins.inputs[1], data.lens[axis]))
-    for launch in low.solve(low.backend.plan, problem).launches:
-        low.launch(launch, {"x": data, "indices": indices, "out": out}, ins)
+    low.launch_all(low.solve(low.backend.plan, problem), {"x": data, "indices": indices, "out": out}, ins)
 
 
 def lower_scan_slice(low: Lowering, ins: Instruction) -> None:
@@ -53,8 +52,7 @@ def lower_scan_slice(low: Lowering, ins: Instruction) -> None:
     source = Tensor(data.type, data.lens, tuple(strides), data.tensor.offset)
     place = Tensor(index.type.unsigned, (1,), (1,), index.tensor.offset)
     problem = gather_copy(axis, source, place, out.tensor, low.origin(ins))
-    for launch in low.solve(low.backend.plan, problem).launches:
-        low.launch(launch, {"x": data, "indices": index, "out": out}, ins)
+    low.launch_all(low.solve(low.backend.plan, problem), {"x": data, "indices": index, "out": out}, ins)
 
 
 def lower_reverse(low: Lowering, ins: Instruction) -> None:

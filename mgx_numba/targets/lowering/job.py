@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from .solutions import Solutions
 from .steps import PendingJump, PendingStep
 
 if TYPE_CHECKING:
+    from ...codegen.launch import Launch
     from ...codegen.tuning.request import Candidate, Request
     from .lowering import Lowering
 
@@ -35,7 +36,11 @@ class Resources:
         load: loads kernels that pack weights; None: as the back end does.
         compile_body: compiles a body whose lengths become known when it runs; None: such bodies run by their NumPy
         meaning.
+        finish: returns the launch for a step of the plan; None: as it was planned.
         solutions: solutions of problems planned before.
+        planner: what solutions depend on besides problems, so that they are kept for other programs; None: they are
+            not kept.
+        join: joins steps of a plan without jumps; takes the steps, and those that must stay. None: nothing is joined.
     """
 
     rules: RuleTable
@@ -44,7 +49,10 @@ class Resources:
     on_kernels: Callable[[Sequence[KernelSource]], None] | None = None
     load: LoadKernels | None = None
     compile_body: Callable[[Program], Any] | None = None
+    finish: Callable[[Launch], Launch] | None = None
     solutions: Solutions = field(default_factory=Solutions)
+    planner: Hashable | None = None
+    join: Callable[[Sequence[PendingStep], Sequence[PendingStep]], list[PendingStep]] | None = None
 
 
 @dataclass(frozen=True)

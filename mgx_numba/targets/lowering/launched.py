@@ -39,8 +39,7 @@ def lrn_rule(launch_of: Callable[[Lrn, Tensor, Tensor, str], Launch]) -> Rule:
             return
         assert isinstance(ins.op, Lrn)
         x, out = low.input(ins, 0), low.output(ins)
-        for launch in low.solve(launch_of, ins.op, x.tensor, out.tensor, low.origin(ins)).launches:
-            low.launch(launch, {"x": x, "out": out}, ins)
+        low.launch_all(low.solve(launch_of, ins.op, x.tensor, out.tensor, low.origin(ins)), {"x": x, "out": out}, ins)
 
     return lower_lrn
 
@@ -60,8 +59,8 @@ def onehot_rule(launch_of: Callable[[int, Tensor, Tensor, Tensor, str], Launch])
         indices, values, out = low.input(ins, 0), low.input(ins, 1), low.output(ins)
         axis = op.axis % len(out.lens)
         tensors = indices.tensor, values.tensor, out.tensor
-        for launch in low.solve(launch_of, axis, *tensors, low.origin(ins)).launches:
-            low.launch(launch, {"indices": indices, "values": values, "out": out}, ins)
+        solution = low.solve(launch_of, axis, *tensors, low.origin(ins))
+        low.launch_all(solution, {"indices": indices, "values": values, "out": out}, ins)
 
     return lower_onehot
 

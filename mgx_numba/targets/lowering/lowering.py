@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ...codegen.alternatives import alternatives, has_lengths, one_solution, served
+from ...codegen.alternatives import alternatives, has_lengths, modules_in, one_solution, served
+from ...codegen.backend import Backend
+from ...codegen.kept_answers import ANSWERS
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Launch, Solution
 from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
@@ -60,6 +63,9 @@ from .steps import PendingStep, name_results, referenced, resolved, resolved_jum
 if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
     from ...graph.module import Module
+
+
+T = TypeVar("T")
 
 
 class Lowering(PlanConstants):
@@ -295,11 +301,20 @@ class Lowering(PlanConstants):
         """Append a native step; ``operands`` has a view for every operand name of the launch."""
         if launch.empty:
             return
+        if self.resources.finish is not None:
+            launch = self.resources.finish(launch)
         self.draft.steps.append(
             PendingStep(launch, dict(operands), label or f"{self.backend.name}::{launch.kernel.name}", ins)
         )
         if self.resources.on_kernels is not None:
             self.resources.on_kernels(launch.kernels)
+
+    def launch_all(self, solution: Solution, operands: Mapping[str, View], ins: Instruction) -> None:
+        """Append the launches of a solution, with the scratch memory that it needs unless it is among the operands."""
+        if "scratch" not in operands and not known_equal(solution.scratch, 0):
+            operands = {**operands, "scratch": self.allocate(Shape(Type.uint8_type, (solution.scratch,)))}
+        for launch in solution.launches:
+            self.launch(launch, operands, ins)
 
     def compute(
         self,
@@ -315,13 +330,11 @@ class Lowering(PlanConstants):
         """
         solution = self.plan(problem)
         operands = {f"x{k}": v for k, v in enumerate(inputs)} | {f"out{k}": v for k, v in enumerate(outputs)}
-        if solution.scratch:
-            operands["scratch"] = self.allocate(Shape(Type.uint8_type, (solution.scratch,)))
         before = len(self.draft.steps)
-        for launch in solution.launches:
-            if self._traces_pointwise and isinstance(problem, PointwiseProblem):
+        if self._traces_pointwise and isinstance(problem, PointwiseProblem):
+            for launch in solution.launches:
                 print(f"nary: {launch.kernel.name} -> {', '.join(str(v.shape) for v in outputs)}")
-            self.launch(launch, operands, ins)
+        self.launch_all(solution, operands, ins)
         if len(solution.launches) == 1 and len(self.draft.steps) > before and not isinstance(problem, CopyProblem):
             self.draft.steps[-1].problem = problem
 
@@ -361,14 +374,33 @@ class Lowering(PlanConstants):
             made = function(*own)
             return Solution((made,)) if isinstance(made, Launch) else made
 
-        def answer() -> Solution:
-            if not has_lengths(arguments):
-                return planned(arguments)
-            found = alternatives(arguments, planned, samples)
-            self.require(served(found))
-            return one_solution(found)
+        def open_solution(own: tuple[Any, ...]) -> tuple[Solution, Length]:
+            found = alternatives(own, planned, samples)
+            return one_solution(found), served(found)
 
-        return answer() if key is None else self.solutions.of(key, answer)
+        def answer() -> tuple[Solution, Length]:
+            if not has_lengths(arguments):
+                return planned(arguments), 1
+            modules = modules_in(arguments)
+            if samples or any(
+                ins.shape.symbolic for module in modules for ins in module
+            ):  # no lengths are renamed there
+                return open_solution(arguments)
+            if key is None and (modules or not _is_pure(function, self.backend)):
+                return open_solution(arguments)
+            like = key
+            if like is None:  # 0.0 is equal to -0.0, and True to 1, but their texts differ
+                like = repr(arguments), *[tuple(one) if isinstance(one, list) else one for one in arguments]
+            return self.kept(function, arguments, open_solution, like)
+
+        solution, condition = answer() if key is None else self.solutions.of(key, answer)
+        self.require(condition)
+        return solution
+
+    def kept(self, question: Hashable, problem: Any, answer: Callable[[Any], T], like: Hashable | None = None) -> T:
+        """Return an answer that is kept for all programs; see `KeptAnswers.of`."""
+        planner = self.resources.planner
+        return answer(problem) if planner is None else ANSWERS.of((planner, question), problem, answer, like)
 
     def require(self, condition: Length) -> None:
         """Restrict the plan to lengths for which a condition is 1."""
@@ -488,6 +520,11 @@ class Lowering(PlanConstants):
 
     def _finish(self) -> Plan:
         arena: dict[int, Buffer] = {}
+        reuse = self.options.memory_reuse and "memory_coloring" not in disabled_names(self.options.disabled_passes)
+        if reuse and self.options.tuning is not None:
+            self._tell_replaced(self.options.tuning)
+        if self.resources.join is not None and not self.draft.jumps:
+            self.draft.steps = self.resources.join(self.draft.steps, self.draft.cache_copies)
         for number, step in enumerate(self.draft.steps):
             for view in [*step.operands.values(), *step.inputs, *step.outputs]:
                 buffer = view.buffer
@@ -499,9 +536,6 @@ class Lowering(PlanConstants):
             for buffer in arena.values() if jump.to <= jump.at else ():
                 if buffer.first < jump.to <= buffer.last < jump.at:
                     buffer.last = jump.at - 1
-        reuse = self.options.memory_reuse and "memory_coloring" not in disabled_names(self.options.disabled_passes)
-        if reuse and self.options.tuning is not None:
-            self._tell_replaced(self.options.tuning)
         homes = replaced([(step.launch, step.operands) for step in self.draft.steps]) if reuse else {}
         arena_bytes = color((b for b in arena.values() if b not in homes), reuse, self.threads)
         for buffer, home in homes.items():
@@ -535,3 +569,11 @@ class Lowering(PlanConstants):
             name = replaced_operand(request.epilogue.moving, operands, start, stop - 1, {})
             if name:
                 tuning.in_place(request, name)
+
+
+def _is_pure(planner: Callable[..., Any], backend: Backend) -> bool:
+    """Return whether a planner is a function of a module or a method of the back end, which depends on its arguments
+    alone."""
+    if isinstance(planner, MethodType):
+        return planner.__self__ is backend
+    return isinstance(planner, FunctionType) and planner.__closure__ is None and planner.__name__ != "<lambda>"

@@ -74,14 +74,15 @@ def function_step(
 
 def name_results(step: PendingStep, ins: Instruction, value: Any) -> None:
     """Make the results of an instruction the outputs of its last step, for traces, if no operand is called output."""
-    if step.instruction is not ins or step.launch is None or any(map(_is_output, step.operands)):
+    if step.instruction is not ins or step.launch is None or any(map(is_output, step.operands)):
         return
     views = value if isinstance(value, (list, tuple)) else [value]
     if all(isinstance(v, View) and v.buffer.region is not Region.HOST and not v.shape.is_dynamic for v in views):
         step.outputs = list(views)
 
 
-def _is_output(operand: str) -> bool:
+def is_output(operand: str) -> bool:
+    """Return whether a launch writes an operand, by its name."""
     return operand.startswith("out")
 
 
@@ -159,7 +160,7 @@ def resolved(step: PendingStep, number: int, text: Callable[[Instruction], str])
         flops=launch.flops,
         bytes=launch.bytes,
         outputs=tuple(
-            [v.plan_view() for n, v in operands.items() if _is_output(n)] or [v.plan_view() for v in step.outputs]
+            [v.plan_view() for n, v in operands.items() if is_output(n)] or [v.plan_view() for v in step.outputs]
         ),
         checks=tuple([(named(step.instruction), what) for what in launch.checks]),
     )

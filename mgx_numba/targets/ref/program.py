@@ -98,7 +98,6 @@ class RefProgram:
         return {}
 
     def rewrite_log(self) -> RewriteLog:
-        """See `Compiled.rewrite_log`."""
         return self.program.log
 
     def kept_plan(self) -> None:

@@ -27,14 +27,12 @@ class RefTarget:
     device_options: frozenset[str] = frozenset()
 
     def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> RefProgram:
-        """See `Target.compile`."""
         whole_module("mgx_numba.targets.ref.program")
         from .program import RefProgram
 
         return RefProgram(program.clone())
 
     def pass_options(self, options: TargetOptions) -> Options:
-        """See `Target.pass_options`."""
         from ...graph.passes import Options
 
         return Options()

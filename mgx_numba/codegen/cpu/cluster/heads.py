@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ....core.dim import Length, ceil_div, maximum, minimum
 from ....ops.reduce_parts import largest_head
@@ -13,7 +12,7 @@ LEAST_VECTORS = 4
 """Least vectors of the head: fewer give a mean that may be far from the row's mean."""
 
 
-def head_vectors(lanes: int, cols: Length, count: Length, share: int) -> Any:
+def head_vectors(lanes: int, cols: Length, count: Length, share: int) -> Length:
     """Return the vectors of the head of a row: one in ``share`` of ``count`` elements, of which ``cols`` are
     contiguous."""
     return minimum(cols // lanes, maximum(LEAST_VECTORS, ceil_div(count, share * lanes)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 from math import prod
-from typing import Any
 
 from ....core.dim import Dim, Length, all_of, is_symbolic, known_same, less_equal, maximum, preferred
 from ....dataclass import dataclass
@@ -140,7 +139,7 @@ def _lanes(walk: Walk, stages: Stages, strategy: Strategy) -> int:
     if stages.count > 1 and walk.past_caches and preferred(less_equal(2 * wider * lanes, _cached_columns(walk))):
         wider *= 2
 
-    def is_wide(lanes: int) -> Any:
+    def is_wide(lanes: int) -> Length:
         return all_of(less_equal(lanes, kept[-1]), less_equal(FEWEST_CHUNKS // 2 * lanes, prod(kept)))
 
     while wider > 1 and not is_symbolic(wide := is_wide(2 * lanes)) and wide:

@@ -33,7 +33,7 @@ class Batched:
     strides: dict[str, list[Any]]
 
     @property
-    def count(self) -> Any:
+    def count(self) -> Length:
         """Return the number of products in the batch."""
         return math.prod(self.lens)
 
@@ -98,7 +98,7 @@ def _mergeable(table: dict[str, list[Any]], d: int, inner: Length) -> bool:
     return all(known_equal(s[d], s[d + 1] * inner) for s in table.values())
 
 
-def _contiguous(problem: GemmProblem, columns: Length) -> list[Any]:
+def _contiguous(problem: GemmProblem, columns: Length) -> list[Length]:
     strides: list[Any] = [columns]
     for length in (problem.m, *problem.batch[:0:-1]):
         strides.insert(0, strides[0] * length)

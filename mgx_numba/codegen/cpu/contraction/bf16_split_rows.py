@@ -117,7 +117,7 @@ def row_note() -> list[str]:
     ]
 
 
-def declare_parts(arguments: Arguments, low: int, flags: int) -> None:
+def declare_parts(arguments: Arguments, low: Length, flags: Length) -> None:
     """Declare the arguments of a splitting launch: ``packed``, ``halves``, ``flags`` at byte ``flags`` of scratch, and
     ``low``."""
     arguments.pointer("packed", "scratch", "bfloat16")
@@ -139,8 +139,8 @@ class SplitRows:
 
     pack: tuple[Launch, ...]
     strides: tuple[Any, ...]
-    low: Any
-    scratch: Any
+    low: Length
+    scratch: Length
 
 
 def parts_pitch(k: Length) -> Any:

@@ -6,6 +6,7 @@ For symbolic lengths the costs of blockings are compared at sample lengths. Betw
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from ....core.dim import (
 )
 from ....dataclass import dataclass
 from ...problems.element_types import ITEMSIZE
-from ..machine import machine
+from ..machine import Machine, machine
 from ..microkernels.register_tile import RegisterTile
 
 SUMS_BYTES = 65536
@@ -75,6 +76,8 @@ SAMPLE_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 3
 """Values of a symbolic length at which costs are compared."""
 FAR = 1 << 20
 """A length from which other lengths grow in proportion."""
+REMEMBERED = 4096
+"""Sizes whose blockings are cached: more than the products of a network at all sample lengths."""
 CLEARLY = 0.99
 """A blocking replaces the best so far only if its cost is below this fraction; of equal costs the largest block is
 taken."""
@@ -92,22 +95,22 @@ class Blocking:
     of one block of panels are.
     """
 
-    rows: Any
-    panels: Any
-    taps: Any
-    depth: Any
-    parts: Any = 1
+    rows: Length
+    panels: Length
+    taps: Length
+    depth: Length
+    parts: Length = 1
 
-    def row_blocks(self, m: Length) -> Any:
+    def row_blocks(self, m: Length) -> Length:
         """Return the number of row blocks in one part; the last blocks of the last part may be empty."""
         return maximum(1, ceil_div(m, self.rows * self.parts))
 
-    def tasks(self, m: Length, panels: Length, groups: Length) -> Any:
+    def tasks(self, m: Length, panels: Length, groups: Length) -> Length:
         """Return the number of tasks of a contraction of ``m`` rows and ``panels`` weight panels in each of ``groups``
         groups."""
         return groups * self.parts * self.row_blocks(m) * ceil_div(panels, self.panels)
 
-    def steps(self, taps: Length, depth: Length) -> Any:
+    def steps(self, taps: Length, depth: Length) -> Length:
         """Return the condition that a reduction of ``taps`` by ``depth`` terms is cut into several steps."""
         return any_of(less(self.depth, depth), less(self.taps, taps))
 
@@ -164,7 +167,7 @@ def cut(
     if given is not None:
         return fit(given, tile, m, n, depth, taps)
     lens = (m, n, depth, groups)
-    how = (threads, beside, forming, shared)
+    how = (threads, beside, forming, shared, machine())
     if not any(isinstance(length, Dim) for length in lens):
         return _best(tile, m, n, depth, taps, groups, *how)[1]  # type: ignore[arg-type]
     found: list[tuple[int, _Way]] = []  # least value of the first symbolic length, and the kind of blocking from there
@@ -214,8 +217,8 @@ def values_of(symbol: Dim, length: Dim, others: Mapping[Dim, int], wanted: Seque
 class _Steps(NamedTuple):
     """Taps and words of one step of the reduction, and the number of steps."""
 
-    taps: Any
-    depth: Any
+    taps: Length
+    depth: Length
     count: Any
 
     @staticmethod
@@ -276,6 +279,7 @@ def _bounded(made: Blocking, tile: RegisterTile, taps: int, depth: Length) -> Bl
     return Blocking(maximum(rows, 1), p_block, made.taps, made.depth, made.parts)
 
 
+@functools.lru_cache(maxsize=REMEMBERED)
 def _best(
     tile: RegisterTile,
     m: int,
@@ -287,19 +291,20 @@ def _best(
     beside: bool,
     forming: bool,
     shared: bool,
-) -> tuple[_Way, Blocking, dict[tuple[int, ...], float]]:
-    """Return the cheapest kind of blocking, its blocking, and the costs of the others by their sizes."""
+    _of: Machine,
+) -> tuple[_Way, Blocking, Mapping[tuple[Length, ...], float]]:
+    """Return the cheapest kind of blocking on a machine, its blocking, and the costs of all kinds by their sizes."""
     steps = _Steps.of(tile, m, depth, taps)
     panels = -(-n // tile.columns)
     sums = SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
     tallest = max(tile.variants())
     best_way, best, best_cost = _Way(1, 1, 1, 0), Blocking(min(m, tile.rows), 1, steps.taps, steps.depth), float("inf")
-    costs: dict[tuple[int, ...], float] = {best_way: best_cost}
-    tried: dict[tuple[int, ...], float] = {}  # few blocks differ in a product of few rows
+    costs: dict[tuple[Length, ...], float] = {best_way: best_cost}
+    tried: dict[tuple[Length, ...], float] = {}  # few blocks differ in a product of few rows
     row_limits = (32, 16, 8, 4, 2, 1)
     cycles_of = _makespan(tile, m, panels, steps, depth, taps, groups, threads)
     for parts in _divisors(threads) if beside or groups % threads else (1,):
-        known: dict[int, int] = {}
+        known: dict[Length, int] = {}
         for panel_limit in (NEAR_PANELS, 4, 2, 1):
             p_block = _panels(tile, n, steps, parts, panel_limit, threads)
             if p_block in known:
@@ -310,7 +315,7 @@ def _best(
             if sums < p_block * (tallest if steps.count == 1 else min(most, tile.rows)):
                 continue
             known[p_block] = panel_limit
-            before = 0, (0.0, 0.0)
+            before: tuple[Length, tuple[float, float]] = 0, (0.0, 0.0)
             for row_limit in row_limits:
                 m_block = _rows(tile, most, limit, row_limit)
                 if m_block == before[0]:
@@ -338,7 +343,7 @@ def _best(
     return best_way, best, costs
 
 
-def steps_within(tile: RegisterTile, depth: Length, taps: int, limit: int) -> tuple[Any, Any]:
+def steps_within(tile: RegisterTile, depth: Length, taps: int, limit: int) -> tuple[Length, Length]:
     """Return the taps of equal steps and the words of one step, at most ``limit`` words unless a tile's step is
     longer."""
     deep = less_equal(limit, depth)
@@ -466,7 +471,7 @@ def _clamp(value: Length, most: Length) -> Any:
     return maximum(1, minimum(value, most))
 
 
-def _even(total: Length, limit: Length, multiple: int) -> Any:
+def _even(total: Length, limit: Length, multiple: int) -> Length:
     """Return a block size of at most ``limit`` that cuts ``total`` into nearly equal parts, rounded up to
     ``multiple``."""
     limit = maximum(limit, 1)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ....core.dim import all_of, any_of, equal, known_equal, known_less_equal
+from ....core.dim import Length, all_of, any_of, equal, known_equal, known_less_equal
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
@@ -233,7 +233,7 @@ def direct_launch(
     blocking = cut(tile, rows, problem.group_out, depth, taps, groups, threads, given, beside=True)
     sums_row = int(tile.packing.column_sums)
     packed_panel = (sums_row + taps * depth) * columns
-    w_steps = columns, packed_panel
+    w_steps: tuple[int, Length] = columns, packed_panel
     left, right = ITEMSIZE[tile.left_word], ITEMSIZE[tile.right_word]
     scratch = convert_on_the_fly(tile, problem.types, rows, blocking, packed_panel)
     if scratch:

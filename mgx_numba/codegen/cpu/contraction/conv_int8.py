@@ -2,12 +2,22 @@
 
 Pixels whose channels fill whole words are read in place; other pixels are packed into words by a separate launch.
 Groups whose channels do not fill whole words are joined.
+
+Join the groups of a convolution that has few channels per group; weights between the joined groups are 0.
+
+A tile multiplies words that hold several channels, so the channels of a group must fill whole words.
+
+Join the taps along a row into one tap: adjacent pixels of few channels are one pixel of more channels.
+
+For example a 7x7 kernel over three bytes a pixel has 7 taps of 21 channels, in 6 words of four instead of 7. The pixels
+of the new convolution, one for each output, overlap.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,11 +33,70 @@ from ..microkernels.tile_table import tile_for
 from .conv import ConvDirect, direct_launch, panel_lens, tap_matrices
 from .conv_output_rows import image_strides
 from .gemm_int8 import left_words, word_rows
-from .joined_groups import join_groups, joined_group_weights
-from .joined_taps import join_taps, joined_weights
 from .panels import aligned_zeros, pack_panels
 from .pixel_words import pixel_words
 from .solver import Setting, integer_types_refused
+
+
+def join_taps(problem: ConvProblem, tile: RegisterTile) -> ConvProblem | None:
+    """Return the convolution over joined taps of the same pixels, with strides in elements.
+
+    Returns None if it would not take fewer words, if its pixels would not start at words, or if its rows are padded.
+    """
+    channels, taps, step = problem.in_channels, problem.kernel[-1], problem.stride[-1]
+    if (
+        problem.groups > 1
+        or problem.transposed
+        or problem.dilation[-1] > 1
+        or not known_equal(problem.x_strides[-1], channels)
+    ):
+        return None
+    if problem.pads_begin[-1] or problem.pads_end[-1] or step * channels % tile.packing.k_interleave:
+        return None
+    if tile.depth(taps * channels) >= taps * tile.depth(channels):
+        return None
+    return replace(
+        problem,
+        in_channels=taps * channels,
+        in_lens=(*problem.in_lens[:-1], problem.out_lens[-1]),
+        kernel=(*problem.kernel[:-1], 1),
+        stride=(*problem.stride[:-1], 1),
+        x_strides=(*problem.x_strides[:-1], step * channels),
+    )
+
+
+def joined_weights(weights: np.ndarray) -> np.ndarray:
+    """Return weights ``[out_channels, in_channels, *kernel]`` for the convolution over joined taps."""
+    outer, channels, *kernel = weights.shape
+    return np.moveaxis(weights, -1, 1).reshape(outer, kernel[-1] * channels, *kernel[:-1], 1)
+
+
+def join_groups(problem: ConvProblem, tile: RegisterTile) -> ConvProblem:
+    """Return ``problem`` with the largest number of groups whose channels fill whole words.
+
+    A convolution of one group may have any number of channels.
+    """
+    words = tile.packing.k_interleave
+    for together in range(1, problem.groups):
+        if problem.groups % together == 0 and together * problem.group_in % words == 0:
+            return replace(problem, groups=problem.groups // together)
+    return replace(problem, groups=1)
+
+
+def joined_group_weights(weights: np.ndarray, groups: int, joined: int) -> np.ndarray:
+    """Return the weights of ``joined`` groups that compute the same convolution as ``weights`` of ``groups`` groups.
+
+    The result has the shape ``[out_channels, in_channels / joined, *kernel]``.
+    """
+    if groups == joined:
+        return weights
+    outputs, inputs, *kernel = weights.shape
+    together = groups // joined
+    result = np.zeros((joined, together, outputs // groups, together, inputs, *kernel), weights.dtype)
+    given = weights.reshape(joined, together, outputs // groups, inputs, *kernel)
+    for k in range(together):
+        result[:, k, :, k] = given[:, k]
+    return result.reshape(outputs, together * inputs, *kernel)
 
 
 class ConvInt8(ConvDirect):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....core.dim import known_equal
+from ....core.dim import Length, known_equal
 from ....dataclass import dataclass
 from ...arguments import Arguments
 from ...problems.convolution import ConvProblem
@@ -25,10 +25,10 @@ class LineGaps:
     followed by another gap of ``image`` elements.
     """
 
-    width: Any
-    height: Any
-    line: Any
-    image: Any
+    width: Length
+    height: Length
+    line: Length
+    image: Length
 
     @staticmethod
     def of(problem: ConvProblem) -> LineGaps | None:

@@ -14,11 +14,10 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from ....core.dim import known_equal, known_less_equal
+from ....core.dim import Length, known_equal, known_less_equal
 from ....dataclass import dataclass
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
@@ -45,7 +44,7 @@ class _Axis:
     """One phase along one axis: its output positions, and its taps in the order in which it reads the input."""
 
     first: int
-    count: Any
+    count: Length
     taps: tuple[int, ...]
     dilation: int
     pad: int

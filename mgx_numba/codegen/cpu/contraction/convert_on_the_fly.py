@@ -8,7 +8,6 @@ float32 tile runs the epilogue in registers.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from ....core.dim import Length, less, less_equal, minimum, permitted, preferred
 from ....dataclass import dataclass
@@ -45,7 +44,7 @@ class ConvertOnTheFly:
         most = SCRATCH_BYTES // (4 * self._panel(blocking))
         return fit(dataclasses.replace(blocking, panels=minimum(blocking.panels, most)), self.tile, m, n, depth, taps)
 
-    def steps(self, blocking: Blocking) -> tuple[int, Any]:
+    def steps(self, blocking: Blocking) -> tuple[int, Length]:
         """Return the elements of the buffer from one term to the next, and from one panel to the next."""
         return self.tile.columns, self._panel(blocking)
 
@@ -69,7 +68,7 @@ class ConvertOnTheFly:
             *indent(vectors, 3),
         ]
 
-    def _panel(self, blocking: Blocking) -> Any:
+    def _panel(self, blocking: Blocking) -> Length:
         return blocking.taps * blocking.depth * self.tile.columns
 
 

@@ -15,18 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ....core.dim import (
-    Dim,
-    Length,
-    ceil_div,
-    known_less_equal,
-    less,
-    less_equal,
-    maximum,
-    minimum,
-    permitted,
-    select,
-)
+from ....core.dim import Dim, Length, ceil_div, known_less_equal, less, less_equal, maximum, minimum, permitted, select
 from ...alternatives import fixed
 from ...arguments import Arguments
 from ...launch import Launch, Solution, TaskRange
@@ -272,7 +261,7 @@ def best_run(pixels: Length) -> int:
 
 def _blocks(
     problem: ConvProblem, tile: RegisterTile, lines: Length, threads: int, given: Blocking | None
-) -> tuple[Any, Any]:
+) -> tuple[Length, Length]:
     """Return the number of lines and channels per task."""
     width = line_unit(problem.out_lens[2])
     blocking = cut_lines(tile, lines, width, problem.out_channels, threads, given)
@@ -285,7 +274,7 @@ def line_unit(width: Length) -> int:
     return 1 if isinstance(width, Dim) else width
 
 
-def _slice(problem: ConvProblem, tile: RegisterTile, channels: int) -> Any:
+def _slice(problem: ConvProblem, tile: RegisterTile, channels: Length) -> Any:
     """Return the channels of a slice."""
     rows = problem.kernel[1] + (_lines_at_once(problem) - 1) * problem.stride[1]
     line = problem.kernel[0] * rows * problem.in_lens[2] * ITEMSIZE[problem.types.a]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from ....core.dim import Length, maximum, minimum
 from ....dataclass import dataclass
@@ -46,7 +45,7 @@ class DequantOnTheFly:
         wanted = dataclasses.replace(blocking, depth=rows, panels=minimum(blocking.panels, most // rows))
         return fit(wanted, self.tile, m, n, depth, 1)
 
-    def steps(self, blocking: Blocking) -> tuple[int, Any]:
+    def steps(self, blocking: Blocking) -> tuple[int, Length]:
         """Return the elements of the buffer from one k to the next, and from one panel to the next."""
         whole = -(-blocking.depth // self.form.size) * self.form.size
         return self.tile.columns, whole * self.tile.columns

@@ -173,7 +173,7 @@ def distinct_matrices(problem: GemmProblem) -> Any:
     return math.prod(distinct_lens(problem.batch, problem.b_strides))
 
 
-def distinct_lens(batch: Sequence[Length], strides: Sequence[Length]) -> list[Any]:
+def distinct_lens(batch: Sequence[Length], strides: Sequence[Length]) -> list[Length]:
     """Return the lengths of batch dimensions; 1 for each dimension along which the operand repeats."""
     return [1 if known_in(stride, 0) else length for length, stride in zip(batch, strides)]
 

@@ -11,7 +11,7 @@ import dataclasses
 
 import numpy as np
 
-from ....core.dim import known_equal
+from ....core.dim import Length, known_equal
 from ...launch import Launch, Operand, Solution
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE, ElementTypes
@@ -173,7 +173,8 @@ class GemmAmx(GemmPacked):
         epilogue, strides, threads, blocking = setting
         tile = tile_of(problem.types)
         pack: tuple[Launch, ...] = ()
-        x, scratch, words = LEFT, 0, words_in_place(problem, tile)
+        scratch: Length = 0
+        x, words = LEFT, words_in_place(problem, tile)
         split: SplitRows | SplitOnTheFly | None = None
         if _near(problem, tile):
             split, words = SplitOnTheFly(problem.k, tile, problem.prologue), problem.a_strides

@@ -17,14 +17,15 @@ from ....core.dim import Length, known_equal, known_in, maximum
 from ....core.types import numpy_dtype
 from ...arguments import Arguments
 from ...launch import Launch, Operand, Solution, TaskRange
-from ...problems.element_types import ITEMSIZE
+from ...problems.element_types import ITEMSIZE, ElementTypes
 from ...problems.epilogue import NOT_COMPUTED
 from ...problems.gemm import GemmProblem
 from ...statements import for_tasks, indent, kernel_text, vector_loop
 from .. import host
 from ..kernel import cpu_kernel
 from ..loops import claim
-from ..microkernels.register_tile import RegisterTile
+from ..microkernels.int8_table import INT8_TILES
+from ..microkernels.register_tile import RegisterTile, TileTypes
 from ..microkernels.tile_table import tile_for
 from .batches import collapse
 from .gemm import (
@@ -99,12 +100,9 @@ class GemmPackingInt8(Unpacked):
     def refused_types(self, problem: GemmProblem) -> str | None:
         return integer_types_refused(problem.types)
 
-    def declines_right(self, problem: GemmProblem) -> str | None:
-        return "the tile wants the sums of columns" if tile_for(problem.types).packing.column_sums else None
-
     def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
         epilogue, strides, threads, blocking = setting
-        tile = tile_for(problem.types)
+        tile = _tile_without_sums(problem.types)
         left: tuple[Launch, ...] = ()
         x, start, words = LEFT, 0, words_in_place(problem, tile)
         if words is None:
@@ -120,12 +118,20 @@ class GemmPackingInt8(Unpacked):
         product = dataclasses.replace(problem, a_strides=words)
         batched = collapse(product, epilogue, strides, w_strides)
         w, steps = Operand("scratch", start), (tile.columns, tile.columns * depth)
-        launches = product_launches(product, epilogue, batched, w, steps, threads, blocking, x=x, name="gemm_int8")
+        launches = product_launches(
+            product, epilogue, batched, w, steps, threads, blocking, x=x, name="gemm_int8", tile=tile
+        )
         return Solution((*left, right, *launches), start + math.prod(lens) * matrix * size)
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
         packed = distinct_matrices(problem) * problem.k * problem.n
         return product_seconds(problem, threads) + PACKING_SECONDS * packed / threads
+
+
+def _tile_without_sums(types: ElementTypes) -> RegisterTile:
+    """Return the best tile that reads no sums of columns, which the launch that packs activations does not compute."""
+    own, cpu = TileTypes.of(types), host.host()
+    return next(t for t in INT8_TILES if t.types == own and t.isa(cpu) and not t.packing.column_sums)
 
 
 def word_panels(problem: GemmProblem, tile: RegisterTile, lens: Sequence[Length], start: Length) -> Launch:

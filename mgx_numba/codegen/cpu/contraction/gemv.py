@@ -80,13 +80,14 @@ class GemvPacked(GemmPacked):
         """
         epilogue, strides, threads, _ = setting
         tile, rows_here = tile_for(problem.types), problem.m
-        if isinstance(rows_here, Dim):
+        in_turn = isinstance(rows_here, Dim) or rows_here > self._most_rows
+        if in_turn:
             problem = dataclasses.replace(problem, m=1 if rows_here == 1 else self._most_rows)
-            rows_here = 1 if problem.m == 1 else rows_here
+            in_turn = problem.m != 1
         columns = self._panel_columns(problem, tile)
         panels = -(-problem.n // columns)
         stored, sums = self._stored_as or tile.right_word, problem.types.accumulator
-        size = math.prod(self.packed_lens(problem)) * ITEMSIZE[stored]
+        size = self._weights_read(problem) * ITEMSIZE[stored]
         workers = threads if size > ALONE_BYTES else 1
         most = tile.rows * tile.vectors * tile.lanes // (fixed(problem.m) * columns)
         streams = best_streams(self._streams, most, panels, workers)
@@ -98,17 +99,18 @@ class GemvPacked(GemmPacked):
         rows = Rows(epilogue, sums, tile.lanes)
         rows.pointers(arguments)
         arguments.integers(n=problem.n, depth=problem.k, panels=panels)
-        if isinstance(rows_here, Dim):
+        if in_turn:
             arguments.integers(count=rows_here)
         arguments.integers(x_step=problem.a_strides[-1], x_ld=problem.a_strides[-2], out_ld=problem.out_strides[-1])
         for k, operand in enumerate(epilogue.operands):
             if operand.access in ("full", "per_m"):
                 own = strides[k] if k < len(strides) and strides[k] else (problem.n if operand.access == "full" else 1,)
                 arguments.integers(**{f"e{k}_ld": own[-1]})
-        starts = [f"x{r}" if isinstance(rows_here, Dim) else f"{r} * x_ld" for r in range(fixed(problem.m))]
+        self._declare(arguments, problem)
+        starts = [f"x{r}" if in_turn else f"{r} * x_ld" for r in range(fixed(problem.m))]
         product = [f"panel = group * {streams}", *self._product(problem, tile, streams, starts)]
-        count = "count" if isinstance(rows_here, Dim) else ""
-        if isinstance(rows_here, Dim):
+        count = "count" if in_turn else ""
+        if in_turn:
             product = [*(f"x{r} = imin(row0 + {r}, count - 1) * x_ld" for r in range(fixed(problem.m))), *product]
         made = finished_rows(fixed(problem.m), epilogue, rows, streams * columns, product, count=count)
         text = kernel_text([*arguments.bind(), *made])
@@ -116,6 +118,13 @@ class GemvPacked(GemmPacked):
         flops = 2 * rows_here * problem.n * problem.k
         moved = ITEMSIZE[sums] * rows_here * (problem.k + problem.n) + size
         return Solution((Launch(kernel, arguments.values, TaskRange(groups, grain), flops, moved),))
+
+    def _weights_read(self, problem: GemmProblem) -> int:
+        """Return the number of weights in memory."""
+        return math.prod(self.packed_lens(problem))
+
+    def _declare(self, arguments: Arguments, problem: GemmProblem) -> None:
+        """Declare the arguments that only this solver's product reads."""
 
     def _panel_columns(self, problem: GemmProblem, tile: RegisterTile) -> int:
         return tile.columns

@@ -185,7 +185,7 @@ class MacroKernel:
         self.setup += ["filled = 0"]
         self.table = [*even_table("x_ld"), self.at_row()]
 
-    def read_matrix(self, low: int, apart: str = "x_ld") -> None:
+    def read_matrix(self, low: Length, apart: str = "x_ld") -> None:
         """Set ``setup`` for a matrix tile: rows are ``apart`` apart, low parts ``low`` behind the high parts."""
         self.arguments.integers(x_low=low)
         self.setup += self.block.fill(x_row=apart, x_low="x_low")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from ....core.dim import Length
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import FLOAT32
 from ...problems.gemm import GemmProblem
@@ -39,7 +40,7 @@ def nearby_blockings(problem: GemmProblem | ConvProblem, threads: int) -> list[B
 
 def matrix_blockings(
     tile: RegisterTile,
-    m: int,
+    m: Length,
     n: int,
     depth: int,
     taps: int,

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import Any
 
-from ....core.dim import known_equal
+from ....core.dim import Length, known_equal
 from ....dataclass import dataclass
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
@@ -94,7 +93,7 @@ class PaddedInput:
         return kernel[1] if self.merged else kernel[1] * kernel[2]
 
     @property
-    def width(self) -> Any:
+    def width(self) -> Length:
         """Return the outputs of a line, including dropped outputs."""
         p = self.volume
         return -(-(p.in_lens[2] + p.pads_begin[2] + p.pads_end[2]) // p.stride[2])
@@ -112,17 +111,17 @@ class PaddedInput:
         return even and close and known_equal(p.x_strides[3], p.in_channels)
 
     @property
-    def rows(self) -> Any:
+    def rows(self) -> Length:
         """Return the outputs of an image."""
         height, width = self.volume.out_lens[1:]
         return (height - 1) * self.width + width if self.in_place else height * self.width
 
     @property
-    def line(self) -> Any:
+    def line(self) -> Length:
         return self.width * self.volume.stride[2] * self.pixel
 
     @property
-    def reach(self) -> Any:
+    def reach(self) -> Length:
         """Return the lines of one remainder from the first to the last that an output reads, and for reads past the
         last pixel."""
         p = self.volume
@@ -131,7 +130,7 @@ class PaddedInput:
         return last + 1 + behind // self.line
 
     @property
-    def lines(self) -> Any:
+    def lines(self) -> Length:
         """Return the lines per remainder class in an image."""
         return self.volume.out_lens[1] + self.reach
 
@@ -141,14 +140,14 @@ class PaddedInput:
         return self.volume.stride[1]
 
     @property
-    def image(self) -> Any:
+    def image(self) -> Length:
         """Return the words from one image to the next."""
         if self.in_place:
             return self.volume.x_strides[0] // self.tile.packing.k_interleave
         return self.phases * self.lines * self.line
 
     @property
-    def low(self) -> Any:
+    def low(self) -> Length:
         """Return the words from the high to the low parts, a multiple of cache lines; 0 for a grid of one part."""
         if self.tile.packing.parts == 1:
             return 0
@@ -163,13 +162,13 @@ class PaddedInput:
         return self.form == "bfloat16" and (self.tile.packing.parts > 1 or past) and not self.in_place
 
     @property
-    def flags(self) -> Any:
+    def flags(self) -> Length:
         """Return the byte at which the line flags begin, if there are any: a multiple of cache lines."""
         line, size = host.CACHE_LINE, ITEMSIZE[self.tile.left_word]
         return 2 * self.low * size if self.low else -(-self.problem.batch * self.image * size // line) * line
 
     @property
-    def scratch(self) -> Any:
+    def scratch(self) -> Length:
         """Return the bytes of the grid and its flags."""
         if self.in_place:
             return 0

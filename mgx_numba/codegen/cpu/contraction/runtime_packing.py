@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from ...problems.convolution import ConvProblem
+from ...problems.gemm import GemmProblem
+from .solver import Solver
 from .solvers import CONV_SOLVERS, GEMM_SOLVERS
 
-SOLVERS: tuple[Any, ...] = (*GEMM_SOLVERS, *CONV_SOLVERS)
+SOLVERS: tuple[Solver[Any], ...] = (*GEMM_SOLVERS, *CONV_SOLVERS)
 
 
-def packed_weights(solver: int, problem: Any, weights: np.ndarray) -> np.ndarray:
+def packed_weights(solver: int, problem: GemmProblem | ConvProblem, weights: np.ndarray) -> np.ndarray:
     """Return weights packed by the solver with index ``solver`` in `SOLVERS`."""
     packed: np.ndarray = SOLVERS[solver].pack_weights(problem, weights)
     return packed

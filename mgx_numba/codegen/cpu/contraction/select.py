@@ -10,6 +10,7 @@ from ....errors import UnsupportedError
 from ...problems.convolution import ConvProblem
 from ...problems.gemm import GemmProblem
 from ..machine import Machine, machine
+from .solver import Solver
 from .solvers import CONV_SOLVERS, GEMM_SOLVERS
 
 LEAST_GAIN = 1.05
@@ -23,7 +24,7 @@ REMEMBERED = 1024
 
 def select(
     problem: GemmProblem | ConvProblem, threads: int = 1, room: int | None = None, unsuited: Collection[str] = ()
-) -> Any:
+) -> Solver[Any]:
     """Return the applicable solver with the lowest estimated time, with a penalty for weights that grow.
 
     Args:
@@ -53,7 +54,7 @@ def select(
     return solvers[min(applicable, key=lambda k: estimate_cost(problem, k, threads, machine()))]
 
 
-def all_solvers(problem: GemmProblem | ConvProblem) -> tuple[Any, ...]:
+def all_solvers(problem: GemmProblem | ConvProblem) -> tuple[Solver[Any], ...]:
     """Return all solvers for problems of this kind, applicable or not."""
     return GEMM_SOLVERS if isinstance(problem, GemmProblem) else CONV_SOLVERS
 
@@ -73,7 +74,7 @@ def _cost(problem: GemmProblem | ConvProblem, number: int, threads: int, of: Mac
     return weighed_seconds(solver, problem, threads) + SECONDS_PER_BYTE * growth
 
 
-def weighed_seconds(solver: Any, problem: GemmProblem | ConvProblem, threads: int) -> float:
+def weighed_seconds(solver: Solver[Any], problem: GemmProblem | ConvProblem, threads: int) -> float:
     """Return the estimated time (s) of a solver. For rewritten arithmetic it is multiplied by `LEAST_GAIN` and by the
     machine record's factor of the method."""
     seconds: float = solver.estimate(problem, threads)

@@ -7,6 +7,7 @@ symbolic problem (`codegen.alternatives`). One of them, the *general* solver, se
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -32,9 +33,11 @@ from ...problems.epilogue import ALONG_N
 from ...problems.gemm import GemmProblem
 from ...shares import loss, shares
 from ...tuning.request import Candidate, Request
+from ..machine import Machine, machine
 from .blocking import samples_along, values_of
 from .gemm import distinct_matrices
 from .select import SECONDS_PER_BYTE
+from .solver import Solver
 from .solvers import CONV_SOLVERS, GEMM_SOLVERS
 
 MOST_SOLVERS = 4
@@ -68,8 +71,8 @@ class _Open(NamedTuple):
     request: Request
     feature: Dim | None
     symbols: list[Dim]
-    solvers: Sequence[Any]
-    chosen: Callable[[Request], Any]
+    solvers: Sequence[Solver[Any]]
+    chosen: Callable[[Request], str]
 
     def costs(self, sample: Mapping[Dim, int]) -> dict[str, float]:
         """Return the estimated time (s) of each applicable solver at sample lengths."""
@@ -80,18 +83,27 @@ class _Open(NamedTuple):
         preferred = self.chosen(
             replace(self.request, problem=problem, strides=at_lengths(self.request.strides, sample))
         )
-        found = {}
-        for solver in self.solvers:
-            if solver.refusal(problem) is None:
-                seconds = solver.estimate(problem, self.request.threads)
-                found[solver.name] = seconds + SECONDS_PER_BYTE * solver.packing_growth(problem)
+        found = dict(_estimates(problem, self.request.threads, tuple(self.solvers), machine()))
         if preferred in found:  # measured to be the fastest
             found[preferred] = min(found.values())
         return found
 
-    def named(self, name: str) -> Any:
+    def named(self, name: str) -> Solver[Any]:
         """Return the solver called ``name``."""
         return next(solver for solver in self.solvers if solver.name == name)
+
+
+@functools.lru_cache(maxsize=1 << 12)  # more than the contractions of a network, at all sample lengths
+def _estimates(
+    problem: GemmProblem | ConvProblem, threads: int, solvers: tuple[Any, ...], of: Machine
+) -> tuple[tuple[str, float], ...]:
+    """Return the estimated time (s) of each of ``solvers`` that applies, by name, on the machine of this process."""
+    found = []
+    for solver in solvers:
+        if solver.refusal(problem) is None:
+            seconds = solver.estimate(problem, threads)
+            found.append((solver.name, seconds + SECONDS_PER_BYTE * solver.packing_growth(problem)))
+    return tuple(found)
 
 
 def solve_open(
@@ -114,9 +126,15 @@ def solve_open(
     """
     problem = request.problem
     solvers = solvers_of(problem)
-    refused = {s.name: "it shall not be taken" if s.name in unsuited else s.refused_symbols(problem) for s in solvers}
+    refused = {
+        s.name: "it shall not be taken"
+        if s.name in unsuited
+        else s.refused_types(problem) or s.refused_symbols(problem)
+        for s in solvers
+    }
     symbols = symbols_of(lengths_in((problem, request.strides)))
-    open_ = _Open(request, _feature(problem), symbols, [s for s in solvers if refused[s.name] is None], chosen)
+    suited = [s for s in solvers if refused[s.name] is None and s.refused_types(problem) is None]
+    open_ = _Open(request, _feature(problem), symbols, suited, chosen)
     samples = _samples(open_)
     table = [open_.costs(sample) for sample in samples]
     if not table[0]:
@@ -138,7 +156,7 @@ def solve_open(
     return [SolverShare(Candidate(open_.named(name)), request, solution) for name, solution in found], covered
 
 
-def solvers_of(problem: GemmProblem | ConvProblem) -> Sequence[Any]:
+def solvers_of(problem: GemmProblem | ConvProblem) -> Sequence[Solver[Any]]:
     """Return all solvers for problems of this type."""
     return GEMM_SOLVERS if isinstance(problem, GemmProblem) else CONV_SOLVERS
 

@@ -14,7 +14,6 @@ _BLOCKING = ("rows", "panels", "taps", "depth", "parts")
 
 
 def choose(request: Request) -> Candidate:
-    """See `Backend.choose`."""
     return Candidate(select(request.problem, request.threads))
 
 
@@ -35,7 +34,6 @@ def estimates(request: Request) -> list[Estimate]:
 
 
 def revisions(request: Request) -> dict[str, int]:
-    """See `Backend.revisions`."""
     problem = request.problem
     return {s.name: s.revision for s in all_solvers(problem) if s.revision and s.refusal(problem) is None}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from ....core.dim import Length
 from ....ops.pooling import Pooling
 from ...kernel import KernelSource
 from ...launch import Launch, TaskRange
@@ -55,7 +56,7 @@ def pooling_launch(
     )
 
 
-def _columns(p: PoolingKernel) -> tuple[KernelSource, int]:
+def _columns(p: PoolingKernel) -> tuple[KernelSource, Length]:
     axes = list(enumerate(p.axes))
     kept = p.kept if p.kept.rank else Space((1,), ((1,), (1,)))
     counts = [w.count for w in p.axes]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ....core.dim import ceil_div, is_symbolic, known_less, minimum
+from ....core.dim import Length, ceil_div, is_symbolic, known_less, minimum
 from ...kernel import KernelSource
 from ...space import Space
 from ...statements import indent, load_text, store_text, vector_loop
@@ -42,7 +42,7 @@ def _fresh(window: PoolingWindow) -> int:
     return min(window.size, window.stride) if window.dilation == 1 else window.size
 
 
-def sliding(p: PoolingKernel) -> tuple[KernelSource, int]:
+def sliding(p: PoolingKernel) -> tuple[KernelSource, Length]:
     """Return the kernel and its number of tasks."""
     *others, last = p.axes
     axes, k = list(enumerate(others)), len(others)

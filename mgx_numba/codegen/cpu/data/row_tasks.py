@@ -69,7 +69,7 @@ def row_share(rows: Any, length: Any, lanes: int, times: int = 1) -> Any:
     return -(-length // (parts * lanes)) * lanes if parts > 1 else length
 
 
-def rows_ahead(run: Length) -> Any:
+def rows_ahead(run: Length) -> Length:
     """Return the prefetch distance, in steps along the other axis, where each step reads ``run`` bytes."""
     return maximum(1, AHEAD_BYTES // maximum(run, 1))
 
@@ -125,7 +125,7 @@ class RowLoop:
         self.odometer = Odometer(arguments, outer, strides)
 
     @property
-    def tasks(self) -> Any:
+    def tasks(self) -> Length:
         """Return the number of tasks; 0 for an empty tensor."""
         return ceil_div(self.rows, self.batch) * self.chunks
 

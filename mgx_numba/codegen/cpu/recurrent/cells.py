@@ -35,7 +35,6 @@ class CellWriter(RecurrentCell):
         return self.buffer.drain()
 
     def finish(self, hidden: VectorValue, cell: VectorValue | None = None) -> None:
-        """See `RecurrentCell`."""
         b, lanes = self.buffer, self.lanes
         b.assign("hidden_now", self.printer.register(hidden))
         b.assign("shown", "hidden_now")
@@ -61,24 +60,19 @@ class CellWriter(RecurrentCell):
         self.buffer.line(f"store({name}, {at}, {value})" if self.whole else tail)
 
     def keep(self, place: str, value: VectorValue) -> None:
-        """See `RecurrentCell`."""
         self.buffer.line(f"store(states, {place} + here, {self.printer.register(value)})")
 
     def state(self, place: str) -> VectorValue:
-        """See `RecurrentCell`."""
         return self._loaded(f"load(states, {place} + here, {self.lanes})")
 
     def product(self, gate: int) -> VectorValue:
-        """See `RecurrentCell`."""
         position = self.phase.gates.index(gate)
         return self._loaded(f"load(sums, sums_at + {position * self.phase.groups * self.lanes}, {self.lanes})")
 
     def given(self, gate: int) -> VectorValue:
-        """See `RecurrentCell`."""
         return self._part("x", f"x_at + {gate} * hidden")
 
     def side(self, name: str, gate: int) -> VectorValue:
-        """See `RecurrentCell`."""
         return self._part(name, f"peep + {gate} * hidden" if name == "peephole" else "side")
 
     def _part(self, name: str, at: str) -> VectorValue:

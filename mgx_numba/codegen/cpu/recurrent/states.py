@@ -79,7 +79,6 @@ class DynamicStates(QuantizedStates):
     """
 
     def declare(self, arguments: Arguments, at: int) -> None:
-        """See `QuantizedStates.declare`."""
         arguments.pointer("octets", Operand("scratch", at), "uint8")
         arguments.pointer("state_words", Operand("scratch", at), "int32")
         arguments.pointer("state_sums", Operand("scratch", at), "int32")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ....errors import CompileError, FormatError
-from ....interrupts import unbroken
+from ....interrupts import handlers_later
 from ...backend import Progress
 from ...elf import ElfObject, read_object
 from ...kernel import KernelSource
@@ -66,7 +66,9 @@ def load(
     with _lock:
         wanted = {s.symbol: s for s in sources if s.symbol not in _addresses}
         if wanted:
-            unbroken(_add, objects_of(list(wanted.values()), progress, store, workers, ahead))
+            objects = objects_of(list(wanted.values()), progress, store, workers, ahead)
+            with handlers_later():
+                _add(objects)
     return [_addresses[source.symbol] for source in sources]
 
 

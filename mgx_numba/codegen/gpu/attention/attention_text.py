@@ -9,7 +9,18 @@ from __future__ import annotations
 
 import math
 
-from ....core.dim import Dim, SharedLength, common_divisor, known_in, known_less_equal
+from ....core.dim import (
+    Dim,
+    SharedLength,
+    ceil_div,
+    common_divisor,
+    known_in,
+    known_less_equal,
+    less,
+    maximum,
+    minimum,
+    preferred,
+)
 from ....core.types import from_numpy, numpy_dtype
 from ...arguments import Arguments
 from ...launch import MOST_PLANES
@@ -22,6 +33,8 @@ LOG2_E = 1 / math.log(2)
 LEAST_ADDED = -1e38
 """Lower clamp of finite mask values. Its product with `LOG2_E` is finite, so a row of such values still has a
 maximum."""
+MOST_SPLITS = 32
+"""Most parts of the keys; each writes and reads its partial results once more. No figures kept."""
 FAR = 2.0**30
 """Scores (in units of log2(e)) beyond which float32 has no fractional bits: unequal scores differ by at least 64. From
 2^32 on the rounding error of a product alone exceeds any exponent."""
@@ -127,6 +140,17 @@ class AttentionText:
     def exact(self) -> bool:
         """Return whether `exact_bases` is needed; float16 reaches `FAR` only with 5,000 features."""
         return self.scaled and self.problem.dtype != "float16"
+
+    def _split(self, blocks: SharedLength, wanted: int, least: int) -> SharedLength:
+        """Split the keys for about ``wanted`` blocks of ``blocks``; return the keys of a part, of at least ``least``
+        tiles."""
+        tiles = ceil_div(self.problem.keys, self.keys)
+        parts = maximum(1, minimum(wanted // blocks, tiles // least, MOST_SPLITS))
+        part = ceil_div(tiles, parts)
+        splits = ceil_div(tiles, part)
+        self.in_parts = preferred(less(1, splits))  # of an open number of parts: either is right for one
+        self.splits, part = (splits, part) if self.in_parts else (1, tiles)
+        return part * self.keys
 
     def _spread(self, down: SharedLength) -> None:
         """Set `blocks` to ``down`` per head, batch and part of the keys. Declare how a block finds its ``head``, its

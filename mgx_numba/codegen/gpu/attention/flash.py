@@ -8,7 +8,7 @@ queries, several blocks process parts of the keys (split-KV), and a second launc
 
 from __future__ import annotations
 
-from ....core.dim import Dim, ceil_div, less, less_equal, maximum, minimum, permitted, preferred
+from ....core.dim import Dim, ceil_div, is_symbolic, less_equal, permitted, preferred
 from ...launch import Grid, Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
@@ -18,6 +18,7 @@ from ..cluster.flat_index import whole_vectors
 from ..contraction.tensor_cores import split_words
 from ..driver.device import known_architecture
 from ..kernel import gpu_kernel
+from ..machine import multiprocessors
 from ..products import PRODUCTS
 from .attention_text import AttentionText
 from .matrix_cores import MatrixAttentionText, attention_tile
@@ -43,16 +44,20 @@ MOST_FEATURES = 256
 """Most features whose accumulators fit a warp's registers."""
 KEYS = 64
 """Keys per tile; fewer if features exceed `WIDE_BYTES`. No figures kept."""
+LEAST_KEYS = 16
+"""Least keys per tile: the rows of two fragments."""
 WIDE_BYTES = 256
 """Most bytes of features for which two tiles of `KEYS` keys and values fit in shared memory."""
 APART_FEATURES = 96
 """Most value features for which a thread holds accumulators twice, see `_FlashText.apart`."""
 LEAST_SHARED = ARCHITECTURES["sm_75"].shared_bytes
 """Shared memory (bytes) of the smallest device, which has no asynchronous copies."""
-SPLIT_BLOCKS = 264
-"""Target number of blocks of split-KV: two per multiprocessor of a large device."""
-MOST_SPLITS = 32
-"""Most parts of the keys; each writes and reads its partial results once more. No figures kept."""
+SPLIT_BLOCKS, SHORT_BLOCKS = 2, 4
+"""Target number of blocks per multiprocessor of split-KV; and of blocks of one warp, of which four fit with tiles of 96
+features. With two, 16 x 48 query rows, 6 key heads and 1536 keys of 96 features took 56 us on an H200, cuDNN 30."""
+FEW_TILES = 2
+"""Most tiles of keys that are not split: 72 keys in two parts took 7.0 us on an H200, of which the second launch some
+two."""
 LEAST_TILES = 2
 """Least tiles per part with several warps: 128 queries and keys of 12 heads take 4.9 us on an H200 with parts of one
 tile, 3.5 with two. With one warp, one tile is enough: one query and 513 keys take 5.6 us, and 6.9 with two."""
@@ -102,7 +107,7 @@ def attention_solution(
         pairs: whether the result is aligned to two elements.
         tile: warpgroup tile; None to choose it.
     """
-    problem = problem.with_grouped_rows()
+    problem = problem.with_grouped_rows(several=True)
     text: _FlashText | MatrixAttentionText | WarpgroupAttentionText | WarpgroupBf16SplitText
     arch = known_architecture()
     if arch is not None and not arch.nvidia:
@@ -163,15 +168,13 @@ class _FlashText(AttentionText):
         self.keys = KEYS
         while features * self.keys > WIDE_BYTES * KEYS or not (self.copied or _fits(features, self.keys)):
             self.keys //= 2
+        while not is_symbolic(problem.keys) and LEAST_KEYS <= self.keys // 2 >= problem.keys:
+            self.keys //= 2
         down = ceil_div(problem.queries, ROWS * self.warps)
-        blocks = down * problem.heads * problem.batch
-        tiles = ceil_div(problem.keys, self.keys)
-        least = 1 if short else LEAST_TILES
-        wanted = maximum(1, minimum(SPLIT_BLOCKS // blocks, tiles // least, MOST_SPLITS))
-        part = ceil_div(tiles, wanted)
-        splits = ceil_div(tiles, part)
-        self.in_parts = preferred(less(1, splits))  # of an open number of parts: either is right for one
-        self.splits, part = (splits, part) if self.in_parts else (1, tiles)
+        few = preferred(less_equal(problem.keys, FEW_TILES * self.keys))
+        least = FEW_TILES + 1 if few else 1 if short else LEAST_TILES
+        wanted = multiprocessors() * (SHORT_BLOCKS if short else SPLIT_BLOCKS)
+        part = self._split(down * problem.heads * problem.batch, wanted, least)
         self._spread(down)
         self.depth, self.width = -(-problem.depth // self.step) * self.step, -(-problem.width // 16) * 16
         self.key_pitch, self.value_pitch = (n + PAD_BYTES // size for n in (self.depth, self.width))
@@ -181,7 +184,7 @@ class _FlashText(AttentionText):
             self.arguments.pointer(f"p_{name}", name, problem.dtype)
             for axis, stride in zip("bhs", getattr(problem, f"{name}_strides")):
                 self.arguments.integer(f"{name}_{axis}", stride)
-        self._declare(part * self.keys)
+        self._declare(part)
 
     def lines(self) -> list[str]:
         """Return all statements of the kernel."""
@@ -269,7 +272,8 @@ class _FlashText(AttentionText):
                     zero = f"const_{self.problem.dtype}(0, {self.vector})"
                     buffer.line(f"{name}_next{turn} = where({inside}, {given}, {zero})")
                 continue
-            with buffer.block(f"for turn in range({turns}):"):
+            inside_keys = buffer.block(f"if {start} < end:")  # else zeros would be copied, which nothing reads
+            with inside_keys, buffer.block(f"for turn in range({turns}):"):
                 self._place(buffer, vectors, "turn")
                 source, inside = self._source(name, length, start)
                 copy = f"copy_async(tile_{name}, {self._to(name, slot)}, {name}, {source}, {inside})"

@@ -191,7 +191,7 @@ class WarpgroupBf16SplitText(AttentionText):
         self._queries(buffer)
         for stage in range(stages - 1):
             with buffer.block(f"if begin + {stage * KEYS} < end:"):
-                self._split(buffer, str(stage))
+                self._print_halves(buffer, str(stage))
             self._load(buffer, f"begin + {(stage + 1) * KEYS}")
         buffer.line(f"acc = wgmma_zero({self.width})")
         self._begin_sums(buffer)
@@ -211,7 +211,7 @@ class WarpgroupBf16SplitText(AttentionText):
         with buffer.block(f"if start + {(stages - 1) * KEYS} < end:"):
             with buffer.block("if start > begin:"):
                 buffer.line("mbarrier_wait(offset(read, before), before_phase)")
-            self._split(buffer, "before")
+            self._print_halves(buffer, "before")
         buffer.line("scores = wgmma_wait(scores, 0)")
         for j in range(KEYS // 8):
             buffer.line(f"score{j} = sums_part(scores, {j})")
@@ -275,7 +275,7 @@ class WarpgroupBf16SplitText(AttentionText):
                 given = f"where({condition}, {given}, const_float32(0, {VECTOR}))"
             buffer.line(f"{groups.name}_given{turn}_{k} = {given}")
 
-    def _split(self, buffer: CodeBuffer, slot: str) -> None:
+    def _print_halves(self, buffer: CodeBuffer, slot: str) -> None:
         """Emit the split of the loaded groups, their stores to a ring slot, and the arrival at its mbarrier."""
         for groups in self.loaded:
             self._store_turns(buffer, groups, slot)

@@ -8,7 +8,7 @@ specialisation, registers reallocated to the consumers), and the consumers issue
 
 from __future__ import annotations
 
-from ....core.dim import SharedLength, ceil_div, known_equal, known_in, less, less_equal, preferred
+from ....core.dim import SharedLength, ceil_div, is_symbolic, known_equal, known_in, less, less_equal, preferred
 from ....dataclass import dataclass
 from ...launch import TensorLayout
 from ...printer import CodeBuffer
@@ -33,6 +33,9 @@ LEAST_QUERIES = 33
 MANY_KEYS = 2048
 """Least keys that a multiprocessor's blocks process in sequence for a producer to gain, see `chosen_tile`. With half of
 them, 2 x 8 heads of 1024 of 80 features take 16.1 us, without a producer 15.3."""
+FEW_KEYS, LEAST_TILES = 1024, 2
+"""Most keys that are not split among blocks, and least tiles of a part. 11 heads of 98 queries and 3552 keys of 80
+features took 53 us on an H200 in 11 blocks; 14 such tiles of 128 keys take as long as the second launch."""
 GIVEN_REGISTERS = 24
 """Registers that a producer thread keeps: the minimum."""
 REGISTERS = {2: 240, 3: 160}
@@ -108,7 +111,8 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
         return AttentionTile(2, 128, 2, 1, preferred(less_equal(MANY_KEYS, rounds * problem.keys)))
     if features == SLICE:
         return AttentionTile(1, 128, 2, 2)
-    many = preferred(less_equal(multiprocessors(), _blocks(problem, 4))) and preferred(less(2 * ROWS, problem.queries))
+    wide, narrow = (ceil_div(problem.queries, n * ROWS) * n for n in (4, 2))  # warpgroups, some of them without rows
+    many = preferred(less_equal(multiprocessors(), _blocks(problem, 4))) and preferred(less_equal(4 * wide, 5 * narrow))
     return AttentionTile(4, 64, 4, 1) if many else AttentionTile(2, 64, 3, 1)
 
 
@@ -155,6 +159,9 @@ class WarpgroupAttentionText(AttentionText):
         self.shared_bytes = self.query_bytes + tile.stages * (self.key_bytes + self.value_bytes)
         self.loads_mask_early = self._registers() <= min(MOST_REGISTERS, REGISTER_FILE // (self.threads * tile.blocks))
         down = ceil_div(problem.queries, self.rows)
+        blocks, part = down * problem.heads * problem.batch, problem.keys
+        if not (is_symbolic(blocks) or is_symbolic(part)) and part > FEW_KEYS:
+            part = self._split(blocks, multiprocessors() * tile.blocks, LEAST_TILES)
         self._spread(down)
         if problem.causal:
             self.arguments.integer("last_block", down - 1)
@@ -164,7 +171,7 @@ class WarpgroupAttentionText(AttentionText):
         self._map("q", problem.depth, problem.queries, problem.heads, problem.q_strides, self.rows)
         self._map("k", problem.depth, problem.keys, problem.kv_heads, problem.k_strides, tile.keys)
         self._map("v", problem.width, problem.keys, problem.kv_heads, problem.v_strides, SLICE)
-        self._declare(problem.keys)
+        self._declare(part)
 
     def _registers(self) -> int:
         """Return the estimated registers of a thread that holds a tile's mask: accumulators, scores, weights, mask."""

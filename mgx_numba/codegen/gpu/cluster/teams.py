@@ -70,7 +70,6 @@ class RowTeam:
 
     @property
     def blocks(self) -> int:
-        """See `Team`."""
         return max(1, self.size // self.threads)
 
     @property
@@ -80,14 +79,12 @@ class RowTeam:
 
     @property
     def member(self) -> str:
-        """See `Team`."""
         if self.blocks > 1:
             return f"cluster_rank() * {self.threads} + thread_index(0)"
         return f"imod(thread_index(0), {self.size})"
 
     @property
     def row(self) -> str:
-        """See `Team`."""
         if self.blocks > 1:
             return f"idiv(block_index(0), {self.blocks})"
         return f"block_index(0) * {self.teams} + idiv(thread_index(0), {self.size})"
@@ -147,17 +144,14 @@ class ColumnTeam:
 
     @property
     def teams(self) -> int:
-        """See `Team`."""
         return self.threads // self.size
 
     @property
     def member(self) -> str:
-        """See `Team`."""
         return f"idiv(thread_index(0), {self.teams})"
 
     @property
     def row(self) -> str:
-        """See `Team`."""
         return f"block_index(0) * {self.teams} + imod(thread_index(0), {self.teams})"
 
     def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> None:

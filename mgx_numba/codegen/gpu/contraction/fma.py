@@ -55,7 +55,6 @@ class FmaText(RingText):
 
     @classmethod
     def form_of(cls, contraction: GpuContraction) -> RingForm:
-        """See `RingText.form_of`."""
         return fma_form(contraction)
 
     @staticmethod

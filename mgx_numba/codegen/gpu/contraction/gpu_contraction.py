@@ -18,6 +18,22 @@ VECTOR_BYTES = 16
 """Bytes of the widest load of a thread."""
 
 
+LINE_BYTES = 128
+"""Bytes of a cache line: CUDA C++ programming guide, "Device memory accesses"."""
+MOST_PADDING = 4
+"""Copies and constants whose rows are padded to whole lines grow by at most one part in so many."""
+
+
+def line_padded(count: int, itemsize: int) -> int:
+    """Return the length to which rows of ``count`` elements are padded where a copy of them is made anyway.
+
+    It is a number of whole cache lines, which TMA loads two to three times as fast (`wgmma_tiles.LINE_RATES`), or of
+    whole vectors where that would need too much memory (`MOST_PADDING`).
+    """
+    vectors, lines = (-(-count * itemsize // size) * size for size in (VECTOR_BYTES, LINE_BYTES))
+    return (lines if MOST_PADDING * (lines - count * itemsize) <= count * itemsize else vectors) // itemsize
+
+
 @dataclass(frozen=True)
 class GpuContraction:
     """A contraction request; ``x`` and ``w`` are aligned to `VECTOR_BYTES`.
@@ -41,7 +57,6 @@ class GpuContraction:
 
     @property
     def problem(self) -> GemmProblem | ConvProblem:
-        """See `Asked.problem`."""
         return self.request.problem
 
     def key(self) -> Problem:

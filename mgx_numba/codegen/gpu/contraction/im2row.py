@@ -21,13 +21,15 @@ from ....dataclass import dataclass
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import packed_strides
-from .gpu_contraction import VECTOR_BYTES
+from .gpu_contraction import VECTOR_BYTES, line_padded
 from .wgmma_tiles import SLICE_BYTES, STEP_BYTES
 
 MOST_FILLED, MOST_OTHERS = {1: 8, 2: 6}, 4
 """Most growth of the image by zeros and duplicates: for 1-byte and 2-byte elements, and for other sizes. Tensor cores
 gain more than this factor over gathers of single elements. A 3-channel image grows by 4/3 or 8/3 (8 bits: up to 16/3;
 ResNet-50's first convolution in 16 bits: 14/3). No figures kept of larger factors."""
+MOST_OF_VECTORS, MOST_OF_SLICES = 2, 4
+"""Most growth of the channels of a group by zeros, for vectors and for slices of warpgroup MMA."""
 MOST_PIXEL = 32 << 10
 """Most bytes of a copied pixel, which a block holds in its 48 KiB of static shared memory."""
 INTEGERS = ("int8", "uint8")
@@ -47,6 +49,7 @@ class ChannelPadding:
         taken: pixels of a block row that hold data; zeros follow.
         folded: whether the pixels under a filter row form one pixel of ``problem``.
         first_channel: see `GpuContraction.first_channel`.
+        groups: groups of channels that are padded each for itself; they are the last spatial axis of the copy.
     """
 
     problem: ConvProblem
@@ -58,6 +61,7 @@ class ChannelPadding:
     taken: int
     folded: bool = False
     first_channel: int = 0
+    groups: int = 1
 
     def weights(self, given: np.ndarray) -> np.ndarray:
         """Return the weights of ``problem`` for the original weights ``[outputs, channels, *kernel]``."""
@@ -82,7 +86,11 @@ def channel_padding(problem: ConvProblem) -> list[ChannelPadding]:
     already, or if the copy would exceed `MOST_FILLED`."""
     size = ITEMSIZE[problem.types.a]
     lanes = VECTOR_BYTES // size
-    if problem.in_channels % lanes == 0 or problem.groups > 1 or problem.transposed or problem.prologue is not None:
+    if problem.transposed or problem.prologue is not None:
+        return []
+    if problem.groups > 1:
+        return _in_groups(problem, lanes)
+    if problem.in_channels % lanes == 0:
         return []
     pads = (*problem.pads_begin, *problem.pads_end)
     found = []
@@ -111,12 +119,24 @@ def _work(filled: ChannelPadding) -> tuple[int, int, int]:
 
 
 def _with_zeros(problem: ConvProblem, lanes: int) -> ChannelPadding:
-    """Return a copy whose channels are padded to whole vectors."""
-    channels = -(-problem.in_channels // lanes) * lanes
+    """Return a copy whose channels are padded to whole vectors or lines."""
+    channels = line_padded(problem.in_channels, VECTOR_BYTES // lanes)
     filled = replace(problem, in_channels=channels, x_strides=())
     rank = len(problem.kernel)
     lens = (problem.batch, channels, *problem.in_lens)
     return ChannelPadding(filled, lens, channels, (0,) * rank, (1,) * rank, (1,) * rank, 1)
+
+
+def _in_groups(problem: ConvProblem, lanes: int) -> list[ChannelPadding]:
+    """Return copies in which the channels of each group are padded to whole vectors, or to whole slices."""
+    groups, rank, found = problem.groups, len(problem.kernel), []
+    for whole, most in ((lanes, MOST_OF_VECTORS), (SLICE_BYTES // VECTOR_BYTES * lanes, MOST_OF_SLICES)):
+        channels = -(-problem.group_in // whole) * whole
+        if problem.group_in > 1 and problem.group_in < channels <= most * problem.group_in:
+            filled = replace(problem, in_channels=groups * channels, x_strides=())
+            lens, ones = (problem.batch, channels, *problem.in_lens, groups), (1,) * (rank + 1)
+            found.append(ChannelPadding(filled, lens, channels, (0,) * (rank + 1), ones, ones, 1, groups=groups))
+    return found
 
 
 def _side_by_side(problem: ConvProblem, lanes: int, rows: int = 1) -> ChannelPadding | None:

@@ -54,11 +54,9 @@ class LibrarySolver:
         raise NotImplementedError
 
     def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        """See `GpuSolver.plan`."""
         raise NotImplementedError
 
     def refusal(self, contraction: GpuContraction) -> str:
-        """See `GpuSolver.refusal`."""
         reason = missing()
         if reason:
             return reason
@@ -72,11 +70,9 @@ class LibrarySolver:
         )
 
     def tilings(self, contraction: GpuContraction) -> list[Any]:
-        """See `GpuSolver.tilings`."""
         return list(_tilings(self, contraction))
 
     def chosen(self, contraction: GpuContraction) -> Any | None:
-        """See `GpuSolver.chosen`."""
         return self.tilings(contraction)[0]
 
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:

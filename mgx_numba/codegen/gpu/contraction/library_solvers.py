@@ -51,7 +51,6 @@ class CublasLtProducts(LibrarySolver):
     library = staticmethod(cublaslt)
 
     def asked(self, contraction: GpuContraction) -> _RequestedProduct:
-        """See `LibrarySolver.asked`."""
         types, request = contraction.problem.types, contraction.request
         sums, finish = sums_dtype(contraction), finish_of(request.epilogue)
         accumulator, stored = ACCUMULATORS[types.out], request.epilogue.out_dtype(types.out)
@@ -65,13 +64,11 @@ class CublasLtProducts(LibrarySolver):
         return _RequestedProduct(matrices, ProductTypes(types.a, types.b, stored, sums), finish)
 
     def found(self, number: int, contraction: GpuContraction) -> list[Algorithm]:
-        """See `LibrarySolver.found`."""
         product = self.asked(contraction)
         out = VECTOR_BYTES if product.finish is None else contraction.alignment
         return algorithms(number, *product.told, (VECTOR_BYTES, VECTOR_BYTES, out))
 
     def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        """See `GpuSolver.plan`."""
         product, algorithm = self.asked(contraction), tiling or self.tilings(contraction)[0]
         name, workspace = f"algorithm{algorithm.number}_tile{algorithm.tile}", algorithm.workspace
         fields = MatmulCall.fields(*product.told, algorithm)
@@ -92,7 +89,6 @@ class CudnnConvolutions(LibrarySolver):
     library = staticmethod(cudnn)
 
     def asked(self, contraction: GpuContraction) -> tuple[RequestedConvolution, Finish]:
-        """See `LibrarySolver.asked`."""
         problem, epilogue = contraction.problem, contraction.request.epilogue
         if not isinstance(problem, ConvProblem):
             raise UnsupportedError("it is no convolution")
@@ -133,11 +129,9 @@ class CudnnConvolutions(LibrarySolver):
         return told, finish
 
     def found(self, number: int, contraction: GpuContraction) -> list[ConvolutionEngine]:
-        """See `LibrarySolver.found`."""
         return engines(number, self.asked(contraction)[0])
 
     def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        """See `GpuSolver.plan`."""
         (told, finish), engine = self.asked(contraction), tiling or self.tilings(contraction)[0]
         fields = ConvolutionCall.fields(told, engine)
         call = call_of(contraction, self, f"engine{engine.number}", fields, finish, engine.workspace)

@@ -190,7 +190,6 @@ class ConvolutionOperands:
         self._pads = [arguments.integer(f"q{d}", s) for d, s in enumerate(full.pads_begin)]
 
     def in_slices(self, depth: int) -> None:
-        """See `ProductOperands.in_slices`."""
         self.whole = known_equal(self.depth % depth, 0)
         self.masked = not self.problem.transposed and self.problem.taps <= MASK_BITS
         if self.masked:
@@ -201,7 +200,6 @@ class ConvolutionOperands:
         """See `ProductOperands.begin`."""
 
     def plane_offset(self, operand: int) -> str:
-        """See `ProductOperands.plane_offset`."""
         if operand == 0:
             return "plane * channels"
         if operand == 1:
@@ -210,7 +208,6 @@ class ConvolutionOperands:
         return "plane * columns" if moves else "0"
 
     def row_place(self, buffer: CodeBuffer, row: str) -> RowPlace:
-        """See `ProductOperands.row_place`."""
         inside = buffer.emit(f"{row} < rows")
         indices = self._pixel.split(buffer, buffer.emit(f"imin({row}, rows - 1)"))
         if self.problem.transposed:
@@ -274,7 +271,6 @@ class ConvolutionOperands:
         buffer.line(f"moved = {' + '.join(terms)}")
 
     def advance(self, buffer: CodeBuffer, positions: int) -> None:
-        """See `ProductOperands.advance`."""
         if not self.masked:
             return
         buffer.line(f"channel = channel + {positions}")
@@ -308,7 +304,6 @@ class ConvolutionOperands:
         self._reach = [buffer.emit(f"{t} * {d}") for t, d in zip((first, middle, last), self._dilation)]
 
     def left(self, buffer: CodeBuffer, place: RowPlace) -> tuple[str, str, str]:
-        """See `ProductOperands.left`."""
         if self.masked:
             inside = buffer.emit(f"ne(bitwise_and({place.mask}, bit), const_int32(0, 0))")
             if self._valid:
@@ -328,11 +323,9 @@ class ConvolutionOperands:
         return buffer.emit(" & ".join(conditions)), buffer.emit(" + ".join(terms)), self._channel
 
     def right(self, buffer: CodeBuffer, k: str, column: str) -> str:
-        """See `ProductOperands.right`."""
         return buffer.emit(f"{k} * columns + {column}")
 
     def result_row(self, buffer: CodeBuffer, row: str) -> list[str]:
-        """See `ProductOperands.result_row`."""
         indices = self._result.split(buffer, row)
         return [buffer.emit(self._result.offset(k, indices)) for k in range(len(self._result.strides))]
 

@@ -22,7 +22,7 @@ from .cost import LAUNCH, BlockWork, near_seconds, not_below_memory, reading_sec
 from .depthwise import PixelTiling, chosen_pixels, depthwise_refusal, depthwise_solution, depthwise_tilings, loads
 from .fma import FmaText, fma_refusal
 from .fma_tiles import FmaTile, fma_seconds, weighed_tiles
-from .gemv import WARPS, gemv_refusal, gemv_solution
+from .gemv import WARPS, gemv_refusal, gemv_rounds, gemv_solution
 from .gpu_contraction import GpuContraction
 from .matrix_cores import Wave32Text, Wave64Text, declared_tiles, matrix_refusal
 from .operands import Extent
@@ -33,7 +33,7 @@ from .weights import CHANNELS, COLUMNS, ROWS, WeightOrder
 from .wgmma import wgmma_choice, wgmma_solution, wgmma_tiles
 from .wgmma_bf16_split import bf16_split_solution, bf16_split_tiles
 from .wgmma_operands import bf16_split_refusal, wants_order, wgmma_refusal
-from .wgmma_tiles import SPLITS, WarpgroupTile
+from .wgmma_tiles import LATENCY, SPLITS, WarpgroupTile
 
 if TYPE_CHECKING:
     from .library_solver import LibrarySolver
@@ -120,15 +120,16 @@ class _Own:
     revision = 0
 
     def weighed(self: Any, contraction: GpuContraction) -> list[tuple[float, Any]]:
-        """See `GpuSolver.weighed`."""
         return [(self.estimate(contraction, tiling), tiling) for tiling in self.tilings(contraction) or [None]]
 
 
 class _Choosing(_Own):
-    """Base class of solvers whose `plan` chooses the tiling."""
+    """Base class of solvers whose `plan` chooses the tiling; most have none to choose from."""
+
+    def tilings(self, contraction: GpuContraction) -> list[Any]:
+        return []
 
     def chosen(self, contraction: GpuContraction) -> Any | None:
-        """See `GpuSolver.chosen`."""
         return None
 
 
@@ -139,7 +140,6 @@ class BlockQuant(_Choosing):
     order = COLUMNS
 
     def refusal(self, contraction: GpuContraction) -> str:
-        """See `GpuSolver.refusal`."""
         if not _in_blocks(contraction):
             return "its weights are in no blocks"
         return (
@@ -148,17 +148,11 @@ class BlockQuant(_Choosing):
             else block_quant.block_quant_refusal(contraction)
         )
 
-    def tilings(self, contraction: GpuContraction) -> list[Any]:
-        """See `GpuSolver.tilings`: none."""
-        return []
-
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
-        """See `GpuSolver.estimate`."""
         extent = Extent.of(contraction.problem)
         return reading_seconds(contraction, -(-extent.columns // (block_quant.WARPS * block_quant.OWN)) * extent.planes)
 
     def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        """See `GpuSolver.plan`."""
         return block_quant.block_quant_solution(contraction)
 
 
@@ -168,7 +162,6 @@ class BlockQuantMma(BlockQuant):
     name = "nbits_cores"
 
     def refusal(self, contraction: GpuContraction) -> str:
-        """See `GpuSolver.refusal`."""
         return (
             block_quant_mma.block_quant_mma_refusal(contraction)
             if _chunked(contraction)
@@ -176,12 +169,10 @@ class BlockQuantMma(BlockQuant):
         )
 
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
-        """See `GpuSolver.estimate`."""
         extent = Extent.of(contraction.problem)
         return reading_seconds(contraction, -(-extent.columns // block_quant_mma.COLUMNS) * extent.planes)
 
     def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        """See `GpuSolver.plan`."""
         return block_quant_mma.block_quant_mma_solution(contraction)
 
 
@@ -191,21 +182,14 @@ class Gemv(_Choosing):
     name = "few_rows"
     order = COLUMNS
 
-    def refusal(self, contraction: GpuContraction) -> str:
-        """See `GpuSolver.refusal`."""
-        return gemv_refusal(contraction)
-
-    def tilings(self, contraction: GpuContraction) -> list[Any]:
-        """See `GpuSolver.tilings`: none."""
-        return []
+    refusal = staticmethod(gemv_refusal)
 
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
-        """See `GpuSolver.estimate`."""
         extent = Extent.of(contraction.problem)
-        return reading_seconds(contraction, -(-extent.columns // WARPS) * extent.planes)
+        waiting = gemv_rounds(contraction) * LATENCY / 2 / machine().clock
+        return max(waiting, reading_seconds(contraction, -(-extent.columns // WARPS) * extent.planes))
 
     def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        """See `GpuSolver.plan`."""
         return gemv_solution(contraction)
 
 
@@ -215,20 +199,14 @@ class Depthwise(_Choosing):
     name = "depthwise"
     order = CHANNELS
 
-    def refusal(self, contraction: GpuContraction) -> str:
-        """See `GpuSolver.refusal`."""
-        return depthwise_refusal(contraction)
+    refusal = staticmethod(depthwise_refusal)
 
-    def tilings(self, contraction: GpuContraction) -> list[Any]:
-        """See `GpuSolver.tilings`."""
-        return depthwise_tilings(contraction)
+    tilings = staticmethod(depthwise_tilings)
 
     def estimate(self, contraction: GpuContraction, tiling: PixelTiling | None = None) -> float:
-        """See `GpuSolver.estimate`."""
         return near_seconds(contraction, loads(contraction, tiling or chosen_pixels(contraction)))
 
     def plan(self, contraction: GpuContraction, tiling: PixelTiling | None = None) -> Solution:
-        """See `GpuSolver.plan`."""
         return depthwise_solution(contraction, tiling or chosen_pixels(contraction))
 
 
@@ -238,24 +216,18 @@ class Warpgroups(_Own):
     name = "warpgroup"
     order = COLUMNS
 
-    def refusal(self, contraction: GpuContraction) -> str:
-        """See `GpuSolver.refusal`."""
-        return wgmma_refusal(contraction)
+    refusal = staticmethod(wgmma_refusal)
 
     def tilings(self, contraction: GpuContraction) -> list[Any]:
-        """See `GpuSolver.tilings`."""
         return [_warpgroup_tiling(tile, splits) for _, tile, splits in wgmma_tiles(contraction)]
 
     def chosen(self, contraction: GpuContraction) -> WarpgroupTiling:
-        """See `GpuSolver.chosen`."""
         return _warpgroup_tiling(*wgmma_choice(contraction))
 
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
-        """See `GpuSolver.estimate`."""
         return _warpgroup_seconds(contraction, wgmma_tiles(contraction), tiling) + self._before(contraction)
 
     def weighed(self, contraction: GpuContraction) -> list[tuple[float, Any]]:
-        """See `GpuSolver.weighed`."""
         return _all_seconds(contraction, wgmma_tiles(contraction), self._before(contraction))
 
     @staticmethod
@@ -263,7 +235,6 @@ class Warpgroups(_Own):
         return _ordering(ordered_columns(contraction)) if wants_order(contraction.problem) else 0.0
 
     def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        """See `GpuSolver.plan`."""
         return wgmma_solution(contraction, tiling, 0 if tiling is None else tiling.splits)
 
 
@@ -273,32 +244,25 @@ class WarpgroupBf16Split(_Own):
     name = "warpgroup_parts"
     order = COLUMNS
 
-    def refusal(self, contraction: GpuContraction) -> str:
-        """See `GpuSolver.refusal`."""
-        return bf16_split_refusal(contraction)
+    refusal = staticmethod(bf16_split_refusal)
 
     def tilings(self, contraction: GpuContraction) -> list[Any]:
-        """See `GpuSolver.tilings`."""
         return [_warpgroup_tiling(tile, splits) for _, tile, splits in bf16_split_tiles(contraction)]
 
     def chosen(self, contraction: GpuContraction) -> WarpgroupTiling:
-        """See `GpuSolver.chosen`."""
         return _warpgroup_tiling(*wgmma_choice(contraction, parts=True))
 
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
-        """See `GpuSolver.estimate`."""
         return _warpgroup_seconds(contraction, bf16_split_tiles(contraction), tiling) + _ordering(
             ordered_columns(contraction, "bfloat16")
         )
 
     def weighed(self, contraction: GpuContraction) -> list[tuple[float, Any]]:
-        """See `GpuSolver.weighed`."""
         return _all_seconds(
             contraction, bf16_split_tiles(contraction), _ordering(ordered_columns(contraction, "bfloat16"))
         )
 
     def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        """See `GpuSolver.plan`."""
         return bf16_split_solution(contraction, tiling, 0 if tiling is None else tiling.splits)
 
 
@@ -336,11 +300,9 @@ class _OfRing(_Choosing):
         raise NotImplementedError
 
     def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        """See `GpuSolver.plan`."""
         return ring_solution(self.text()(contraction, *self.tile(contraction, tiling)), self.name)
 
     def tilings(self, contraction: GpuContraction) -> list[Any]:
-        """See `GpuSolver.tilings`."""
         slices = slices_of(contraction, self.text().form_of(contraction))
         return [
             Tiling(tile.rows, tile.columns, splits)
@@ -375,11 +337,9 @@ class TensorCores(_OfRing):
         return Wave32Text if arch.wave == WARP else Wave64Text
 
     def refusal(self, contraction: GpuContraction) -> str:
-        """See `GpuSolver.refusal`."""
         return tensor_refusal(contraction) if self.text() is TensorText else matrix_refusal(contraction)
 
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
-        """See `GpuSolver.estimate`."""
         tile, splits = self.tile(contraction, tiling)
         return tiles_seconds(contraction, self.work(contraction, tile, self._rate(contraction)), splits)
 
@@ -399,19 +359,14 @@ class MultiplyAdds(_OfRing):
     name = "fma"
 
     def text(self) -> type[RingText]:
-        """See `_OfRing.text`."""
         return FmaText
 
-    def refusal(self, contraction: GpuContraction) -> str:
-        """See `GpuSolver.refusal`."""
-        return fma_refusal(contraction)
+    refusal = staticmethod(fma_refusal)
 
     def tilings(self, contraction: GpuContraction) -> list[Any]:
-        """See `GpuSolver.tilings`."""
         return [Tiling(tile.rows, tile.columns, splits) for _, tile, splits in weighed_tiles(contraction)]
 
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
-        """See `GpuSolver.estimate`."""
         tile, splits = self.tile(contraction, tiling)
         assert isinstance(tile, FmaTile)
         return fma_seconds(contraction, tile, splits)
@@ -430,18 +385,15 @@ class Tiles(_Choosing):
         return ""
 
     def tilings(self, contraction: GpuContraction) -> list[Any]:
-        """See `GpuSolver.tilings`."""
         return [SquareTiling(side) for side in tiled.SIDES]
 
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
-        """See `GpuSolver.estimate`."""
         side = tiling.side if tiling is not None else tiled.chosen_side(contraction)
         itemsize = ITEMSIZE[contraction.problem.types.a]
         products = self.products / (2 if itemsize == 8 else 1)
         return tiles_seconds(contraction, BlockWork(side, side, tiled.DEPTH, 1, itemsize, products))
 
     def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        """See `GpuSolver.plan`."""
         return tiled.tiled_solution(contraction, tiling.side if tiling is not None else 0)
 
 
@@ -498,7 +450,7 @@ def _libraries() -> tuple[LibrarySolver, ...]:
 
 
 def candidates(contraction: GpuContraction) -> list[Candidate]:
-    """See `Backend.candidates`: `own_candidates`, then each library with its heuristic's first algorithm."""
+    """See `SolverSet.candidates`: `own_candidates`, then each library with its heuristic's first algorithm."""
     called = [s for s in _libraries() if not refusal_of(s, contraction)]
     return [*own_candidates(contraction), *(Candidate(s, s.tilings(contraction)[0]) for s in called)]
 
@@ -523,7 +475,6 @@ def choose(contraction: GpuContraction) -> Candidate:
 
 
 def estimates(contraction: GpuContraction) -> list[Estimate]:
-    """See `Backend.estimates`."""
     able = [Estimate(c.solver.name, c.solver.estimate(contraction)) for c in own_candidates(contraction)]
     refused = [(s.name, refusal_of(s, contraction)) for s in SOLVERS]
     refused += [
@@ -533,7 +484,7 @@ def estimates(contraction: GpuContraction) -> list[Estimate]:
 
 
 def refinements(contraction: GpuContraction, winner: Candidate) -> list[Candidate]:
-    """See `Backend.refinements`: other tilings of the winner's solver, least estimated time first."""
+    """See `SolverSet.refinements`: other tilings of the winner's solver, least estimated time first."""
     others = [tiling for tiling in winner.solver.tilings(contraction) if tiling != winner.blocking]
     others.sort(key=lambda tiling: winner.solver.estimate(contraction, tiling))
     return [Candidate(winner.solver, tiling) for tiling in others[:MOST_REFINEMENTS]]
@@ -545,12 +496,12 @@ def _builds(contraction: GpuContraction, named: Candidate) -> bool:
 
 
 def revisions(contraction: GpuContraction) -> dict[str, int]:
-    """See `Backend.revisions`: of solvers with kernels of this package."""
+    """See `SolverSet.revisions`: of solvers with kernels of this package."""
     return {s.name: s.revision for s in SOLVERS if s.revision and not refusal_of(s, contraction)}
 
 
 def candidate_of(contraction: GpuContraction, record: TuningRecord) -> Candidate | None:
-    """See `Backend.candidate_of`. Return None for a tiling that the solver lacks, and for a library's default
+    """See `SolverSet.candidate_of`. Return None for a tiling that the solver lacks, and for a library's default
     algorithm, which may differ in another version of the library."""
     solvers: tuple[GpuSolver | LibrarySolver, ...] = (*SOLVERS, *_libraries())
     for solver in solvers:

@@ -12,8 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import gcd
 
-from ....core.dim import Length, ceil_div, equal, is_symbolic, known_equal, known_in, known_less_equal, minimum
+from ....core.dim import (
+    Length,
+    ceil_div,
+    equal,
+    is_symbolic,
+    known_equal,
+    known_in,
+    known_less_equal,
+    minimum,
+)
+from ....core.integers import plain_int
 from ....errors import CompileError
 from ....ops.scalar_functions import COSTLY
 from ...launch import DYNAMIC_ALIGNMENT, Grid, Launch, Operand, Solution
@@ -26,7 +37,7 @@ from ..architecture import WARP
 from ..kernel import gpu_kernel
 from ..machine import multiprocessors
 from ..products import product_of
-from .gpu_contraction import GpuContraction
+from .gpu_contraction import LINE_BYTES, VECTOR_BYTES, GpuContraction, line_padded
 from .operands import Extent, ProductOperands
 from .right_columns import OrderedColumns, ordered_columns
 from .split_k import add_split_k
@@ -39,6 +50,7 @@ from .wgmma_tiles import (
     NEIGHBOURS,
     SLICE_BYTES,
     STEP_BYTES,
+    WIDEST,
     TileQuestion,
     WarpgroupTile,
     chosen_tile,
@@ -83,8 +95,9 @@ def warpgroup_launches(text: WarpgroupText, how: str) -> Solution:
     launches = (*text.before(), *whole.launches)
     scratch, lane_permutation, gated = text.scratch_bytes, text.lane_permutation, text.gated
     return replace(
-        whole, launches=launches, scratch=scratch, lane_permutation=lane_permutation, gated=gated, halves=text.halves
-    )
+        whole, launches=launches, scratch=scratch, lane_permutation=lane_permutation, gated=gated, halves=text.halves,
+        channels=text.channels,
+    )  # fmt: skip
 
 
 def wgmma_tiles(contraction: GpuContraction) -> tuple[tuple[float, WarpgroupTile, int], ...]:
@@ -117,7 +130,37 @@ def tile_question(contraction: GpuContraction, parts: bool = False) -> TileQuest
     taps = problem.taps if isinstance(problem, ConvProblem) else 0
     body = contraction.request.epilogue.body
     activates = body is not None and any(call.method in COSTLY for call in body.calls)
-    return TileQuestion(*shape, widths, reads, parts, gated, transposed, taps, contraction.constant, activates)
+    size = ITEMSIZE[problem.types.a]
+    left, right = LINE_BYTES, LINE_BYTES  # bfloat16 parts of right operands are whole lines
+    if isinstance(problem, GemmProblem):
+        rank = len(problem.batch)
+        left = _alignment(problem.a_strides[rank], size)
+        right = right if parts else _alignment(problem.b_strides[rank if transposed else -1], size)
+    else:
+        left = _alignment(problem.x_strides[-1], size)
+        right = right if parts else _alignment(_weight_channels(contraction), size)
+    width = contraction.lanes(extent.columns // contraction.request.epilogue.sums, WIDEST)
+    return TileQuestion(
+        *shape, widths, reads, parts, gated, transposed, taps, contraction.constant, activates, left, right, width
+    )
+
+
+def _alignment(pitch: Length, size: int) -> int:
+    """Return the alignment (bytes, at most a line) of rows that lie ``pitch`` elements apart.
+
+    Rows of up to one line, which are single slices, and rows of symbolic lengths count as aligned.
+    """
+    if is_symbolic(pitch) or pitch * size <= LINE_BYTES:
+        return LINE_BYTES
+    return max(VECTOR_BYTES, gcd(plain_int(pitch) * size, LINE_BYTES))
+
+
+def _weight_channels(contraction: GpuContraction) -> Length:
+    """Return the elements from one tap of a convolution's weights to the next: constants are padded."""
+    problem = contraction.problem
+    assert isinstance(problem, ConvProblem)
+    padded = contraction.constant and not is_symbolic(problem.group_in) and problem.types.b != "float32"
+    return line_padded(problem.group_in, ITEMSIZE[problem.types.b]) if padded else problem.group_in
 
 
 class WarpgroupText(WarpgroupEpilogueText):
@@ -127,9 +170,11 @@ class WarpgroupText(WarpgroupEpilogueText):
         ordered: right operand that a preceding launch converts in ``scratch``; None if it is read in place.
         right: dtype of the right operand in the ring.
         arrivals: mbarrier arrivals per warpgroup when it releases a stage.
+        channels: see `Solution`.
     """
 
     arrivals = 1
+    channels = 0
 
     def __init__(self, contraction: GpuContraction, tile: WarpgroupTile | None, splits: int) -> None:
         super().__init__(contraction)
@@ -234,7 +279,9 @@ class WarpgroupText(WarpgroupEpilogueText):
         self.arguments.tensor_map("map_x", "x", layout_of(self.product.a, axes, box, windows))
         taps, outputs = full.taps, full.group_out
         inputs = full.group_in if self.ordered is None else self.ordered.row
-        weights = [(inputs, 1), (taps, inputs), (outputs, taps * inputs), (full.groups, outputs * taps * inputs)]
+        apart = inputs if self.ordered is not None else _weight_channels(self.contraction)
+        self.channels = 0 if known_equal(inputs, apart) else plain_int(apart)
+        weights = [(inputs, 1), (taps, apart), (outputs, taps * apart), (full.groups, outputs * taps * apart)]
         self._map_right(weights, (self.right_box, 1, self.own_columns, 1))
         self.arguments.integers(
             image_pixels=full.out_pixels, row_pixels=full.out_lens[2], taps_across=full.kernel[2],
@@ -304,7 +351,6 @@ class WarpgroupText(WarpgroupEpilogueText):
 
     @property
     def halves(self) -> bool:
-        """See `Solution.halves`."""
         return self.ordered is not None and self.ordered.stored
 
     def before(self) -> tuple[Launch, ...]:

@@ -13,7 +13,7 @@ from ...printer import CodeBuffer, VectorValue
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import ACCESSES
 from .contraction_text import ContractionText
-from .gpu_contraction import VECTOR_BYTES
+from .gpu_contraction import LINE_BYTES, VECTOR_BYTES
 from .wgmma_accumulators import Part, SumVector
 from .wgmma_tiles import AHEAD, AHEAD_REGISTERS, EARLY_REGISTERS, WarpgroupTile
 
@@ -21,8 +21,6 @@ NARROW = 8
 """Elements per vector of a lane under register pressure. With 16 (8-bit results) and per-column scales and biases ptxas
 spills for tiles of 128 by 256 and for two blocks of 128 by 128."""
 _ALL, _OF_EACH = frozenset(ACCESSES), frozenset({"full"})
-LINE_BYTES = 128
-"""Bytes of a cache line: CUDA C++ programming guide, "Device memory accesses"."""
 
 
 class WarpgroupEpilogueText(ContractionText):

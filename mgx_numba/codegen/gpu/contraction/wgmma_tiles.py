@@ -133,6 +133,9 @@ class WarpgroupTile:
         return wanted
 
 
+OF_PRODUCTS = WarpgroupTile(64, 192, 7, 1)
+"""Tile that is not for convolutions: 4 images of 200 x 200 x 295 to 696 channels, 7 x 7, stride 2, take 3.8 ms on an
+H200, with 128 by 160 2.4; 8296 by 192 by 3056 takes 18.2 us, with 128 by 128 27.4."""
 # Stages fill the 227 KiB of a multiprocessor that its blocks share, less barriers and what the driver keeps of each.
 TILES = (
     WarpgroupTile(128, 256, 4, 1),
@@ -148,6 +151,7 @@ TILES = (
     WarpgroupTile(128, 128, 7, 1),
     WarpgroupTile(128, 128, 7, 1, 1, 2),
     WarpgroupTile(64, 256, 5, 1),
+    OF_PRODUCTS,
     WarpgroupTile(64, 128, 9, 1),
     WarpgroupTile(128, 64, 9, 1),
     WarpgroupTile(64, 128, 9, 1, 1, 2),
@@ -181,6 +185,8 @@ LEAST_SLICES = 2
 """Least slices per split; shorter splits cost more to add up than they save."""
 NEIGHBOURS = 8
 """Tiles along the rows that are computed next to each other, so that their operands stay in L2. No figures kept."""
+WIDEST = 8
+"""Most neighbouring results of 16 bits per store of a thread: 16 bytes."""
 # In cycles of a multiprocessor; fitted by `python -m bench.fit_tiles` to the times of 16-bit products, with and without
 # epilogues, and convolutions in `bench/data/gpu_tiles.json`: tiles that are chosen lose 1.6% in the mean to the fastest
 # of products, 0.6% with GELU, 3.9% with a float32 residual, and 3.8% of convolutions, most of which take a few us.
@@ -196,6 +202,15 @@ nothing alternates."""
 DELIVERY, DISTINCT = 11900, 3024
 """L2 bandwidth to all multiprocessors in bytes/cycle; and the rate of distinct bytes of concurrent blocks, each counted
 once. A slice waits for both."""
+LINE_RATES = {128: 90.0, 64: 39.0, 32: 38.0, 16: 26.4}
+"""Bytes/cycle that TMA loads to one multiprocessor, by the alignment in bytes of rows longer than a cache line: from
+the times of products of odd sizes (`bench.gpu_random --tiles`) on an H200; of whole lines that of `DELIVERY`."""
+PARTS_OF_ROWS = 2
+"""Rows of a slice that take as long as one of a transposed right operand of which a tile has less than
+`TRANSPOSED_COLUMNS` columns: 384 by 1536 by 2560 takes 9.5 us with 64 by 96, 8.4 with 64 by 128."""
+STORED_BY_WIDTH = {1: 1.04, 2: 1.58, 4: 3.6}
+"""`STORING` where threads store fewer than 8 neighbouring results of 16 bits: measured at 1 and 2, between these and
+`STORING` at 4."""
 GATHERING = 33.6
 """TMA im2col bandwidth to one multiprocessor in bytes/cycle."""
 LEAST_SLICE = 297
@@ -240,6 +255,8 @@ class TileQuestion:
         taps: filter taps of a convolution in im2col mode; 0 otherwise.
         constant: whether the right operand is loaded before the preceding launch ends.
         activates: whether the epilogue has a function that takes many instructions, see `ACTIVATING`.
+        left_alignment, right_alignment: alignment (bytes) of the operands' rows in memory, see `LINE_RATES`.
+        width: neighbouring results per store of a thread, at most 8.
         reads: whether the epilogue has an operand with one element per result.
         parts: whether float32 is computed as three bfloat16 products (`wgmma_parts`).
         whole: whether split-K is excluded.
@@ -257,6 +274,9 @@ class TileQuestion:
     taps: int = 0
     constant: bool = False
     activates: bool = False
+    left_alignment: int = SLICE_BYTES
+    right_alignment: int = SLICE_BYTES
+    width: int = 8
 
 
 def chosen_tile(question: TileQuestion) -> tuple[WarpgroupTile, int]:
@@ -284,14 +304,16 @@ def _weighed(question: TileQuestion, cores: int) -> tuple[tuple[float, Warpgroup
         and (splits == 1 or question.slices >= splits * LEAST_SLICES)
         and (not question.parts or tile.fits_bf16_split(-(-question.slices // splits)))
         and (tile.pingpong == 1 or _alternates(tile, splits, question, cores))
+        and not (question.taps and tile == OF_PRODUCTS)
     ]
     return tuple(sorted(candidates, key=lambda c: c[0]))
 
 
 def _alternates(tile: WarpgroupTile, splits: int, question: TileQuestion, cores: int) -> bool:
     """Return whether ping-pong scheduling may gain. Excluded for a transposed right operand: 3072 by 3072 by 768 takes
-    24.3 us on an H200, without ping-pong 22.5."""
-    if splits > 1 or question.reads or question.transposed:
+    24.3 us on an H200, without ping-pong 22.5; and for narrow stores: 16 images of 88 x 48 x 64 to 865 channels take
+    556 us by 5 x 5, without ping-pong 422."""
+    if splits > 1 or question.reads or question.transposed or question.width < WIDEST:
         return False
     tiles = -(-question.rows // tile.rows) * -(-question.columns // tile.columns) * question.planes
     return question.slices >= LONG_TURN and tiles > LEAST_TURNS * cores
@@ -306,8 +328,8 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
     rounds = -(-blocks // (cores * tile.blocks))
     sharing = min(tile.blocks, -(-blocks // cores))
     part = -(-question.slices // splits)
-    rate = IN_TURNS if tile.pingpong > 1 else PAIRED if shared > 1 else MULTIPLIES
-    multiplying = tile.rows * tile.columns * SLICE_BYTES / rate
+    multiplied = IN_TURNS if tile.pingpong > 1 else PAIRED if shared > 1 else MULTIPLIES
+    multiplying = tile.rows * tile.columns * SLICE_BYTES / multiplied
     if question.parts:
         multiplying *= PART_PRODUCTS if tile.columns >= WIDE_PARTS else NARROW_PART_PRODUCTS
         if tile.consumers * tile.blocks == WARPGROUP:
@@ -317,8 +339,20 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
         bringing = _loading_cycles(tile, down, side, min(blocks, cores), max(1, question.taps))
     if question.taps:
         bringing = max(bringing, tile.rows // tile.across * SLICE_BYTES / GATHERING)
+    columns = tile.columns // tile.cluster
+    part_rows = columns % TRANSPOSED_COLUMNS if question.transposed else 0
+    if part_rows or min(question.left_alignment, question.right_alignment) < SLICE_BYTES:
+        left, right = LINE_RATES[question.left_alignment], LINE_RATES[question.right_alignment]
+        rows = tile.rows // tile.across / (min(left, GATHERING) if question.taps else left)
+        if part_rows:
+            columns += PARTS_OF_ROWS * TRANSPOSED_COLUMNS - part_rows
+        bringing = max(bringing, SLICE_BYTES * (rows + columns / right))
     slice = max(sharing * max(multiplying, bringing), LATENCY / tile.stages, LEAST_SLICE)
-    storing = sharing * tile.rows * tile.columns / STORING
+    storing = tile.rows * tile.columns / STORING
+    width = question.width if splits == 1 else 2 * question.width  # partial sums have 32 bits
+    if width in STORED_BY_WIDTH:
+        storing = max(storing, tile.rows * min(tile.columns, question.columns) / STORED_BY_WIDTH[width])
+    storing *= sharing
     if question.activates and splits == 1:
         storing *= ACTIVATING
     if question.reads and splits == 1:

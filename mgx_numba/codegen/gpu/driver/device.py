@@ -8,7 +8,7 @@ import threading
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 
 from ....errors import CompileError, DeviceError
-from ..architecture import Architecture, chosen, for_capability
+from ..architecture import Architecture, chosen, device_in_use, for_capability
 from .hip import hip_architecture, hip_device, uses_hip
 from .library import Driver, driver, loaded
 
@@ -159,12 +159,16 @@ def architecture_of(number: int) -> Architecture:
 
 
 def selected_architecture() -> Architecture:
-    """Return the architecture to compile for: the named one, else that of the first device.
+    """Return the architecture to compile for: the named one, else that of the device in use (`device_in_use`).
 
     Raises:
         DeviceError: none is named and there is no device.
     """
-    return chosen() or (hip_architecture(0) if uses_hip() else architecture_of(0))
+    found = chosen()
+    if found is None:
+        number = device_in_use()
+        found = hip_architecture(number) if uses_hip() else architecture_of(number)
+    return found
 
 
 def known_architecture() -> Architecture | None:
@@ -184,7 +188,12 @@ def model_of(number: int) -> str:
     if uses_hip():
         return hip_device(number).name
     handle = _handle(number)
-    return f"{_name(handle)}, {_attribute(handle, _MULTIPROCESSORS)} multiprocessors"
+    return model_name(_name(handle), _attribute(handle, _MULTIPROCESSORS))
+
+
+def model_name(name: str, multiprocessors: int) -> str:
+    """Return the text of `model_of`."""
+    return f"{name}, {multiprocessors} multiprocessors"
 
 
 def _handle(number: int) -> c_int:
@@ -254,13 +263,13 @@ def device_count() -> int:
     return count.value
 
 
-def device(number: int = 0) -> Device:
-    """Return the process's `Device` of a number.
+def device(number: int | None = None) -> Device:
+    """Return the process's `Device` of a number, by default of the device in use (`device_in_use`).
 
     Raises:
         DeviceError: it does not exist.
     """
-    return _opened(number)
+    return _opened(device_in_use() if number is None else number)
 
 
 @functools.lru_cache(maxsize=64)

@@ -135,8 +135,8 @@ class _Attribute(ctypes.Structure):
 
 _PROGRAMMATIC = 1
 """CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC and CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC."""
-_OVERLAPPING = _Edge(from_port=_PROGRAMMATIC, kind=_PROGRAMMATIC)
-_ADD_EDGE = "cuGraphAddDependencies_v2"
+OVERLAPPING = _Edge(from_port=_PROGRAMMATIC, kind=_PROGRAMMATIC)
+ADD_EDGE = "cuGraphAddDependencies_v2"
 """Driver function, from CUDA 12.3 on."""
 
 
@@ -153,9 +153,9 @@ class GraphInMaking:
         self._driver.call("cuGraphCreate", byref(self._graph), c_uint(0))
         self._last: c_void_p | None = None
         self._kernel: KernelNode | None = None  # what the last one launches
-        self._overlaps = overlaps and hasattr(self._driver.library, _ADD_EDGE)
+        self._overlaps = overlaps and hasattr(self._driver.library, ADD_EDGE)
         self._add_kernel = self._driver.bound("cuGraphAddKernelNode_v2")
-        self._add_edge = self._driver.bound(_ADD_EDGE) if self._overlaps else None
+        self._add_edge = self._driver.bound(ADD_EDGE) if self._overlaps else None
         self._asked: list[tuple[c_void_p, KernelNode | CallNode]] = []
 
     def kernel(self, parameters: KernelNode) -> None:
@@ -177,7 +177,7 @@ class GraphInMaking:
             told = byref(_Attribute(1))
             self._driver.call("cuGraphKernelNodeSetAttribute", node, c_uint(_COOPERATIVE), told)
         if self._add_edge is not None and early and before is not None:
-            self._add_edge(self._graph, byref(before), byref(node), byref(_OVERLAPPING), c_size_t(1))
+            self._add_edge(self._graph, byref(before), byref(node), byref(OVERLAPPING), c_size_t(1))
         return node
 
     def call(self, node: CallNode) -> None:

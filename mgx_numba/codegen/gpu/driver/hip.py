@@ -52,7 +52,6 @@ class HipRuntime(Library):
             raise DeviceError(f"AMD's HIP is {_shown(self.version)}; {_shown(LEAST_VERSION)} is needed")
 
     def name_of(self, status: int) -> str:
-        """See `Library.name_of`."""
         function = self.library.hipGetErrorName
         function.restype = c_char_p
         told = function(status)

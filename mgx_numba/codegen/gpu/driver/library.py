@@ -122,7 +122,6 @@ class Driver(Library):
             raise DeviceError(f"NVIDIA's driver is for CUDA {_shown(self.version)}; {_shown(LEAST_VERSION)} is needed")
 
     def name_of(self, status: int) -> str:
-        """See `Library.name_of`."""
         text = ctypes.c_char_p()
         known = self.library.cuGetErrorName(status, ctypes.byref(text)) == 0 and text.value is not None
         return text.value.decode() if known and text.value is not None else ""

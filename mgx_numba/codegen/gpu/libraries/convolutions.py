@@ -271,7 +271,6 @@ class ConvolutionCall:
         return {"convolution": asdict(what), "engine": asdict(engine)}
 
     def enqueue(self, addresses: Mapping[str, int], stream: int) -> None:
-        """See `LibraryCall.enqueue`."""
         library, ids = self._library, self._graph.ids
         pack = Descriptor(library, Kind.VARIANT_PACK).set(Attribute.PACK_IDS, Value.INT64, *ids.values())
         pack.set(Attribute.PACK_ADDRESSES, Value.POINTER, *(addresses[name] for name in ids))

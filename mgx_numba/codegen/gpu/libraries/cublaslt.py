@@ -280,7 +280,6 @@ class MatmulCall:
         }
 
     def enqueue(self, addresses: Mapping[str, int], stream: int) -> None:
-        """See `LibraryCall.enqueue`."""
         told, out = self._told, addresses["out"]
         left, right, added = addresses["right"], addresses["left"], addresses.get("added", out)
         with self._lock:

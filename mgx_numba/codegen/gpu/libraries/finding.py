@@ -46,7 +46,6 @@ class ContractionLibrary(Library):
         self._handles: dict[int, ctypes.c_void_p] = {}
 
     def name_of(self, status: int) -> str:
-        """See `Library.name_of`."""
         function = getattr(self.library, self.get_name)
         function.restype = ctypes.c_char_p
         told = function(status)

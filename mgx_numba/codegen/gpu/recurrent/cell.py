@@ -59,15 +59,12 @@ class ThreadCell(RecurrentCell):
         return "cast_int64(load_scalar(lengths, row))"
 
     def product(self, gate: int) -> VectorValue:
-        """See `RecurrentCell`."""
         return VectorValue(f"sum{gate}", self.type)
 
     def given(self, gate: int) -> VectorValue:
-        """See `RecurrentCell`."""
         return self.widened(f"load_scalar(x, x_at + {gate} * hidden)")
 
     def side(self, name: str, gate: int) -> VectorValue:
-        """See `RecurrentCell`."""
         return self.widened(self.side_text(name, gate))
 
     @staticmethod
@@ -77,7 +74,6 @@ class ThreadCell(RecurrentCell):
         return f"load_scalar({name}, (direction * {count} + {gate}) * hidden + unit)"
 
     def finish(self, hidden: VectorValue, cell: VectorValue | None = None) -> None:
-        """See `RecurrentCell`."""
         buffer, register = self.buffer, self.printer.register
         buffer.line(f"hidden_now = {register(hidden)}")
         buffer.line("shown = hidden_now")

@@ -84,7 +84,6 @@ class _States:
         arguments.integers(meeting=self.tile.directions * self.tile.slices * self.tile.blocks)
 
     def first_lines(self) -> list[str]:
-        """See `Exchange`."""
         return []
 
     def places(self, buffer: CodeBuffer, row_at: str) -> None:
@@ -119,22 +118,18 @@ class GridExchange(_States):
         self.scratch = self.elements * wide.size + 2 * _ALIGNMENT
 
     def declare(self, arguments: Arguments) -> None:
-        """See `Exchange`."""
         arguments.pointer("states", Operand("scratch"), dtype_name(self.wide))
         arguments.integers(state_size=self.size)
         self.count_blocks(self.elements * self.wide.size, arguments)
 
     def begin(self, buffer: CodeBuffer) -> None:
-        """See `Exchange`."""
         buffer.line(f"row_at = (direction * batch + begin) * {self.padded}")
         buffer.line("rounds = last_step + 1")
 
     def begin_step(self, buffer: CodeBuffer) -> None:
-        """See `Exchange`."""
         self.places(buffer, "row_at")
 
     def wait(self, buffer: CodeBuffer, number: int) -> None:
-        """See `Exchange`."""
         if number:
             buffer.line("grid_barrier(counter, (2 * step + 1) * meeting)")
             return
@@ -142,15 +137,12 @@ class GridExchange(_States):
             buffer.line(f"grid_barrier(counter, step * {self.phases} * meeting)")
 
     def give(self, buffer: CodeBuffer, place: str, value: str) -> None:
-        """See `Exchange`."""
         buffer.line(f"store_scalar({place}, own_row * {self.padded} + unit, {value})")
 
     def end(self, buffer: CodeBuffer) -> None:
-        """See `Exchange`."""
         buffer.line(f"grid_leave(counter, rounds * {self.phases} * meeting)")
 
     def first_lines(self) -> list[str]:
-        """See `Exchange`."""
         inner = _first_lines("r", dtype_name(self.wide), ())
         return ["if i == 0:", "    store_scalar(counter, 0, 0)", "if i < elements:", *("    " + x for x in inner)]
 
@@ -171,14 +163,12 @@ class TaggedExchange(_States):
         self.shared = (1 + self.phases) * self.rows * self.padded * wide.size
 
     def declare(self, arguments: Arguments) -> None:
-        """See `Exchange`."""
         arguments.pointer("words", Operand("scratch"), "int64")
         arguments.pointer("first", "first", dtype_name(self.wide))
         arguments.integers(word_size=self.size, state_size=self.rows * self.padded)
         self.count_blocks(self.elements * _WORD, arguments)
 
     def begin(self, buffer: CodeBuffer) -> None:
-        """See `Exchange`."""
         padded, threads = self.padded, self.tile.threads
         buffer.line("states = dynamic_float32(0)")
         buffer.line(f"row_at = (direction * batch + begin) * {padded}")
@@ -194,14 +184,12 @@ class TaggedExchange(_States):
         buffer.line("barrier()")
 
     def begin_step(self, buffer: CodeBuffer) -> None:
-        """See `Exchange`."""
         buffer.line("now = offset(states, imod(step, 2) * state_size)")
         buffer.line("following = offset(words, imod(step + 1, 2) * word_size + row_at)")
         if self.phases > 1:
             buffer.line("reset_at = offset(states, 2 * state_size)")
 
     def wait(self, buffer: CodeBuffer, number: int) -> None:
-        """See `Exchange`."""
         source, to = ("2", "reset_at") if number else ("imod(step, 2)", "now")
         buffer.line(f"source = offset(words, {source} * word_size + row_at)")
         with buffer.block(f"for i in range(thread_index(0) * {WORDS}, count * hidden, {WORDS * self.tile.threads}):"):
@@ -219,11 +207,9 @@ class TaggedExchange(_States):
             buffer.line(f"tagged_store(following, {at}, {value}, tags + step + 1)")
 
     def end(self, buffer: CodeBuffer) -> None:
-        """See `Exchange`."""
         buffer.line(f"grid_leave(counter, {_NEVER})")
 
     def first_lines(self) -> list[str]:
-        """See `Exchange`."""
         return ["if i == 0:", "    store_scalar(counter, 0, 0)", "if i < elements:", "    store_scalar(words, i, 0)"]
 
 
@@ -241,7 +227,6 @@ class ClusterExchange(_States):
         self.shared = (1 + self.phases) * self.rows * self.padded * wide.size
 
     def declare(self, arguments: Arguments) -> None:
-        """See `Exchange`."""
         arguments.pointer("first", "first", dtype_name(self.wide))
         arguments.integers(state_size=self.rows * self.padded, padded=self.padded)
 
@@ -264,11 +249,9 @@ class ClusterExchange(_States):
             buffer.line("rounds = 0")
 
     def begin_step(self, buffer: CodeBuffer) -> None:
-        """See `Exchange`."""
         self.places(buffer, "0")
 
     def wait(self, buffer: CodeBuffer, number: int) -> None:
-        """See `Exchange`."""
         if number:
             self._wait(buffer, "2", "imod(step, 2)")
             return

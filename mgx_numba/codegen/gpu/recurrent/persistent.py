@@ -228,25 +228,20 @@ class _PersistentText(ThreadCell):
 
     @property
     def length(self) -> str:
-        """See `ThreadCell`."""
         return "length"
 
     def given(self, gate: int) -> VectorValue:
-        """See `RecurrentCell`."""
         return self.widened(f"x{gate}")
 
     def side(self, name: str, gate: int) -> VectorValue:
-        """See `RecurrentCell`."""
         return self.widened(f"{name}{gate}")
 
     def state(self, place: str) -> VectorValue:
-        """See `RecurrentCell`."""
         if place == self.kept:
             return VectorValue("kept", self.type)
         return self.printer.loaded(f"load_scalar({place}, own_row * {self.lanes.padded} + unit)", self.type)
 
     def keep(self, place: str, value: VectorValue) -> None:
-        """See `RecurrentCell`."""
         name = self.printer.register(value)
         if place == self.kept:
             self.buffer.line(f"store_scalar({place}, here, {name})")
@@ -254,7 +249,6 @@ class _PersistentText(ThreadCell):
             self.exchange.give(self.buffer, place, name)
 
     def print_next(self, lstm: bool) -> None:
-        """See `ThreadCell`."""
         self.exchange.give(self.buffer, "following", "hidden_now")
         if lstm:
             self.buffer.line("store_scalar(cell_at, here, cell_now)")

@@ -13,7 +13,7 @@ from .steps import steps_solution
 from .tiles import ranked_tiles
 
 
-def recurrent_solutions(problem: RecurrenceProblem, origin: str = "", device_id: int = 0) -> Iterator[Solution]:
+def recurrent_solutions(problem: RecurrenceProblem, origin: str = "") -> Iterator[Solution]:
     """Yield the solutions of a recurrent layer on a device, least estimated time first. A persistent kernel needs all
     blocks resident; another device may have fewer multiprocessors.
 
@@ -21,5 +21,5 @@ def recurrent_solutions(problem: RecurrenceProblem, origin: str = "", device_id:
     ``first`` and for LSTM ``first_cell`` (initial states [lanes, batch, hidden], row-major, compute type);
     ``peephole``, ``inner_bias``, ``lengths`` if the problem declares them; ``scratch`` if the solution needs it.
     """
-    for tile in ranked_tiles(problem, known_architecture(), multiprocessors(device_id)):
+    for tile in ranked_tiles(problem, known_architecture(), multiprocessors()):
         yield steps_solution(problem, origin) if tile is None else persistent_solution(problem, tile, origin)

@@ -151,15 +151,12 @@ class _StepText(ThreadCell):
         buffer.line("row = begin + lane")
 
     def state(self, place: str) -> VectorValue:
-        """See `RecurrentCell`."""
         return self.printer.loaded(f"load_scalar({place}, here)", self.type)
 
     def keep(self, place: str, value: VectorValue) -> None:
-        """See `RecurrentCell`."""
         self.buffer.line(f"store_scalar({place}, here, {self.printer.register(value)})")
 
     def print_next(self, lstm: bool) -> None:
-        """See `ThreadCell`."""
         self.buffer.line("store_scalar(following, here, hidden_now)")
         if lstm:
             self.buffer.line("store_scalar(cell_after, here, cell_now)")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["CPP_PREFIX"]
-
 CPP_PREFIX = Path(__file__).with_name("files")
 """Folder with ``include/migraphx`` for compilers, the CMake package ``migraphx``, and the C sources of all
 libraries."""

@@ -13,6 +13,7 @@ from ...host.sizes import EVALUATE
 from ...plan import Plan, Step
 from ..bind_kernel import BIND, ROOMS_EACH, Bound, Status, Write
 from ..executor import IDLE_BYTES, Executable
+from ..jumps import DRIVE, DriverOperation
 from ..plan_tables import MAX_CLAIMS, PlanTables
 from ..spmd import CONFINE, LEAD, WALK, WORKER, Job, Patch, Pool, StepRecord
 from ..threads import MAX_THREADS, SPINS, YIELDS
@@ -20,6 +21,7 @@ from .cpuid import FeatureBit
 
 EXECUTOR: Mapping[str, KernelSource] = {
     "LEAD": LEAD,
+    "DRIVE": DRIVE,
     "WALK": WALK,
     "WORKER": WORKER,
     "CONFINE": CONFINE,
@@ -57,6 +59,7 @@ def layout_text(
         "PARAMETER_COUNT": len(plan.parameters),
         "OUTPUT_COUNT": len(plan.outputs),
         "SYMBOL_COUNT": len(plan.symbols),
+        "JUMP_COUNT": len(plan.jumps),
         "ROOMS_EACH": ROOMS_EACH,
         "MAX_THREADS": MAX_THREADS,
         "MAX_CLAIMS": f"{MAX_CLAIMS}LL",
@@ -128,6 +131,7 @@ def plan_text(
         ("int64_t starts", _numbers(tables.starts)),
         ("int64_t slots", _numbers(slots)),
         ("int64_t patches", _numbers(tables.patches.reshape(-1))),
+        ("int64_t operations", _numbers(tables.operations)),
         ("int64_t first_check", _numbers(first_check)),
         ("mgx_relocation relocations", [f"{{{', '.join(_numbers(one))}}}" for one in relocations]),
         ("mgx_check checks", [f"{{{_string(who)}, {_string(what)}}}" for who, what in checks]),
@@ -137,6 +141,7 @@ def plan_text(
         "step_count": len(native),
         "slot_count": len(slots),
         "relocation_count": len(relocations),
+        "operation_count": len(tables.operations) // DriverOperation.WORDS,
         "feature_count": len(features),
         "arena_bytes": 0 if plan.symbols else plan.arena_bytes,
         "weights_bytes": size,

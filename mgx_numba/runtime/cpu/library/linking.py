@@ -6,46 +6,65 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ....errors import CompileError
 from . import CPP_PREFIX
 
-_COMPILERS = {"CC": ("cc", "gcc", "clang"), "CXX": ("c++", "g++", "clang++")}
+_COMPILERS = {"CC": ("C", ("cc", "gcc", "clang")), "CXX": ("C++", ("c++", "g++", "clang++"))}
 _SHOWN = 2000  # characters shown of the compiler's output, from its end
+_SHARED = ("-fPIC", "-fvisibility=hidden", "-pthread")
+
+Compilers = Mapping[str, list[str]]
+"""Commands, by the environment variable that names them: ``CC``, ``CXX``."""
 
 
-def compiler(variable: str = "CC") -> list[str] | None:
-    """Return the command of the C compiler: ``CC``, else the first available of ``cc``, ``gcc`` and ``clang``; None if
-    there is none. The variable ``CXX`` stands for the C++ compiler."""
-    chosen = shlex.split(os.environ.get(variable, ""))
-    for command in [chosen] if chosen else [[name] for name in _COMPILERS[variable]]:
-        if shutil.which(command[0]):
-            return command
-    return None
+def compilers(title: str, *variables: str) -> Compilers:
+    """Return the commands of compilers, by variable: the variable's value, else the first available command.
+
+    Raises:
+        CompileError: there is none; the message begins with ``title``.
+    """
+    found = {}
+    for variable in variables:
+        language, known = _COMPILERS[variable]
+        chosen = shlex.split(os.environ.get(variable, ""))
+        for command in [chosen] if chosen else [[name] for name in known]:
+            if shutil.which(command[0]):
+                found[variable] = command
+                break
+        else:
+            raise CompileError(
+                f"{title}: there is no {language} compiler ({', '.join(known)}, or the command that {variable} names)"
+            )
+    return found
 
 
-def link_library(command: Sequence[str], folder: Path, include: Path, name: str) -> Path:
-    """Compile the C sources in ``folder``, link them with the objects there, and return the library, in the same
-    folder.
+def link_library(commands: Compilers, folder: Path, include: Path, name: str) -> Path:
+    """Compile the sources in ``folder``, link them with the objects there, and return the library, in the same folder.
 
-    ``CFLAGS`` and ``LDFLAGS`` are passed on.
+    C++ sources, if there are any, are those of MIGraphX's C interface. ``CFLAGS``, ``CXXFLAGS`` and ``LDFLAGS`` are
+    passed on.
 
     Raises:
         CompileError: the compiler fails; the message has its output.
     """
     library = folder / f"lib{name}.so"
+    kinds = {"CC": ("*.c", "-std=gnu11", "-O2", "CFLAGS"), "CXX": ("*.cpp", "-std=c++11", "-O1", "CXXFLAGS")}
+    passed = []
+    for variable, command in commands.items():
+        sources, standard, level, flags = kinds[variable]
+        passed += shlex.split(os.environ.get(flags, ""))
+        call = [*command, "-c", standard, level, *_SHARED, f"-I{include}", "-I.", *passed]
+        _call("export_library", command, [*call, *sorted(path.name for path in folder.glob(sources))], folder)
+    last = commands.get("CXX", commands["CC"])
     call = [
-        *command,
-        *("-shared", "-fPIC", "-O2", "-std=gnu11", "-fvisibility=hidden", "-pthread", f"-I{include}", "-I."),
-        *shlex.split(os.environ.get("CFLAGS", "")),
-        *sorted(path.name for path in folder.glob("*.[co]")),
+        *(*last, "-shared", *_SHARED, *passed, *sorted(path.name for path in folder.glob("*.o"))),
         *("-Wl,--version-script=exports.map", f"-Wl,-soname,{library.name}", "-Wl,-z,noexecstack"),
-        *shlex.split(os.environ.get("LDFLAGS", "")),
-        *("-lm", "-ldl", "-o", library.name),
+        *(*shlex.split(os.environ.get("LDFLAGS", "")), "-lm", "-ldl", "-o", library.name),
     ]
-    _call("export_library", command, call, folder)
+    _call("export_library", last, call, folder)
     return library
 
 
@@ -57,17 +76,12 @@ def link_c_interface(folder: Path) -> Path:
     Raises:
         CompileError: there is no C++ compiler, or it fails; the message has its output.
     """
-    command = compiler("CXX")
-    if command is None:
-        raise CompileError("migraphx_c: there is no C++ compiler (c++, g++, clang++, or what CXX names)")
+    command = compilers("migraphx_c", "CXX")["CXX"]
     library = folder / "libmigraphx_c.so"
     call = [
-        *command,
-        *("-shared", "-fPIC", "-O1", "-std=c++11", "-fvisibility=hidden", "-pthread"),
-        *shlex.split(os.environ.get("CXXFLAGS", "")),
+        *(*command, "-shared", "-O1", "-std=c++11", *_SHARED, *shlex.split(os.environ.get("CXXFLAGS", ""))),
         *(str(CPP_PREFIX / "include" / "migraphx" / "migraphx.cpp"), f"-Wl,-soname,{library.name}"),
-        *shlex.split(os.environ.get("LDFLAGS", "")),
-        *("-ldl", "-o", library.name),
+        *(*shlex.split(os.environ.get("LDFLAGS", "")), "-ldl", "-o", library.name),
     ]
     _call("migraphx_c", command, call, folder)
     return library

@@ -20,13 +20,14 @@ from ....codegen.workers.objects import objects_of
 from ....core.types import from_numpy, numpy_dtype
 from ....errors import CompileError, FormatError, OptionError, UnsupportedError
 from ....graph.atomic_file import replace_file
+from ...library_form import LibraryForm
 from ...plan import FallbackStep, Plan
 from ...plan_file import constant_pieces
 from ..executor import Executable
 from . import CPP_PREFIX
 from .c_source import EXECUTOR, WEIGHTS_SYMBOL, layout_text, plan_text
 from .cpuid import needed_bits
-from .linking import compiler, link_library
+from .linking import Compilers, compilers, link_library
 
 _MAGIC = b"mgxwgt01"
 _HEAD_BYTES = 4096  # a page, so that weights in a mapped file are page-aligned
@@ -43,8 +44,7 @@ def write_library(
     folder: Path,
     name: str,
     output_names: Sequence[str],
-    embed_weights: bool = False,
-    link: bool | None = None,
+    form: LibraryForm,
     store: Store | None = None,
 ) -> Path:
     """Write a library and its accompanying files under ``folder``, which is created if missing.
@@ -58,8 +58,7 @@ def write_library(
         folder: the folder.
         name: a C identifier: name of the library and, followed by ``_library``, of its function.
         output_names: one name for each output of the plan.
-        embed_weights: put the weights inside the library, not beside it.
-        link: None: link if there is a compiler; True: raise an error if there is none.
+        form: what is written.
         store: object store of the kernels; None: the user's.
 
     Returns:
@@ -68,41 +67,54 @@ def write_library(
     Raises:
         OptionError: a bad name; too many weights to embed; other CPU features than when the plan was compiled.
         UnsupportedError: the plan has fallback steps, each of which is named; or the system is not Linux on x86-64.
-        CompileError: there is no compiler though ``link`` is true, or it fails.
+        CompileError: a compiler is missing though ``link`` is true, or fails.
         FormatError: a file cannot be written.
     """
     plan = executable.plan
     _check(plan, name)
     offsets, size, pieces = constant_pieces(plan.constants)
-    if embed_weights and size > _EMBEDDED_BYTES:
+    if form.embed_weights and size > _EMBEDDED_BYTES:
         raise OptionError(
             f"export_library: {size} bytes of weights cannot be inside of a library, which takes {_EMBEDDED_BYTES}; "
             "leave out embed_weights"
         )
-    command = None if link is False else compiler()
-    if link and command is None:
-        raise CompileError("export_library: there is no C compiler (cc, gcc, clang, or what CC names)")
+    commands = _compilers(form)
     # Copies, since symbols are cached for the CPU features with which the process started.
-    words = [word for word in EXECUTOR if plan.symbols or word not in ("EVALUATE", "BIND")]
+    left_out = {*(() if plan.symbols else ("EVALUATE", "BIND")), *(() if plan.jumps else ("DRIVE",))}
+    words = [word for word in EXECUTOR if word not in left_out]
     executor = {word: dataclasses.replace(EXECUTOR[word]) for word in words}
     sources = [*plan.kernels(), *executor.values()]
     objects = objects_of(list({source.symbol: source for source in sources}.values()), store=store)
     features = needed_bits(host.features())
     digest = _digest(pieces)
-    embed = embed_weights and size > 0
+    embed = form.embed_weights and size > 0
     parts: dict[str, Pieces] = {
         "layout.h": [layout_text(name, plan, executor, _MAGIC, _HEAD_BYTES).encode()],
         "plan.c": [plan_text(executable, output_names, offsets, size, digest, features, embed).encode()],
-        "exports.map": [f"{{ global: {name}_library; mgx_get_library; local: *; }};\n".encode()],
+        "exports.map": [
+            f"{{ global: {name}_library; mgx_get_library;{' migraphx_*;' * form.c_interface} local: *; }};\n".encode()
+        ],
         **{path.name: [path.read_bytes()] for path in (CPP_PREFIX / "src").iterdir()},
         **{f"{symbol}.o": [data] for symbol, data in objects.items()},
     }
+    if form.c_interface:
+        parts["migraphx_c.cpp"] = [b"#include <migraphx/migraphx.cpp>\n"]
     if embed:
         parts["weights.o"] = data_object(WEIGHTS_SYMBOL, pieces, size, _HEAD_BYTES)
     try:
-        return _write_all(folder, name, parts, command, None if embed or not size else [_head(digest), *pieces])
+        return _write_all(folder, name, parts, commands, None if embed or not size else [_head(digest), *pieces])
     except OSError as error:
         raise FormatError(f"{error.filename or folder}: cannot be written: {error.strerror or error}") from None
+
+
+def _compilers(form: LibraryForm) -> Compilers | None:
+    """Return the compilers of a library; None if objects are written instead."""
+    try:
+        return None if form.link is False else compilers("export_library", "CC", *["CXX"] * form.c_interface)
+    except CompileError:
+        if form.link:
+            raise
+        return None
 
 
 def _check(plan: Plan, name: str) -> None:
@@ -120,9 +132,6 @@ def _check(plan: Plan, name: str) -> None:
         raise UnsupportedError(
             f"export_library: steps of the program run in Python, which a library has not: {len(fallbacks)}\n{listed}"
         )
-    if plan.jumps:
-        listed = "\n".join(dict.fromkeys(f"  {plan.steps[jump.by].instruction}" for jump in plan.jumps))
-        raise UnsupportedError(f"export_library: libraries have no loops and no branches:\n{listed}")
     tensors = [(f"parameter {p.name}", p.dtype) for p in plan.parameters] + [
         ("a result", o.dtype) for o in plan.outputs
     ]
@@ -139,7 +148,7 @@ def _check(plan: Plan, name: str) -> None:
 
 
 def _write_all(
-    folder: Path, name: str, parts: dict[str, Pieces], command: list[str] | None, weights: Pieces | None
+    folder: Path, name: str, parts: dict[str, Pieces], commands: Compilers | None, weights: Pieces | None
 ) -> Path:
     include, libraries = folder / "include", folder / "lib"
     library, unlinked, beside = (
@@ -156,11 +165,11 @@ def _write_all(
     for file in ("CMakeLists.txt", "example.c", "example.cpp"):
         _instantiate(f"example/{file}", folder / "example" / name / file, name)
     linked = None
-    if command is not None:
+    if commands is not None:
         with tempfile.TemporaryDirectory(prefix="mgx_numba_") as temporary:
             for part, pieces in parts.items():
                 _write(Path(temporary, part), pieces)
-            linked = link_library(command, Path(temporary), include.resolve(), name).read_bytes()
+            linked = link_library(commands, Path(temporary), include.resolve(), name).read_bytes()
     if weights is not None:
         _write(beside, weights)
     else:

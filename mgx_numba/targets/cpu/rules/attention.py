@@ -16,7 +16,6 @@ from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.attention import Attention
-from ....runtime.plan import Region
 from ...lowering.attention_operands import (
     accepts_attention,
     as_type,
@@ -25,7 +24,7 @@ from ...lowering.attention_operands import (
     mask_period,
     mask_strides,
 )
-from ...lowering.buffers import Buffer, View
+from ...lowering.buffers import View
 from ...lowering.lowering import Lowering
 from ...lowering.solutions import with_origin
 from ..bf16_split_values import SplitValue, offer_bf16_split
@@ -58,10 +57,7 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
         problem = replace(problem, mask=MaskLayout(mask.type.dtype_name, strides, mask_period(mask), op.fill))
     origin = low.origin(ins)
     chosen = _solution(low, problem, origin)
-    if not known_in(chosen.scratch, 0):
-        operands["scratch"] = View(Buffer(Region.ARENA, 0, chosen.scratch), Shape(Type.uint8_type, (chosen.scratch,)))
-    for launch in chosen.launches:
-        low.launch(launch, operands, ins)
+    low.launch_all(chosen, operands, ins)
     if len(chosen.launches) == 1 and not has_lengths(problem):
         _offer_bf16_split(low, problem, target, origin)
     if target is not declared:

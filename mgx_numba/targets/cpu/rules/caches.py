@@ -10,9 +10,8 @@ from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.caches import CachedAttention, UpdateCache
-from ....runtime.plan import Region
 from ...lowering.attention_operands import accepts_attention, as_type, attention_output, convert
-from ...lowering.buffers import Buffer, View
+from ...lowering.buffers import View
 from ...lowering.caches import is_standard, keep_or_copy
 from ...lowering.lowering import Lowering
 from ...lowering.solutions import with_origin
@@ -33,8 +32,7 @@ def lower_update_cache(low: Lowering, ins: Instruction) -> None:
     indices = positions.with_shape(Shape(positions.type.unsigned, rows.lens, across))  # negative ones do not wrap
     tensors = (indices.tensor, rows.tensor, out.tensor)
     solution = low.solve(scatter_launch, "none", 2, *tensors, low.origin(ins), False)
-    for launch in solution.launches:
-        low.launch(launch, {"indices": indices, "updates": rows, "out": out}, ins)
+    low.launch_all(solution, {"indices": indices, "updates": rows, "out": out}, ins)
 
 
 @lowering("cached_attention", accepts=accepts_attention)
@@ -77,10 +75,7 @@ def lower_cached_attention(low: Lowering, ins: Instruction) -> None:
         operands |= {"k": k, "v": v}
     wanted = problem(k, v)
     chosen = with_origin(low.solve(plan, wanted, low.threads, key=(wanted, low.threads)), low.origin(ins))
-    if not known_in(chosen.scratch, 0):
-        operands["scratch"] = View(Buffer(Region.ARENA, 0, chosen.scratch), Shape(Type.uint8_type, (chosen.scratch,)))
-    for launch in chosen.launches:
-        low.launch(launch, operands, ins)
+    low.launch_all(chosen, operands, ins)
     if target is not declared:
         convert(low, ins, target, declared)
 

@@ -12,7 +12,7 @@ import numpy as np
 from ....codegen.alternatives import at_lengths, has_lengths, lengths_in
 from ....codegen.cpu.contraction.block_quant import halves_are_read, halves_hold
 from ....codegen.cpu.contraction.runtime_packing import SOLVERS, packed_weights
-from ....codegen.cpu.contraction.solver import UnsuitedWeights
+from ....codegen.cpu.contraction.solver import Solver, UnsuitedWeights
 from ....codegen.cpu.contraction.symbolic_lengths import SolverShare, flattened, solve_open, solvers_of
 from ....codegen.cpu.machine import machine
 from ....codegen.launch import Launch, Solution
@@ -21,7 +21,7 @@ from ....codegen.problems.convolution import ConvProblem
 from ....codegen.problems.gemm import BlockWeights, GemmProblem, StoredBlocks
 from ....codegen.tuning.extents import result_axes
 from ....codegen.tuning.request import Candidate, Request
-from ....core.dim import known_equal, known_in, maximum
+from ....core.dim import Length, known_equal, known_in, maximum
 from ....core.integers import plain_int
 from ....core.shape import Shape
 from ....core.types import Type, from_numpy
@@ -29,9 +29,8 @@ from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ....runtime.memory import address_of
-from ....runtime.plan import Region
 from ...lowering import contraction_problem
-from ...lowering.buffers import Buffer, View
+from ...lowering.buffers import View
 from ...lowering.contraction_problem import (
     BLOCK_PRODUCTS,
     CONVOLUTIONS,
@@ -106,12 +105,10 @@ def _launch(low: Lowering, ins: Instruction, contraction: Contraction) -> None:
         operands["w"] = _packed_at_run_time(low, ins, solver, form.problem, packed_lens, operands["w"])
     plan = plan_of(low, request, choice.candidate)
     if plan.scratch:
-        scratch = Shape(Type.uint8_type, (plan.scratch,))
-        operands["scratch"] = View(Buffer(Region.ARENA, 0, plan.scratch), scratch)
+        operands["scratch"] = low.allocate(Shape(Type.uint8_type, (plan.scratch,)))
     steps = low.draft.steps
     start = len(steps)
-    for launch in plan.launches:
-        low.launch(launch, operands, ins)
+    low.launch_all(plan, operands, ins)
     low.draft.requested.append((request, choice.candidate, operands, start, len(steps)))
     at_once = sum("out" in launch.operands for launch in plan.launches) == 1
     if at_once and solver.writes_bf16_split(form.problem) and len(steps) == start + len(plan.launches):
@@ -139,25 +136,40 @@ def _launch_open(layer: Layer, request: Request) -> None:
     """
     low, ins, contraction = layer.low, layer.ins, layer.contraction
     unsuited, request = layer.unsuited(request.problem), flattened(request)
-    example = at_lengths(request.problem, lengths_in((request.problem, request.strides))[0].scope.hints())
-    unsuited += [
-        s.name for s in solvers_of(example) if s.refusal(example) is None and s.packing_growth(example) > layer.room
-    ]
+    growths = low.solutions.of(("growth", request.problem), partial(_growths, request.problem))
+    unsuited += [name for name, growth in growths if growth > layer.room]
     tuning = low.options.tuning
 
-    def measured(plain: Request) -> str:
-        found = None if tuning is None or not tuning.knows(plain) else tuning.recorded(plain)
+    def measured(plain: Request) -> str | None:
+        if tuning is None or not tuning.knows(plain):
+            return None
+        found = tuning.recorded(plain)
         return "" if found is None else found.solver.name
 
     def plan(own: Request, chosen: Candidate) -> Solution:  # not cached: only for these example lengths
         solution: Solution = chosen.solver.plan(own.problem, own.epilogue, own.strides, own.threads)
         return solution
 
+    def answer(without: tuple[str, ...]) -> tuple[list[SolverShare], Length]:
+        def solve(own: Request) -> tuple[list[SolverShare], Length, dict[Request, str]]:
+            known: dict[Request, str] = {}
+
+            def chosen(plain: Request) -> str:
+                name = measured(plain)
+                return "" if name is None else known.setdefault(plain, name)
+
+            return *solve_open(own, plan, chosen, without), known
+
+        question = "open contraction", without, None if tuning is None else tuning.extents
+        parts, served, known = low.kept(question, request, solve)
+        if any(measured(plain) != name for plain, name in known.items()):  # measured since, with another result
+            parts, served, _ = solve(request)
+        return parts, served
+
     views: list[View | None] = []
     while True:
         without = tuple(unsuited)
-        solve = partial(solve_open, request, plan, measured, without)
-        parts, served = low.solutions.of(("open", request, without), solve)
+        parts, served = low.solutions.of(("open", request, without), partial(answer, without))
         if layer.constant is None and any(map(_packs, parts[:-1])):
             unsuited += [part.candidate.solver.name for part in parts[:-1]]  # a run packs weights in one form only
             continue
@@ -170,11 +182,17 @@ def _launch_open(layer: Layer, request: Request) -> None:
     operands = contraction.operands | {f"e{k}": view for k, view in enumerate(contraction.extras)}
     scratch = maximum(0, *(part.solution.scratch for part in parts))
     if not known_in(scratch, 0):
-        operands["scratch"] = View(Buffer(Region.ARENA, 0, scratch), Shape(Type.uint8_type, (scratch,)))
+        operands["scratch"] = low.allocate(Shape(Type.uint8_type, (scratch,)))
     for part, packed in zip(parts, views):
         own = operands if packed is None else operands | {"w": packed}
-        for launch in part.solution.launches:
-            low.launch(launch, own, ins)
+        low.launch_all(part.solution, own, ins)
+
+
+def _growths(problem: GemmProblem | ConvProblem) -> list[tuple[str, int]]:
+    """Return by how many bytes the weights grow for each solver that applies to the example lengths."""
+    lengths = lengths_in(problem)
+    example = at_lengths(problem, lengths[0].scope.hints() if lengths else {})
+    return [(s.name, s.packing_growth(example)) for s in solvers_of(example) if s.refusal(example) is None]
 
 
 class _Unsuited(Exception):
@@ -187,7 +205,7 @@ def _packs(part: SolverShare) -> bool:
 
 
 def _packed_once(
-    low: Lowering, ins: Instruction, solver: Any, problem: GemmProblem | ConvProblem, contraction: Contraction
+    low: Lowering, ins: Instruction, solver: Solver[Any], problem: GemmProblem | ConvProblem, contraction: Contraction
 ) -> View | None:
     """Return the packed weights of a problem with symbolic lengths; see `_packed`.
 
@@ -265,7 +283,12 @@ def _offer_bf16_split(low: Lowering, request: Request, chosen: Candidate, out: V
 
 
 def _packed_at_run_time(
-    low: Lowering, ins: Instruction, solver: Any, problem: Any, lens: tuple[int, ...], weights: View
+    low: Lowering,
+    ins: Instruction,
+    solver: Solver[Any],
+    problem: GemmProblem | ConvProblem,
+    lens: tuple[int, ...],
+    weights: View,
 ) -> View:
     """Append a fallback step that packs weights, which are not constant, in every run; return the packed weights."""
     form = solver.pack_weights(problem, np.zeros(weights.lens, weights.type.numpy)).dtype
@@ -277,4 +300,4 @@ def _packed_at_run_time(
     return target
 
 
-CPU_SUPPORT = ContractionSupport(_refused, check_body, _launch, line_gaps=True, layouts=True)
+CPU_SUPPORT = ContractionSupport(_refused, check_body, _launch, line_gaps=True, layouts=True, in_place=True)

@@ -46,8 +46,7 @@ def lower_suppression(low: Lowering, ins: Instruction) -> None:
     tensors = boxes.tensor, scores.tensor, [v.tensor for v in limits]
     solution = low.solve(suppression_launch, op.center_point_box, *tensors, room, groups, low.origin(ins))
     given = {f"limit{k}": v for k, v in enumerate(limits)}
-    for launch in solution.launches:
-        low.launch(launch, {"boxes": boxes, "scores": scores, **given, **made}, ins)
+    low.launch_all(solution, {"boxes": boxes, "scores": scores, **given, **made}, ins)
     _append_rows(low, ins, made["picked"], made["counts"])
 
 

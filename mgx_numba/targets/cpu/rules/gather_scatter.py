@@ -40,8 +40,7 @@ def lower_scatter(low: Lowering, ins: Instruction) -> None:
     else:
         outside = tuples_may_be_out_of_range(low, ins.inputs[1], data.lens)
         solution = low.solve(scatternd_launch, op.combine, *tensors, origin, outside)
-    for launch in solution.launches:
-        low.launch(launch, {"indices": indices, "updates": updates, "out": out}, ins)
+    low.launch_all(solution, {"indices": indices, "updates": updates, "out": out}, ins)
 
 
 lowering("onehot", accepts=keeps_inner_axis)(onehot_rule(onehot_launch))

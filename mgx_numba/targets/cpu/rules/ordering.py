@@ -43,8 +43,7 @@ def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
         low.launch(arg_part_launch(*arguments), operands, ins)
         low.launch(arg_join_launch(*arguments), operands, ins)
     else:
-        for launch in low.solve(argreduce_launch, *arguments).launches:
-            low.launch(launch, operands, ins)
+        low.launch_all(low.solve(argreduce_launch, *arguments), operands, ins)
 
 
 @lowering("topk")
@@ -85,8 +84,7 @@ def lower_topk(low: Lowering, ins: Instruction) -> None:
         x, places, axis = some[0], {"places": some[1]}, len(rows)
     tensors = x.tensor, values.tensor, positions.tensor
     solution = low.solve(topk_launch, op.k, axis, op.largest, *tensors, origin, 0, bool(places))
-    for launch in solution.launches:
-        low.launch(launch, {"x": x, "values": values, "positions": positions, **places}, ins)
+    low.launch_all(solution, {"x": x, "values": values, "positions": positions, **places}, ins)
 
 
 def _transposed(view: View, order: list[int]) -> View:
@@ -106,5 +104,4 @@ def lower_scan(low: Lowering, ins: Instruction) -> None:
         operands["sums"] = low.allocate(Shape(wide, (parts,)))
         low.launch(part_sums_launch(axis, x.tensor, out.tensor, low.origin(ins)), operands, ins)
     how = axis, op.exclusive, op.reverse, x.tensor, out.tensor, low.origin(ins)
-    for launch in low.solve(scan_launch, *how).launches:
-        low.launch(launch, operands, ins)
+    low.launch_all(low.solve(scan_launch, *how), operands, ins)

@@ -53,10 +53,8 @@ def _pool(low: Lowering, ins: Instruction, op: Pooling, axes: list[PoolingWindow
             lens[window.axis] = window.count
         out = low.allocate(x.shape.with_lens(lens))
     fast_math = low.options.fast_math
-    for launch in low.solve(
-        pooling_launch, op, axes, x.tensor, out.tensor, low.origin(ins), "pooling", fast_math
-    ).launches:
-        low.launch(launch, {"x": x, "out": out}, ins)
+    solution = low.solve(pooling_launch, op, axes, x.tensor, out.tensor, low.origin(ins), "pooling", fast_math)
+    low.launch_all(solution, {"x": x, "out": out}, ins)
     return out
 
 

@@ -16,8 +16,7 @@ from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.recurrent_steps import RecurrentSteps
-from ....runtime.plan import Region
-from ...lowering.buffers import Buffer, View
+from ...lowering.buffers import View
 from ...lowering.function_call import FunctionCall
 from ...lowering.lowering import Lowering
 from ...lowering.recurrence_problem import given, recurrence
@@ -40,9 +39,7 @@ def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
     problem, operands = found
     for condition, own, weights in _packed(low, ins, problem, scales, points):
         chosen = only_where(condition, low.solve(plan, own, low.threads, low.origin(ins)))
-        scratch = View(Buffer(Region.ARENA, 0, chosen.scratch), Shape(Type.uint8_type, (chosen.scratch,)))
-        for launch in chosen.launches:
-            low.launch(launch, {**operands, "w": weights, "scratch": scratch}, ins)
+        low.launch_all(chosen, {**operands, "w": weights}, ins)
 
 
 def _packed(

@@ -10,10 +10,11 @@ import numpy as np
 from ....codegen.alternatives import has_lengths
 from ....codegen.cpu.data.indexed import indexed_launch
 from ....codegen.cpu.data.pad import border_launch, has_short_rows, pad_launch, remap_launch
-from ....codegen.cpu.data.positions import nearest_positions, pad_positions, tap_positions, taps_of
-from ....codegen.cpu.data.resize import changed_axes, open_axes, open_resize_launch, resize_launch
+from ....codegen.cpu.data.positions import nearest_positions, pad_positions, tap_positions
+from ....codegen.cpu.data.resize import open_axes, open_resize_launch, resize_launch
 from ....codegen.launch import Launch
 from ....codegen.problems.indexed_copy import remapped_copy
+from ....codegen.resampling import changed_axes, taps_of
 from ....core.dim import Length, known_in, known_less_equal
 from ....core.shape import Shape
 from ....core.types import Type
@@ -78,8 +79,7 @@ def _copy_through(
 ) -> None:
     """Append a copy that reads positions along ``axes`` from tables."""
     copy = remapped_copy(name, axes, x.tensor, out.tensor, low.origin(ins))
-    for launch in low.solve(indexed_launch, copy).launches:
-        low.launch(launch, {"x": x, "out": out, **tables}, ins)
+    low.launch_all(low.solve(indexed_launch, copy), {"x": x, "out": out, **tables}, ins)
 
 
 @lowering("pad_with", accepts=keeps_inner_axis, surrounds=True)
@@ -98,8 +98,7 @@ def _launch(
     low: Lowering, ins: Instruction, operands: Mapping[str, View], planner: Callable[..., Launch], *arguments: Any
 ) -> None:
     """Append the launches that a planner makes of its arguments."""
-    for launch in low.solve(planner, *arguments, low.origin(ins)).launches:
-        low.launch(launch, operands, ins)
+    low.launch_all(low.solve(planner, *arguments, low.origin(ins)), operands, ins)
 
 
 def _fill_and_copy(
@@ -159,8 +158,8 @@ def _resize_open(low: Lowering, ins: Instruction, op: Resize, x: View) -> None:
     if op.mode == "nearest":
         _copy_through(low, ins, "resize_nearest_kernel", tables, list(axes), x, out)
         return
-    for launch in low.solve(open_resize_launch, op, x.tensor, out.tensor, low.origin(ins)).launches:
-        low.launch(launch, {"x": x, "out": out, **tables}, ins)
+    solution = low.solve(open_resize_launch, op, x.tensor, out.tensor, low.origin(ins))
+    low.launch_all(solution, {"x": x, "out": out, **tables}, ins)
 
 
 lowering("reverse", accepts=keeps_inner_axis)(lower_reverse)

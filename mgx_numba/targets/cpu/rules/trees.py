@@ -21,5 +21,4 @@ def lower_tree_ensemble(low: Lowering, ins: Instruction) -> None:
     out = low.output(ins)
     x = operands["x"].tensor
     how = sizes, op.aggregate, op.missing, low.threads, low.origin(ins)
-    for launch in low.solve(trees_launch, x, out.tensor, *how).launches:
-        low.launch(launch, {**operands, "out": out}, ins)
+    low.launch_all(low.solve(trees_launch, x, out.tensor, *how), {**operands, "out": out}, ins)

@@ -89,10 +89,7 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
         question = ("attention", precision, pairs, problem)
         solution = low.solutions.of(question, lambda: attention_solution(problem, precision, origin, pairs))
     solution = with_origin(solution, origin)
-    if not known_equal(solution.scratch, 0):
-        operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
-    for launch in solution.launches:
-        low.launch(launch, operands, ins)
+    low.launch_all(solution, operands, ins)
 
 
 def _long_keys(problem: AttentionProblem) -> list[dict[Dim, int]]:

@@ -31,7 +31,7 @@ def lower_update_cache(low: Lowering, ins: Instruction) -> None:
     indices = positions.with_shape(Shape(positions.type.unsigned, rows.lens, across))  # negative ones do not wrap
     lines, origin = element_lines(2, indices.tensor, rows.tensor, out.tensor, False), low.origin(ins)
     places = low.allocate(Shape(Type.int64_type, lines.positions.lens))
-    for launch in low.solve(positions_launch, lines.terms, lines.positions, origin).launches:
-        low.launch(launch, {"indices": indices, "out": places}, ins)
-    for launch in low.solve(scatter_launch, "none", lines, rows.tensor, out.tensor, origin).launches:
-        low.launch(launch, {"positions": places, "updates": rows, "out": out}, ins)
+    solution = low.solve(positions_launch, lines.terms, lines.positions, origin)
+    low.launch_all(solution, {"indices": indices, "out": places}, ins)
+    solution = low.solve(scatter_launch, "none", lines, rows.tensor, out.tensor, origin)
+    low.launch_all(solution, {"positions": places, "updates": rows, "out": out}, ins)

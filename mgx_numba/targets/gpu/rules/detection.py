@@ -64,8 +64,8 @@ def lower_regions(low: Lowering, ins: Instruction) -> None:
     scale = low.constant(np.array([op.spatial_scale], np.float32))
     out = low.output(ins)
     tensors = x.tensor, rois.tensor, batch.tensor, out.tensor
-    for launch in low.solve(regions_launch, op, *tensors, low.origin(ins)).launches:
-        low.launch(launch, {"x": x, "rois": rois, "batch": batch, "scale": scale, "out": out}, ins)
+    solution = low.solve(regions_launch, op, *tensors, low.origin(ins))
+    low.launch_all(solution, {"x": x, "rois": rois, "batch": batch, "scale": scale, "out": out}, ins)
 
 
 def _append_count(low: Lowering, ins: Instruction, table: View, total: View) -> None:

@@ -42,10 +42,10 @@ def lower_scatter(low: Lowering, ins: Instruction) -> None:
     else:
         lines = slice_lines(*tensors, tuples_may_be_out_of_range(low, ins.inputs[1], data.lens))
     positions = low.allocate(Shape(Type.int64_type, lines.positions.lens))
-    for launch in low.solve(positions_launch, lines.terms, lines.positions, origin).launches:
-        low.launch(launch, {"indices": indices, "out": positions}, ins)
-    for launch in low.solve(scatter_launch, op.combine, lines, updates.tensor, out.tensor, origin).launches:
-        low.launch(launch, {"positions": positions, "updates": updates, "out": out}, ins)
+    solution = low.solve(positions_launch, lines.terms, lines.positions, origin)
+    low.launch_all(solution, {"indices": indices, "out": positions}, ins)
+    solution = low.solve(scatter_launch, op.combine, lines, updates.tensor, out.tensor, origin)
+    low.launch_all(solution, {"positions": positions, "updates": updates, "out": out}, ins)
 
 
 lowering("onehot", accepts=keeps_inner_axis)(onehot_rule(onehot_launch))

@@ -31,8 +31,8 @@ def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
     x, out = low.input(ins, 0), low.output(ins)
     axis = op.axis % len(x.lens)
     greatest, last = op.name == "argmax", op.select_last_index
-    for launch in low.solve(argreduce_launch, greatest, last, axis, x.tensor, out.tensor, low.origin(ins)).launches:
-        low.launch(launch, {"x": x, "out": out}, ins)
+    solution = low.solve(argreduce_launch, greatest, last, axis, x.tensor, out.tensor, low.origin(ins))
+    low.launch_all(solution, {"x": x, "out": out}, ins)
 
 
 @lowering("topk")
@@ -69,8 +69,8 @@ def lower_topk(low: Lowering, ins: Instruction) -> None:
             made = low.allocate(Shape(x.type, lens)), low.allocate(Shape(Type.int64_type, lens))
         tensors = x.tensor, made[0].tensor, made[1].tensor
         known = None if places is None else places.tensor
-        for launch in low.solve(topk_launch, op.k, axis, op.largest, *tensors, low.origin(ins), known).launches:
-            low.launch(launch, {**operands, "values": made[0], "positions": made[1]}, ins)
+        solution = low.solve(topk_launch, op.k, axis, op.largest, *tensors, low.origin(ins), known)
+        low.launch_all(solution, {**operands, "values": made[0], "positions": made[1]}, ins)
         if made[0] is values:
             return
         x, places = made
@@ -86,5 +86,4 @@ def lower_scan(low: Lowering, ins: Instruction) -> None:
     if any(known_in(n, 0) for n in x.lens):
         return
     how = axis, op.exclusive, op.reverse, x.tensor, out.tensor, low.origin(ins)
-    for launch in low.solve(scan_launch, *how).launches:
-        low.launch(launch, {"x": x, "out": out}, ins)
+    low.launch_all(low.solve(scan_launch, *how), {"x": x, "out": out}, ins)

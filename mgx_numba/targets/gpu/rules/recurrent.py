@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....codegen.gpu.recurrent import recurrent_solutions
-from ....core.shape import Shape, row_major_strides
-from ....core.types import Type
+from ....core.shape import row_major_strides
 from ....graph.instruction import Instruction
 from ...lowering.attention_operands import as_type
 from ...lowering.buffers import View
@@ -40,11 +39,8 @@ def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
             operands[name] = low.materialized(state, row_major_strides(lens), ins)
         else:
             operands[name] = low.constant(np.zeros(lens, compute.numpy))
-    solution = next(recurrent_solutions(problem, low.origin(ins), low.options.device_id))
-    if solution.scratch:
-        operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
-    for launch in solution.launches:
-        low.launch(launch, operands, ins)
+    solution = next(recurrent_solutions(problem, low.origin(ins)))
+    low.launch_all(solution, operands, ins)
 
 
 def _dequantized(low: Lowering, ins: Instruction, scales: Instruction, points: Instruction | None) -> View | None:

@@ -20,5 +20,4 @@ def lower_tree_ensemble(low: Lowering, ins: Instruction) -> None:
     sizes, operands = found
     out = low.output(ins)
     how = operands["x"].tensor, out.tensor, sizes, op.aggregate, op.missing, low.origin(ins)
-    for launch in low.solve(trees_launch, *how).launches:
-        low.launch(launch, {**operands, "out": out}, ins)
+    low.launch_all(low.solve(trees_launch, *how), {**operands, "out": out}, ins)

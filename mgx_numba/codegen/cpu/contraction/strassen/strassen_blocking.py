@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 from .....dataclass import dataclass
 from ....problems.element_types import ITEMSIZE
@@ -216,5 +217,5 @@ def _cycles(cut: Cut, tile: RegisterTile, m: int, panels: int, k: int, threads: 
     return UNEVEN[cut.grid] * -(-down * across // threads) * task
 
 
-def _clamp(value: int, most: int) -> int:
+def _clamp(value: Any, most: int) -> int:
     return max(1, min(value, most))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from .....core.dim import ceil_div
+from .....core.dim import Length, ceil_div
 from ....arguments import Arguments
 from ....kernel import KernelSource
 from ....launch import Launch, Operand, Solution, TaskRange
@@ -44,7 +44,7 @@ _PLANE_PAD = 64
 """Padding (bytes) between the planes of the points, so that they do not fall into the same cache sets."""
 
 
-def filter_plane(problem: ConvProblem, tile: RegisterTile, depth: int = 0) -> int:
+def filter_plane(problem: ConvProblem, tile: RegisterTile, depth: Length = 0) -> Any:
     """Return the words from one point to the next of the transformed filters: of all panels, or of ``depth`` words of
     one panel."""
     groups, panels, _, whole, columns = panel_lens(problem, tile)

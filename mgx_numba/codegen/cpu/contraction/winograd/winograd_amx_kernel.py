@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from .....core.dim import ceil_div, less, select
+from .....core.dim import Length, ceil_div, less, select
 from ....statements import indent
 from ...host import CACHE_LINE
 from ...machine import machine
@@ -38,7 +38,7 @@ class WinogradAmxWriter(WinogradWriter):
     def name(self) -> str:
         return self.form.name + "_tiles"
 
-    def _held(self) -> int:
+    def _held(self) -> Length:
         return self.block.tiles
 
     def _row(self, depth: int) -> int:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from .....core.dim import ceil_div, evaluate, less, maximum, minimum, select, symbols_of
+from .....core.dim import Length, ceil_div, evaluate, less, maximum, minimum, select, symbols_of
 from .....dataclass import dataclass
 from .....errors import ShapeError
 from ....alternatives import at_lengths, lengths_in
@@ -68,10 +68,10 @@ class Block:
     ``depth`` words of input channels of filters are transformed at a time; 0 if transformed filters are stored.
     """
 
-    tiles: Any
-    panels: Any
-    grain: Any
-    depth: int
+    tiles: Length
+    panels: Length
+    grain: Length
+    depth: Length
 
 
 def tiles_of(form: Form, problem: ConvProblem) -> tuple[Any, Any]:

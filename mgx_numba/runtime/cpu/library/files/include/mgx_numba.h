@@ -50,7 +50,9 @@ typedef enum mgx_type {
     MGX_FP8E4M3FN = 13,
     MGX_FP8E5M2 = 14,
     MGX_BF16 = 15,
-    MGX_FP8E5M2FNUZ = 16
+    MGX_FP8E5M2FNUZ = 16,
+    MGX_TUPLE = 17, /* of no tensor, as the next */
+    MGX_FP4X2 = 18
 } mgx_type;
 
 /* Bytes of one element; 0 for a number that is no type. */

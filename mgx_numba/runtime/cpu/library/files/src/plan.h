@@ -39,11 +39,12 @@ typedef struct {
     const mgx_kernel *kernels;
     const int64_t *steps; /* records of the executor, `step_count` and one more; FUNCTION is a kernel's number */
     const int64_t *starts, *slots, *patches;
+    const int64_t *operations; /* of a plan with jumps: what the executor's DRIVE follows */
     const mgx_relocation *relocations;
     const mgx_check *checks;
     const int64_t *first_check; /* of each step */
     const mgx_feature *features;
-    size_t step_count, slot_count, relocation_count, feature_count;
+    size_t step_count, slot_count, relocation_count, operation_count, feature_count;
     size_t arena_bytes, weights_bytes;
     int64_t brief, is_long;
     int num_threads, shares; /* threads that it was compiled for; whether more than one can help */

@@ -104,6 +104,8 @@ static context *new_context(const mgx_program *program)
     job[JOB_BRIEF] = plan->brief;
     job[JOB_LONG] = plan->is_long;
     job[JOB_SELF] = address(job);
+    job[JOB_OPERATIONS] = address(plan->operations);
+    job[JOB_LEADER] = (int64_t)(intptr_t)MGX_EXECUTOR_LEAD;
     job[JOB_TAKEN] = address(cut(&at, counts));
 #if MGX_SYMBOL_COUNT
     mgx_make_bound(&made->bound, cut(&at, open), job, steps, program->writes);
@@ -273,7 +275,12 @@ static mgx_status run(mgx_program *program, const mgx_tensor *inputs, size_t inp
     if (!status) {
         own->job[JOB_FAULT] = 0;
         const unsigned old = mgx_enter_arithmetic();
+#if MGX_JUMP_COUNT
+        (void)steps;
+        MGX_EXECUTOR_DRIVE(own->job, 0, (int64_t)mgx_this_plan.operation_count);
+#else
         MGX_EXECUTOR_LEAD(own->job, 0, steps);
+#endif
         mgx_leave_arithmetic(old);
         if (own->job[JOB_FAULT])
             status = fault(own->job);

@@ -36,6 +36,7 @@ void mgx_make_bound(mgx_bound *bound, int64_t *memory, int64_t *job, int64_t *st
     memcpy(templates, steps, records * STEP_WORDS * sizeof *templates);
     memcpy(patches, mgx_this_plan.patches, sizes->patch_count * PATCH_WORDS * sizeof *patches);
     job[JOB_PATCHES] = address(patches);
+    job[JOB_BINDING] = address(block);
     block[BOUND_VALUES] = address(values);
     block[BOUND_ROWS] = address(sizes->rows);
     block[BOUND_RANGES] = address(sizes->ranges);

@@ -97,8 +97,7 @@ MIGRAPHX_FUNCTION(instructions_create,
 MIGRAPHX_FUNCTION(modules_create, (migraphx_modules_t* modules, migraphx_module_t* ptr, size_t size),
     GIVE(modules, members(LIST(ptr, size))))
 MIGRAPHX_FUNCTION(module_create, (migraphx_module_t* module, char* name),
-    SET(module, nullptr);
-    throw bad("module_create: the module " + TEXT(name) + " needs a program: migraphx_program_create_module"))
+    GIVE(module, migraphx::module(TEXT(name))))
 MIGRAPHX_FUNCTION(module_print, (const_migraphx_module_t module), AT(module).print(); std::cout.flush())
 MIGRAPHX_FUNCTION(module_add_instruction,
     (migraphx_instruction_t* out, migraphx_module_t module, migraphx_operation_t op, migraphx_instructions_t args),

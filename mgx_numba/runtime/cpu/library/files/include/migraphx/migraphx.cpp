@@ -161,6 +161,8 @@ std::string printed(const char* format, std::va_list values)
     return text;
 }
 
+} // namespace
+
 // An operator whose functions are C's.
 class c_operator : public migraphx::experimental_custom_op_base {
 public:
@@ -198,8 +200,6 @@ private:
     std::string name_;
     std::shared_ptr<void> object_;
 };
-
-} // namespace
 
 #define HANDLE(name, type) \
     struct migraphx_##name { \
@@ -294,23 +294,6 @@ migraphx::arguments traced(const migraphx::program& program, const migraphx::pro
     });
 }
 
-migraphx::argument c_operator::compute(migraphx::context, migraphx::shape output, migraphx::arguments inputs) const
-{
-    migraphx_argument out{migraphx::argument()};
-    migraphx_shape like(std::move(output));
-    migraphx_arguments given(wrapped<migraphx_argument>(inputs));
-    call([&](char* message) { return computes(&out, object_.get(), message, 256, &the_context, &like, &given); });
-    return filled(out.value);
-}
-
-migraphx::shape c_operator::compute_shape(migraphx::shapes inputs) const
-{
-    migraphx_shape out{migraphx::shape()};
-    migraphx_shapes given(wrapped<migraphx_shape>(inputs));
-    call([&](char* message) { return shapes(&out, object_.get(), message, 256, &given); });
-    return out.value;
-}
-
 std::string& last_error()
 {
     static thread_local std::string message;
@@ -348,6 +331,23 @@ migraphx_status guarded(const char* name, Function function) noexcept
 }
 
 } // namespace
+
+migraphx::argument c_operator::compute(migraphx::context, migraphx::shape output, migraphx::arguments inputs) const
+{
+    migraphx_argument out{migraphx::argument()};
+    migraphx_shape like(std::move(output));
+    migraphx_arguments given(wrapped<migraphx_argument>(inputs));
+    call([&](char* message) { return computes(&out, object_.get(), message, 256, &the_context, &like, &given); });
+    return filled(out.value);
+}
+
+migraphx::shape c_operator::compute_shape(migraphx::shapes inputs) const
+{
+    migraphx_shape out{migraphx::shape()};
+    migraphx_shapes given(wrapped<migraphx_shape>(inputs));
+    call([&](char* message) { return shapes(&out, object_.get(), message, 256, &given); });
+    return out.value;
+}
 
 const char* migraphx_last_error(void) { return last_error().c_str(); }
 

@@ -13,6 +13,12 @@ namespace migraphx {
 class remote_program {
 public:
     remote_program(std::shared_ptr<compiler> process, std::int64_t id) : process_(std::move(process)), id_(id) {}
+    /// An empty program.
+    static std::shared_ptr<remote_program> create()
+    {
+        const auto process = compiler::get();
+        return std::make_shared<remote_program>(process, process->ask(request("create"))["program"].number);
+    }
     ~remote_program()
     {
         try {
@@ -136,10 +142,16 @@ private:
 using instruction_ref = instruction;
 using instructions = std::vector<instruction>;
 
-/// Refers to a module of a program, which must live as long.
+/// Refers to a module of a program, which must live as long, or to a module without a program, which its references keep.
 class module {
 public:
     module(const std::shared_ptr<remote_program>& owner, std::int64_t id) : owner_(owner), id_(id) {}
+    /// A module without a program: the first instruction that runs it takes it into its program.
+    explicit module(const std::string& name) : kept_(remote_program::create())
+    {
+        owner_ = kept_;
+        id_ = kept_->ask(kept_->about("create_module").add("name", name))["module"].number;
+    }
 
     instruction add_parameter(const std::string& name, const shape& s) const
     {
@@ -161,13 +173,14 @@ public:
     instruction add_instruction(const operation& op, const instructions& inputs,
                                 const std::vector<module>& modules = {}) const
     {
-        std::vector<std::size_t> bodies;
+        msgpack::writer bodies;
+        bodies.array(modules.size());
         for(const auto& body : modules)
-            bodies.push_back(static_cast<std::size_t>(body.id_));
+            bodies.array(2).integer(body.owner()->id()).integer(body.id_);
         request what = about("add_instruction");
         what.add("name", op.name()).add("attributes").raw(op.written());
         what.add("inputs").raw(references(inputs));
-        what.add("modules").raw(wire::of(bodies));
+        what.add("modules").raw(bodies);
         return added(what);
     }
     template <class... Others>
@@ -216,6 +229,7 @@ private:
         return wire::of(ids);
     }
     std::weak_ptr<remote_program> owner_;
+    std::shared_ptr<remote_program> kept_; // of a module without a program: what holds its instructions
     std::int64_t id_;
 };
 

@@ -288,10 +288,8 @@ private:
     /// The program in the compiler's process, where an empty one begins.
     remote_program& remote() const
     {
-        if(state_->remote == nullptr && !is_library()) {
-            const auto process = compiler::get();
-            state_->remote = std::make_shared<remote_program>(process, process->ask(request("create"))["program"].number);
-        }
+        if(state_->remote == nullptr && !is_library())
+            state_->remote = remote_program::create();
         return existing();
     }
     remote_program& existing() const

@@ -34,7 +34,9 @@ typedef enum migraphx_compile_mode {
     m(fp8e4m3fn_type, MGX_FP8E4M3FN) \
     m(fp8e5m2_type, MGX_FP8E5M2) \
     m(bf16_type, MGX_BF16) \
-    m(fp8e5m2fnuz_type, MGX_FP8E5M2FNUZ)
+    m(fp8e5m2fnuz_type, MGX_FP8E5M2FNUZ) \
+    m(tuple_type, MGX_TUPLE) \
+    m(fp4x2_type, MGX_FP4X2)
 
 #ifdef __cplusplus
 typedef mgx_type migraphx_shape_datatype_t;
@@ -45,5 +47,25 @@ MGX_TYPES(MGX_CONSTANT)
 typedef enum migraphx_shape_datatype_t { MGX_TYPES(MGX_CONSTANT) } migraphx_shape_datatype_t;
 #endif
 #undef MGX_CONSTANT
+
+/* Element types of tensors, each with the name of its type in C, or in MIGraphX's C++ where C has none. */
+#define MIGRAPHX_SHAPE_VISIT_TYPES(m) \
+    m(bool_type, bool) \
+    m(half_type, half) \
+    m(float_type, float) \
+    m(double_type, double) \
+    m(uint8_type, uint8_t) \
+    m(int8_type, int8_t) \
+    m(uint16_type, uint16_t) \
+    m(int16_type, int16_t) \
+    m(int32_type, int32_t) \
+    m(int64_type, int64_t) \
+    m(uint32_type, uint32_t) \
+    m(uint64_type, uint64_t) \
+    m(fp8e4m3fnuz_type, migraphx::fp8::fp8e4m3fnuz) \
+    m(fp8e4m3fn_type, migraphx::fp8::fp8e4m3fn) \
+    m(fp8e5m2_type, migraphx::fp8::fp8e5m2) \
+    m(bf16_type, bf16) \
+    m(fp8e5m2fnuz_type, migraphx::fp8::fp8e5m2fnuz)
 
 #endif

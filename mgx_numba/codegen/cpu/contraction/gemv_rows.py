@@ -1,0 +1,92 @@
+"""Products of a few rows with weights [n, k] that are read where they lie, row by row: nothing is packed.
+
+Each element of the result is a sum of products along contiguous k. Some rows of weights are read side by side, so that
+rows of the left-hand side are loaded once for all of them. Weights of one task stay in the cache for further rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from ....core.dim import known_equal
+from ...arguments import Arguments
+from ...problems.epilogue import NOT_COMPUTED
+from ...problems.gemm import GemmProblem
+from ...statements import indent
+from ..microkernels.register_tile import RegisterTile
+from ..microkernels.tile_table import tile_for
+from .gemm import product_seconds
+from .gemv import GemvPacked
+from .roofline import peak_flops
+from .solver import Solver
+
+MOST_ROWS = 64
+"""Most rows of the left-hand side: from some tens on packing the weights in each run is quicker (see `estimate`)."""
+REUSE = 0.5
+"""Fraction of peak arithmetic: a multiply-add of 4 rows by 4 rows of weights takes half a load, of two a cycle."""
+
+
+class GemvRows(GemvPacked):
+    """Solver for products of some rows with weights that are not packed, whose k are contiguous."""
+
+    name = "gemv_rows"
+    packed_as = ""
+    _streams: ClassVar = {1: 1.0}
+
+    def refused_types(self, problem: GemmProblem) -> str | None:
+        if problem.types.uniform not in ("float32", "float64"):
+            return "operands are not of one wide type"
+        return Solver.refused_types(self, problem)
+
+    def declines(self, problem: GemmProblem) -> str | None:
+        if problem.prologue:
+            return NOT_COMPUTED
+        if problem.b_constant:
+            return "the right-hand side is a constant: packing it is free"
+        if not known_equal(problem.batch_count, 1) or not 0 < problem.m <= MOST_ROWS:
+            return f"more than {MOST_ROWS} rows or one product"
+        contiguous = known_equal(problem.b_strides[-2], 1) and known_equal(problem.a_strides[-1], 1)
+        return None if contiguous and problem.k > 0 else "sums are empty, or their terms not contiguous"
+
+    def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
+        return ()
+
+    def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
+        return weights
+
+    def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
+        """Return the time of reading all operands once, or of the arithmetic."""
+        arithmetic = 2 * problem.m * problem.n * problem.k / (REUSE * peak_flops(tile_for(problem.types)) * threads)
+        return max(product_seconds(problem, threads), arithmetic)
+
+    def _weights_read(self, problem: GemmProblem) -> int:
+        return problem.n * problem.k
+
+    def _declare(self, arguments: Arguments, problem: GemmProblem) -> None:
+        arguments.integers(w_ld=problem.b_strides[-1])
+
+    def _product(self, problem: GemmProblem, tile: RegisterTile, streams: int, starts: Sequence[str]) -> list[str]:
+        """Return statements that compute ``sums`` [row, column] of a panel; columns past the last repeat it."""
+        m, lanes, columns, dtype = len(starts), tile.lanes, tile.columns, problem.types.accumulator
+        beside = 4
+        cells = [(j, r) for j in range(beside) for r in range(m)]
+
+        def terms(left: str, right: str) -> list[str]:
+            lines = [f"a{r} = {left.format(start=starts[r])}" for r in range(m)]
+            for j in range(beside):
+                lines.append(f"b = {right.format(j=j)}")
+                lines += [f"s{j}_{r} = fma(a{r}, b, s{j}_{r})" for r in range(m)]
+            return lines
+
+        body = [f"w{j} = offset(w, imin(panel * {columns} + column + {j}, n - 1) * w_ld)" for j in range(beside)]
+        body += [f"s{j}_{r} = const_{dtype}(0, {lanes})" for j, r in cells]
+        body += ["for k in range(0, depth - left, " + f"{lanes}):"]
+        body += indent(terms(f"load(x, {{start}} + k, {lanes})", f"load(w{{j}}, k, {lanes})"))
+        place = "depth - left"
+        ends = f"load_tail(x, {{start}} + {place}, left, 0, {lanes})", f"load_tail(w{{j}}, {place}, left, 0, {lanes})"
+        body += ["if left > 0:", *indent(terms(*ends))]
+        body += [f"store_scalar(sums, {r * columns} + column + {j}, reduce_add(s{j}_{r}))" for j, r in cells]
+        return [f"left = depth & {lanes - 1}", f"for column in range(0, {columns}, {beside}):", *indent(body)]

@@ -1,0 +1,84 @@
+"""Programs read from files, for a device."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...graph.program import Program
+from ...runtime.gpu.constants import DeviceConstants
+from ...runtime.gpu.engine import Engine, Queue
+from ..base import Kept, KeptPlan, KeptSplit
+from ..options import TargetOptions
+from ..restored import Restored
+from ..serving_plans import ServingPlans
+from .compiled import DeviceProgram, OpenLengthsProgram
+from .split_program import DeviceSymbolicSplit, SplitGpuProgram
+
+Inputs = Mapping[str, Any]
+
+
+class DevicePlans(ServingPlans[Any], OpenLengthsProgram):
+    """A program with dynamic inputs that runs the plans that it has."""
+
+    def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[Any]:
+        """See `DeviceCalls.run_staying`.
+
+        Raises:
+            Outgrown: no plan serves the lengths.
+        """
+        return self._chosen(inputs, lambda plan: plan.run_staying(inputs, stream, stays))  # type: ignore[no-any-return]
+
+    def run_on(self, queue: Queue, inputs: Inputs) -> list[Any]:
+        """See `DeviceCalls.run_on`; raises `Outgrown` as `run_staying` does."""
+        return self._chosen(inputs, lambda plan: plan.run_on(queue, inputs))  # type: ignore[no-any-return]
+
+
+class RestoredDeviceProgram(Restored[Any], OpenLengthsProgram):
+    """A program read from a file, for a device; see `Restored`."""
+
+    def __init__(self, kept: Any, compile: Callable[[Any], Any], on: Engine, options: TargetOptions) -> None:
+        """Create the program for the engine ``on``; ``kept`` and ``compile`` are as in `Restored`."""
+        DeviceProgram.__init__(self, on, options, None, None, lambda: self._whole().program)
+        Restored.__init__(self, kept, compile)
+
+    def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[Any]:
+        return self._tried(lambda program: program.run_staying(inputs, stream, stays))  # type: ignore[no-any-return]
+
+    def run_on(self, queue: Queue, inputs: Inputs) -> list[Any]:
+        return self._tried(lambda program: program.run_on(queue, inputs))  # type: ignore[no-any-return]
+
+    def step_seconds(self, inputs: Inputs) -> list[float]:
+        return self._whole().step_seconds(inputs)  # type: ignore[no-any-return]
+
+
+def runnable(
+    kept: Kept, on: Engine, options: TargetOptions, shown: Callable[[], Program], constants: DeviceConstants
+) -> Any:
+    """Return an executable program; ``shown`` returns the optimised program of a single plan."""
+
+    def made(one: Kept) -> Any:
+        return runnable(one, on, options, shown, constants)
+
+    if isinstance(kept, KeptPlan):
+        return DeviceProgram(on, options, kept.plan, kept.trees, shown, constants=constants)
+    if isinstance(kept, KeptSplit):
+        kind = DeviceSymbolicSplit if kept.given else SplitGpuProgram
+        return kind(made(kept.head), made(kept.tail), kept.split_point, kept.trees, shown, on, options)
+    plans = DevicePlans(on, options, None, None, shown)
+    plans._names, plans._plans = list(kept.names), [made(one) for one in kept.plans]
+    plans._fixed = OrderedDict((key, made(one)) for key, one in kept.fixed)
+    return plans
+
+
+def restored(
+    kept: Kept,
+    on: Engine,
+    options: TargetOptions,
+    shown: Callable[[], Program],
+    compile: Callable[[DevicePlans | None], Any],
+) -> Any:
+    """Return the program of a file; ``shown`` is as in `runnable`, ``compile`` as in `Restored`."""
+    found = runnable(kept, on, options, shown, DeviceConstants(on))
+    return found if isinstance(kept, KeptPlan) else RestoredDeviceProgram(found, compile, on, options)

@@ -1,0 +1,103 @@
+"""Complex values and Fourier transforms beside PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mgx_numba as mgx
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: tests of its frontend do not run")
+
+import mgx_numba.torch  # noqa: E402
+
+from .exported import module_of  # noqa: E402
+
+fft = torch.fft
+
+
+class Rotary(torch.nn.Module):
+    """Rotary embeddings of Llama's style, by a complex buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        angles = torch.outer(torch.arange(16.0), torch.rand(4))
+        self.register_buffer("frequencies", torch.polar(torch.ones(16, 4), angles))
+
+    def forward(self, x: Any) -> Any:
+        own = self.frequencies[: x.shape[1]].view(1, x.shape[1], 1, -1)
+        pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * own).flatten(3)
+
+
+def _spectrum(x: Any, y: Any) -> Any:
+    return (x + y, y * x, x - 2 * y, y / x, y == y.conj(), (y * y).sum(), y.abs(), y.angle(), torch.where(x > 0, y, 1j))
+
+
+CASES: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]] = {
+    "rotary": (Rotary(), lambda n: (torch.randn(2, n, 3, 8),)),
+    "arithmetic": (_spectrum, lambda n: (torch.randn(3, n), torch.randn(3, n, dtype=torch.complex64))),
+    "products": (
+        lambda x, y: (x @ y, torch.einsum("ij,jk->ik", x, y).sum(-1), torch.linalg.vector_norm(x)),
+        lambda n: (torch.randn(3, n, dtype=torch.complex64), torch.randn(n, 2, dtype=torch.complex64)),
+    ),
+    "layouts": (
+        lambda x: (x.t().clone(), x[1:].flip(0), torch.cat([x, x * 2]), x.real, x.imag + 1, x[None].expand(2, -1, -1)),
+        lambda n: (torch.randn(3, n, dtype=torch.complex64),),
+    ),
+    "constants": (
+        lambda x: torch.zeros(3, 4, dtype=torch.complex64) + torch.complex(x, x * 2) * torch.tensor([1 + 2j, 2, 3, 4]),
+        lambda n: (torch.randn(3, 4),),
+    ),
+    "mixing of tokens": (lambda x: fft.fftn(fft.fft(x, dim=-1), dim=1).real, lambda n: (torch.randn(2, n, 8),)),
+    "convolution": (
+        lambda x: fft.irfft(fft.rfft(x, n=64) * fft.rfft(x, n=64).conj(), n=64)[..., : x.shape[-1]],
+        lambda n: (torch.randn(3, n),),
+    ),
+    "two axes": (
+        lambda x: (fft.irfft2(fft.rfft2(x, norm="ortho") * 2, s=x.shape[-2:], norm="ortho"), fft.ifft2(x)),
+        lambda n: (torch.randn(2, 6, n),),
+    ),
+    "long": (lambda x: fft.rfft(x).abs(), lambda n: (torch.randn(2, 1536),)),
+    "windows": (
+        lambda x, w: (
+            torch.stft(x, 64, 16, window=w, return_complex=True),
+            torch.istft(torch.stft(x, 64, 16, window=w, return_complex=True), 64, 16, window=w),
+        ),
+        lambda n: (torch.randn(2, 256 + n), torch.hann_window(64)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_complex_values_are_compiled_as_parts(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    function, made = CASES[name]
+    compiled = torch.compile(function, backend="mgx_numba", dynamic=name not in ("mixing of tokens", "two axes"))
+    for n in (9, 12):
+        args = made(n)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(*args), function(*args), atol=2e-5, rtol=2e-5, check_stride=False)
+    assert "mgx_numba" not in {record.name.partition(".")[0] for record in caplog.records if record.levelno >= 30}
+
+
+def test_operators_of_complex_values_that_are_lacking_run_in_eager_mode(caplog: pytest.LogCaptureFixture) -> None:
+    def roots(x: Any) -> Any:
+        return torch.linalg.eigvals(x @ x.t() + torch.eye(3)).abs().sort()[0] * 2 + 1
+
+    x = torch.randn(3, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(roots, backend="mgx_numba")(x), roots(x))
+    assert "aten.linalg_eig.default" in caplog.text
+
+
+def test_program_takes_and_gives_the_parts_of_complex_tensors() -> None:
+    x = torch.randn(2, 5, dtype=torch.complex64)
+    program = mgx.from_torch(module_of(lambda x: x * x.conj() + 1j), (x,))
+    program.compile(mgx.get_target("ref"))
+    (name,) = program.get_parameter_names()
+    (found,) = program.run({name: torch.view_as_real(x).numpy()})
+    expected = torch.view_as_real(x * x.conj() + 1j).numpy()
+    np.testing.assert_allclose(np.asarray(found), expected, atol=1e-6)
