@@ -24,6 +24,9 @@ class Registrable(Protocol):
         """Return everything beside a kernel's text that its machine code depends on, by field: device, features,
         versions."""
 
+    def architecture(self) -> str:
+        """Return the architecture in use; "" for a back end that compiles for one architecture in a process."""
+
 
 _MODULES = {"cpu": "mgx_numba.codegen.cpu.backend", "gpu": "mgx_numba.codegen.gpu.backend"}
 """Modules of the package's back ends."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 
 from ..dataclass import dataclass
 from .backends import registered
-
-Environment = tuple[tuple[str, str], ...]
-"""Everything beside a kernel's source that its machine code depends on: fields of `Backend.identity`."""
 
 
 @dataclass(frozen=True)
@@ -35,27 +33,23 @@ class KernelSource:
     def symbol(self) -> str:
         """Return the exported symbol and store key: ``mgx_`` and 24 hexadecimal digits. It differs between the
         architectures of a back end."""
-        symbols, environment = self._symbols(), self._environment()
-        if environment not in symbols:
-            symbols[environment] = _symbol(self.text, environment)
-        return symbols[environment]
+        symbols, architecture = self._symbols(), registered(self.backend).architecture()
+        if architecture not in symbols:
+            symbols[architecture] = _symbol(self.identity())
+        return symbols[architecture]
 
     def restore_symbol(self, symbol: str) -> None:
         """Record the symbol that a file from this machine holds, unless the symbol is known."""
-        self._symbols().setdefault(self._environment(), symbol)
+        self._symbols().setdefault(registered(self.backend).architecture(), symbol)
 
-    def _symbols(self) -> dict[Environment, str]:
-        symbols: dict[Environment, str] = self.__dict__.setdefault("_known_symbols", {})
+    def _symbols(self) -> dict[str, str]:
+        symbols: dict[str, str] = self.__dict__.setdefault("_known_symbols", {})
         return symbols
 
-    def _environment(self) -> Environment:
-        return tuple(registered(self.backend).identity().items())
 
-
-def _symbol(text: str, environment: Environment) -> str:
+def _symbol(identity: Mapping[str, str]) -> str:
     import hashlib
 
-    identity = {"source": hashlib.sha256(text.encode()).hexdigest(), **dict(environment)}
     lines = "".join(f"{key}={value}\n" for key, value in sorted(identity.items()))
     # 96 bits: collisions are negligible even over the kernels of all users.
     return "mgx_" + hashlib.sha256(lines.encode()).hexdigest()[:24]

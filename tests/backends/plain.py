@@ -77,6 +77,9 @@ class PlainBackend:
     def identity(self) -> Mapping[str, str]:
         return {"backend": self.name}
 
+    def architecture(self) -> str:
+        return ""
+
     def fingerprint(self) -> Any:
         raise OptionError("plain Python is not tuned")
 

@@ -32,6 +32,9 @@ class CpuBackend:
         """See `Backend.identity`; read each time, as ``MGX_CPU_FEATURES`` may have been set since."""
         return environment_identity()
 
+    def architecture(self) -> str:
+        return ""
+
     def fingerprint(self) -> DeviceFingerprint:
         from .fingerprint import device_fingerprint
 

@@ -29,6 +29,9 @@ class GpuBackend:
     def identity(self) -> Mapping[str, str]:
         return environment_identity()
 
+    def architecture(self) -> str:
+        return selected_architecture().name
+
     def fingerprint(self) -> DeviceFingerprint:
         from .fingerprint import device_fingerprint
 

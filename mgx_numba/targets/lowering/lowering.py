@@ -521,8 +521,6 @@ class Lowering(PlanConstants):
     def _finish(self) -> Plan:
         arena: dict[int, Buffer] = {}
         reuse = self.options.memory_reuse and "memory_coloring" not in disabled_names(self.options.disabled_passes)
-        if reuse and self.options.tuning is not None:
-            self._tell_replaced(self.options.tuning)
         if self.resources.join is not None and not self.draft.jumps:
             self.draft.steps = self.resources.join(self.draft.steps, self.draft.cache_copies)
         for number, step in enumerate(self.draft.steps):
@@ -536,6 +534,8 @@ class Lowering(PlanConstants):
             for buffer in arena.values() if jump.to <= jump.at else ():
                 if buffer.first < jump.to <= buffer.last < jump.at:
                     buffer.last = jump.at - 1
+        if reuse and self.options.tuning is not None:
+            self._tell_replaced(self.options.tuning)
         homes = replaced([(step.launch, step.operands) for step in self.draft.steps]) if reuse else {}
         arena_bytes = color((b for b in arena.values() if b not in homes), reuse, self.threads)
         for buffer, home in homes.items():
@@ -564,7 +564,7 @@ class Lowering(PlanConstants):
 
     def _tell_replaced(self, tuning: Tuning) -> None:
         """Tell tuning which contractions are computed in place of an operand if their solvers can, since tuning
-        compares solvers."""
+        compares solvers. Targets that join steps request nothing here, so the ranges of steps hold."""
         for request, _, operands, start, stop in self.draft.requested:
             name = replaced_operand(request.epilogue.moving, operands, start, stop - 1, {})
             if name:
