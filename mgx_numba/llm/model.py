@@ -181,7 +181,7 @@ class LanguageModel:
 
     @functools.cached_property
     def paged_decoder(self) -> PagedDecoder | None:
-        """Return the decoder over caches in blocks, compiled on first use; None for a model that is an ONNX file."""
+        """Return the decoder over caches in blocks, compiled on first use; None on a GPU and for ONNX files."""
         return None if self._make_paged is None else self._make_paged()
 
     @functools.cached_property
