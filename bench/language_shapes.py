@@ -1,10 +1,10 @@
 """Language models of Llama's shapes with random 4-bit weights, for measurements of speed.
 
-    python -m bench.language_shapes PATH --size 1b|3b|8b [--form gguf|genai] [--layers N] [--vocabulary N]
+    python -m bench.language_shapes PATH --size 1b|3b|8b [--form gguf|genai] [--layout NAME] [--layers N]
 
-``gguf`` writes a file with Q4_0 weights, ``genai`` a folder of onnxruntime-genai with MatMulNBits of blocks of 32.
-``mgx-numba-driver perf --llm PATH`` and ``python -m bench.language PATH`` measure them. All weights are parts of one
-random array, which no kernel notices.
+``gguf`` writes a file with Q4_0 weights or those of another layout, ``genai`` a folder of onnxruntime-genai with
+MatMulNBits of blocks of 32. All weights are parts of one random array, which no kernel notices. Then measure by
+``mgx-numba-driver perf --llm PATH`` and ``python -m bench.language PATH``.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ def matrices(s: Shape) -> dict[str, tuple[int, int]]:
     }  # fmt: skip
 
 
-def write_file(path: Path, s: Shape, vocabulary: int) -> None:
-    """Write a GGUF file."""
+def write_file(path: Path, s: Shape, vocabulary: int, kind: str) -> None:
+    """Write a GGUF file whose matrices have a layout of `LAYOUTS`."""
     rng = np.random.default_rng(0)
-    layout = LAYOUTS["q4_0"]
+    layout = LAYOUTS[kind]
     most = max(n * layout.row_bytes(k) for n, k in (*matrices(s).values(), (vocabulary, s.hidden)))
-    pool = np.resize(random_blocks("q4_0", (4096, s.hidden), rng).reshape(-1), most)
+    pool = np.resize(random_blocks(kind, (4096, s.hidden), rng).reshape(-1), most)
 
     def matrix(n: int, k: int) -> tuple[str, np.ndarray]:
-        return "q4_0", pool[: n * layout.row_bytes(k)].reshape(n, -1)
+        return kind, pool[: n * layout.row_bytes(k)].reshape(n, -1)
 
     ones = "f32", np.ones(s.hidden, np.float32)
     tensors: dict[str, tuple[str, np.ndarray]] = {
@@ -208,13 +208,17 @@ def main() -> int:
     parser.add_argument("path", type=Path)
     parser.add_argument("--size", choices=SHAPES, default="1b")
     parser.add_argument("--form", choices=("gguf", "genai"), default="gguf")
+    parser.add_argument("--layout", choices=LAYOUTS, default="q4_0", help="weights of a GGUF file")
     parser.add_argument("--layers", type=int, default=0, help="layers (default: of the size)")
     parser.add_argument("--vocabulary", type=int, default=32000, help="tokens of the vocabulary")
     given = parser.parse_args()
     shape = SHAPES[given.size]
     if given.layers:
         shape = Shape(shape.hidden, given.layers, shape.heads, shape.key_heads, shape.size, shape.inner)
-    {"gguf": write_file, "genai": write_folder}[given.form](given.path, shape, given.vocabulary)
+    if given.form == "gguf":
+        write_file(given.path, shape, given.vocabulary, given.layout)
+    else:
+        write_folder(given.path, shape, given.vocabulary)
     return 0
 
 

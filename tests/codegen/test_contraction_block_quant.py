@@ -10,7 +10,7 @@ import pytest
 
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.contraction.block_quant import halves_hold, scales_in_halves
-from mgx_numba.codegen.cpu.contraction.gemm_block_quant import GemmBlockQuant
+from mgx_numba.codegen.cpu.contraction.gemm_block_quant import GemmBlockQuant, GemmBlockQuantBytes
 from mgx_numba.codegen.cpu.contraction.gemv import task_grain
 from mgx_numba.codegen.cpu.contraction.gemv_block_quant import LARGEST, MOST_ROWS, ROLLED_SUMS, SHARE, GemvBlockQuant
 from mgx_numba.codegen.cpu.contraction.select import select
@@ -40,7 +40,7 @@ from .contracting import (
     run_plan,
 )
 
-GEMV, GEMM = GemvBlockQuant(), GemmBlockQuant()
+GEMV, GEMM, BYTE_ROWS = GemvBlockQuant(), GemmBlockQuant(), GemmBlockQuantBytes()
 FORMS = [BlockFormat(4, 32, True), BlockFormat(4, 16, False), BlockFormat(4, 128, True), BlockFormat(8, 32, True)]
 HALVES = [
     BlockFormat(4, 32, True, half_scales=True),
@@ -169,6 +169,33 @@ def test_rows_of_bytes(features: str, form: BlockFormat, monkeypatch: pytest.Mon
         exact = problem_for(x, n, allowed, False)
         run_plan(GEMV.plan(exact, Epilogue(), (), 2), {"x": x, "w": GEMV.pack_blocks(exact, w), "out": out})
         assert far(out, expected(form, x, w)) < 3e-6
+
+
+@pytest.mark.skipif(not has_dot4(host.host(), host.host().vector_bits), reason="no products of four bytes")
+@pytest.mark.parametrize("form", [*FORMS, HALVES[1]], ids=str)
+def test_many_rows_of_bytes(form: BlockFormat) -> None:
+    """Integer rows are exact; others have an error of half a step of 127, and rows with infinities are floats."""
+    n, k, m = 70, 300, 19
+    w, allowed = weights(form, n, k), replace(form, int8_rows=True)
+    whole = np.random.default_rng(k).integers(-127, 128, (m, k)).astype(np.float32)
+    whole[:, :: form.size] = -127
+    infinite = rows(m, k)
+    infinite[5, 200] = np.inf
+    for x, least, most in ((whole, 0, 3e-6), (rows(m, k), 1e-4, 2e-2), (infinite, 0, 3e-6)):
+        problem = problem_for(x, n, allowed, True)
+        e = full_epilogue_arrays(np.random.default_rng(n), (m,), n, "float32")
+        out = np.full((m, n), np.nan, np.float32)
+        arrays = {"x": x, "w": BYTE_ROWS.pack_blocks(problem, w), "out": out, **e}
+        run_plan(BYTE_ROWS.plan(problem, full_epilogue("float32"), (), 2), arrays)
+        with np.errstate(invalid="ignore"):
+            right = apply_full_epilogue(expected(form, x, w), e)
+        finite = np.isfinite(right)
+        assert np.array_equal(np.isfinite(out), finite)
+        assert least <= far(out[finite], right[finite]) < most
+    assert select(problem_for(rows(200, 256), 512, allowed, True)).name == "gemm_nbits_bytes"
+    assert select(problem_for(rows(16, 256), 512, allowed, True)).name == "gemv_nbits"
+    for fast_math, given in ((False, allowed), (True, form)):
+        assert BYTE_ROWS.declines(problem_for(rows(17, 64), 64, given, fast_math)) is not None
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)

@@ -11,6 +11,7 @@ from mgx_numba.codegen.alternatives import at_lengths
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.contraction.blocking import _makespan, _Steps, cut
 from mgx_numba.codegen.cpu.contraction.solvers import GEMM_SOLVERS
+from mgx_numba.codegen.cpu.microkernels.int8_table import has_dot4
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.gemm import BlockFormat, GemmProblem
@@ -116,9 +117,10 @@ def test_rows_of_weights_in_blocks(form: BlockFormat, ceiling: str, monkeypatch:
     problem = GemmProblem(seq, n, k, (batch,), packed((*lens, k)), (0, n, 1), blocks=form, fast_math=True)
     strides = ((), packed((*lens, n))[:-1], packed((*lens, 1))[:-1], ())
     planned = Planned(problem, full_epilogue("float32"), strides)
+    many = "gemm_nbits_bytes" if form.int8_rows and has_dot4(host.host(), host.host().vector_bits) else "gemm_nbits"
     # estimates for NEON prefer one of both for all lengths
-    few = planned.names[0] if ARM else "gemv_nbits"
-    assert known_equal(planned.served, 1) and planned.names == list(dict.fromkeys((few, "gemm_nbits")))
+    few, many = (planned.names[0], planned.names[-1]) if ARM else ("gemv_nbits", many)
+    assert known_equal(planned.served, 1) and planned.names == list(dict.fromkeys((few, many)))
     rng = np.random.default_rng(11)
     for count in ((1, 1), (4, 1), (1, 3), (2, 5), (1, 16), (2, 17), (1, 200)):
         a = rng.standard_normal((*count, k)).astype(np.float32)
@@ -127,7 +129,7 @@ def test_rows_of_weights_in_blocks(form: BlockFormat, ceiling: str, monkeypatch:
         right = apply_full_epilogue(sums, e)
         out = np.full(right.shape, np.nan, np.float32)
         taken = planned.run(dict(zip(lens, count)), w, {"x": a, "out": out, **e})
-        assert taken == ([few] if count[0] * count[1] <= 16 else ["gemm_nbits"])
+        assert taken == ([few] if count[0] * count[1] <= 16 else [many])
         assert np.abs(out - right).max() < (2e-2 if form.int8_rows else 5e-5) * np.abs(right).max()
 
 

@@ -280,17 +280,21 @@ def test_a_series_of_graphs_serves_the_lengths_around(monkeypatch: pytest.Monkey
     assert len(grids) > 20 and len(driver.graphs) <= 8 and driver.calls["cuGraphLaunch"] > 40
 
 
-def test_series_that_are_too_many_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_batch, "MOST_SERIES", 1)
+def test_of_too_many_series_the_least_recently_used_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"MOST_SERIES": 2, "MOST_IDLE": 0, "FEW_BLOCKS": 1}.items():
+        monkeypatch.setattr(cuda_batch, name, value)
     driver = Driver()
     lengths, launches, batch = launches_of(driver, monkeypatch)
-    for rows in (3, 4000, 4, 4000, 3, 4000, 4000):
+    graphs = []
+    for rows in (3, 3, 4000, 4000, 3, 600, 600, 3, 4000, 4000, 4000):
         settle(launches, lengths, rows)
         wanted = one_by_one(launches)
         driver.seen.clear()
+        driver.calls.clear()
         batch.launch(STREAM, 0, len(launches.numbers.steps))
         agree(driver.seen, wanted, launches)
-    assert len(driver.graphs) == 8
+        graphs.append(driver.calls["cuGraphLaunch"] > 0)
+    assert graphs == [False, False, False, False, True, False, True, True, False, True, True]
 
 
 @pytest.mark.parametrize("name", ["cuGraphExecKernelNodeSetParams_v2", "cuGraphLaunch", "cuLaunchKernelEx"])

@@ -12,6 +12,7 @@ from mgx_numba.codegen.cpu.contraction.blocking import Blocking, fit
 from mgx_numba.codegen.cpu.contraction.solver import NO_EPILOGUE
 from mgx_numba.codegen.cpu.contraction.solvers import CONV_SOLVERS, GEMM_SOLVERS
 from mgx_numba.codegen.cpu.contraction.tuning_candidates import candidates, refinements
+from mgx_numba.codegen.cpu.microkernels.int8_table import has_dot4
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILES, tile_for
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
@@ -98,7 +99,7 @@ def product_by_rows() -> tuple[Program, dict[str, np.ndarray]]:
     return program, feeds
 
 
-def product_of_blocks(rows: int) -> tuple[Program, dict[str, np.ndarray]]:
+def product_of_blocks(rows: int, **options: Any) -> tuple[Program, dict[str, np.ndarray]]:
     rng = np.random.default_rng(6)
     a = rng.standard_normal((rows, 300)).astype(np.float32)
     codes = rng.integers(0, 256, (70, 10, 16)).astype(np.uint8)
@@ -106,7 +107,7 @@ def product_of_blocks(rows: int) -> tuple[Program, dict[str, np.ndarray]]:
     program = Program()
     x = program.main.add_parameter("a", Shape(Type.float_type, a.shape))
     inputs = [x, program.main.add_literal(codes), program.main.add_literal(scales)]
-    program.main.add_return([program.main.add_instruction("matmul_nbits", inputs)])
+    program.main.add_return([program.main.add_instruction("matmul_nbits", inputs, **options)])
     return program, {"a": a}
 
 
@@ -184,6 +185,7 @@ CASES = {
     "gemm_int8": quantized_product,
     "gemm_packing_int8": quantized_activations,
     "gemm_nbits": lambda: product_of_blocks(29),
+    "gemm_nbits_bytes": lambda: product_of_blocks(29, accuracy_level=4),
     "gemv_nbits": lambda: product_of_blocks(3),
     "gemm_packing": lambda: product(False),
     "gemm_tiles": lambda: product(True, (2,), 70, 530, 70),
@@ -217,6 +219,8 @@ def test_any_blocking_is_safe_and_exact(solver: Any, monkeypatch: pytest.MonkeyP
         monkeypatch.setenv("MGX_CPU_FEATURES", host.EMULATED_TILES)
     if solver.name.startswith("conv_winograd_2x2_int8"):
         monkeypatch.setenv("MGX_CPU_FEATURES", "-avx512vnni,-avxvnni")
+    if solver.name == "gemm_nbits_bytes" and not has_dot4(host.host(), host.host().vector_bits):
+        pytest.skip("no products of four bytes")
     if solver.name.startswith("gemm_strassen") and max(TILE.variants()) > TILE.lanes:
         pytest.skip("no tile of Strassen's product")
     program, feeds = CASES[solver.name]()

@@ -57,7 +57,8 @@ FIRST_NODES = 4
 and a kernel takes 1 us at least: so graphs are updated in time, but for the first. With 100 kernels of 1 us each, the
 updates add 2 us to a run; with one graph they add 30."""
 MOST_SERIES = 48
-"""Maximum number of series of graphs of a context. To make one takes a millisecond."""
+"""Maximum number of series of graphs of a context; the least recently used is dropped. To make a series takes a
+millisecond."""
 MOST_MISSED = 256
 """Maximum number of choices of kernels without graphs that are remembered."""
 FEW_BLOCKS, MOST_SPARE = 64, 1 << 11
@@ -68,14 +69,21 @@ MOST_IDLE = 1 << 14
 with work."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _Series:
-    """Graphs of some kernels: the kernels' numbers, their words of `Launched` from ``NODE`` to ``NODE_Z``, and the
-    graphs in order."""
+    """Graphs of some kernels.
+
+    Attributes:
+        kernels: numbers of the kernels.
+        columns: their words of `Launched` from ``NODE`` to ``NODE_Z``.
+        graphs: the graphs, in order.
+        turn: number of the last use.
+    """
 
     kernels: np.ndarray
     columns: np.ndarray
     graphs: list[Graph]
+    turn: int
 
 
 class CudaBatch:
@@ -91,6 +99,7 @@ class CudaBatch:
         numbers = launches.numbers
         self._engine, self._launches = engine, launches
         self._series: list[_Series] = []
+        self._turn = 0
         self._table = np.zeros((0, GraphSeries.WORDS), np.int64)
         self._missed: set[tuple[int, bytes]] = set()
         self._sent: dict[int, object] = {}
@@ -170,7 +179,11 @@ class CudaBatch:
         return False if no series serves the grids."""
         self._launches.write(begin, end)
         loops().choose(self._launches.block_address, begin, end)
-        return bool(self._launches.block[LaunchLoop.CHOSEN] >= 0)
+        chosen = int(self._launches.block[LaunchLoop.CHOSEN])
+        if chosen >= 0:
+            self._turn += 1
+            self._series[chosen].turn = self._turn
+        return chosen >= 0
 
     def _call(self, loop: Loop, begin: int, end: int) -> None:
         launches, block = self._launches, self._launches.block
@@ -192,9 +205,11 @@ class CudaBatch:
             for part in () if alone else _parts(list(group), len(graphs)):
                 graphs.append(self._graph(part))
         if len(self._series) >= MOST_SERIES:
-            self._series.clear()
-            self._sent.clear()
-        self._series.append(_Series(kernels, records[kernels, Launched.NODE : Launched.NODE_Z + 1], graphs))
+            self._series.remove(min(self._series, key=lambda series: series.turn))
+            self._sent.clear()  # its nodes may be among these
+        self._turn += 1
+        columns = records[kernels, Launched.NODE : Launched.NODE_Z + 1]
+        self._series.append(_Series(kernels, columns, graphs, self._turn))
         rows = [(len(one.kernels), address_of(one.kernels), address_of(one.columns)) for one in self._series]
         self._table = np.array(rows, np.int64)
         block = self._launches.block

@@ -160,13 +160,9 @@ class GemvBlockQuant(BlockSolver):
         For a symbolic number of rows `OPEN_ROWS` rows are multiplied at once, or one if the example is one. Missing
         rows repeat the last row.
         """
-        epilogue, strides, threads, _ = setting
         if isinstance(problem.m, Dim) and problem.m == 1:
             problem = dataclasses.replace(problem, m=1)
-        left = _Left(problem, threads)
-        flat = collapse(left.packed(), epilogue, strides, (0,) * len(problem.batch))
-        launches = [_launch(problem, epilogue, *one, left, threads) for one in flat.pieces(0)]
-        return Solution((left.launch(), *launches), left.bytes)
+        return planned_product(problem, setting, OPEN_ROWS if isinstance(problem.m, Dim) else 0)
 
     def blockings(self, problem: GemmProblem, threads: int) -> list[Blocking]:
         """Return no alternatives: weights are read once, in memory order."""
@@ -178,10 +174,25 @@ class GemvBlockQuant(BlockSolver):
         vectors = math.prod(self.packed_lens(problem)) / tile.lanes * 32 / form.bits / LANES_TOGETHER
         rows = problem.batch_count * problem.m
         cycles = vectors * (
-            rows * _bytes_each(problem) / 2 if _integers(problem) else LANES_TOGETHER * (FLOAT_CYCLES + 0.5 * rows)
+            rows * _bytes_each(problem) / 2
+            if multiplies_integers(problem)
+            else LANES_TOGETHER * (FLOAT_CYCLES + 0.5 * rows)
         )
         moved = 4 * math.prod(self.packed_lens(problem))
         return max(cycles / machine().clock / max(threads, 1), moved / machine().bandwidth(threads))
+
+
+def planned_product(problem: GemmProblem, setting: Setting, together: int) -> Solution:
+    """Return the launches of a product of rows by packed blocks.
+
+    Args:
+        together: rows that are multiplied at once, in a loop over all rows; 0 for all rows.
+    """
+    epilogue, strides, threads, _ = setting
+    left = _Left(problem, threads)
+    flat = collapse(left.packed(), epilogue, strides, (0,) * len(problem.batch))
+    launches = [_launch(problem, epilogue, *one, left, threads, together) for one in flat.pieces(0)]
+    return Solution((left.launch(), *launches), left.bytes)
 
 
 class _WeightReading(NamedTuple):
@@ -201,14 +212,14 @@ class _WeightReading(NamedTuple):
         return _WeightReading(STREAMS_AHEAD, AHEAD_BYTES, True)
 
 
-def _integers(problem: GemmProblem) -> bool:
+def multiplies_integers(problem: GemmProblem) -> bool:
     """Return whether rows are quantised to integers: 8-bit codes are too large for `dot2`, and accumulators must fit 32
     bits."""
     form = problem.blocks
     assert form is not None
     if form.size * ((1 << form.bits) - 1) * LARGEST[_bytes_each(problem)] >= 1 << 31:
         return False
-    return problem.fast_math and (_quads() or (form.bits == 4 and host.has("avx2")))
+    return problem.fast_math and (multiplies_quads() or (form.bits == 4 and host.has("avx2")))
 
 
 def _bytes_each(problem: GemmProblem) -> int:
@@ -227,7 +238,7 @@ def _needs_sums(form: BlockFormat) -> bool:
     return form.zero_points or form.offsets
 
 
-def _quads() -> bool:
+def multiplies_quads() -> bool:
     """Return whether the CPU multiplies and adds four bytes at once, rather than two."""
     cpu = host.host()
     return has_dot4(cpu, cpu.vector_bits)
@@ -239,7 +250,7 @@ class _Left:
     def __init__(self, problem: GemmProblem, threads: int) -> None:
         form = problem.blocks
         assert form is not None
-        self.problem, self.form, self.integers = problem, form, _integers(problem)
+        self.problem, self.form, self.integers = problem, form, multiplies_integers(problem)
         self.each = _bytes_each(problem)
         self.lens = (*problem.batch, problem.m)
         self.rows: Any = math.prod(self.lens)
@@ -353,10 +364,16 @@ class _Left:
 
 
 def _launch(
-    problem: GemmProblem, epilogue: Epilogue, batched: Batched, offsets: dict[str, Any], left: _Left, threads: int
+    problem: GemmProblem,
+    epilogue: Epilogue,
+    batched: Batched,
+    offsets: dict[str, Any],
+    left: _Left,
+    threads: int,
+    together: int,
 ) -> Launch:
     """Return the launch of the product of ``batched.m`` rows; a task is a group of panels."""
-    most_rows = OPEN_ROWS if isinstance(batched.m, Dim) else batched.m
+    most_rows = together or batched.m
     form, lanes = left.form, tile_for(problem.types).lanes
     words = packed_lens(problem)[1]
     panels = -(-problem.n // lanes)
@@ -384,7 +401,7 @@ def _launch(
         arguments.integers(flag_count=batched.m * left.shares)
     product = _Product(form, lanes, streams, most_rows, ahead, left.each, reads.rolled)
     sums, count = [], ""
-    if isinstance(batched.m, Dim):
+    if together:
         arguments.integers(count=batched.m)
         product.numbers, count = [f"r{r}" for r in range(most_rows)], "count"
         sums = [f"r{r} = imin(row0 + {r}, count - 1)" for r in range(most_rows)]
@@ -473,7 +490,7 @@ class _Product:
     def _rolled(self, rows: range) -> bool:
         """Return whether ``rows`` rows use the rolled loop over integers."""
         few = len(rows) * len(self.halves) <= ROLLED_SUMS
-        return self.rolled and _quads() and few and unit_of(self.form).words == 1
+        return self.rolled and multiplies_quads() and few and unit_of(self.form).words == 1
 
     def _units(self, body: Callable[[int], list[str]], rolled: bool) -> list[str]:
         """Return statements that run ``body`` for each unit of the block, whose vectors of words `_raw` of each panel
@@ -497,7 +514,7 @@ class _Product:
         return [f"raw{q}_{i}" for i in range(self.unit.words)]
 
     def _integer_block(self, rows: range) -> list[str]:
-        lanes, per, quads = self.lanes, self.unit.groups, _quads()
+        lanes, per, quads = self.lanes, self.unit.groups, multiplies_quads()
         last, groups = min(UNROLL, self.depth) - 1, self.form.size // LANES_TOGETHER
         apart, rolled = self._apart(rows), self._rolled(rows)
 
@@ -567,7 +584,7 @@ class _Product:
         pays = 3 * sums < self.depth and 2 * self.streams * sums <= CHAINS
         fits = self.form.size // 2 * 0xF0 * 128 < 1 << 31
         wanted = fits and pays and not self._rolled(rows)
-        return wanted and self.form.bits == 4 and _quads() and host.host().vector_bits == 512
+        return wanted and self.form.bits == 4 and multiplies_quads() and host.host().vector_bits == 512
 
     def _float_block(self, rows: range) -> list[str]:
         lanes, form, half = self.lanes, self.form, self.form.half_scales

@@ -15,7 +15,7 @@ from .conv_transposed_amx import ConvTransposedAmx
 from .depthwise import ConvDepthwise, ConvDepthwiseAny
 from .gemm import GemmInPlace, GemmPacked, GemmPacking
 from .gemm_amx import ConvPointwiseAmx, GemmAmx
-from .gemm_block_quant import GemmBlockQuant
+from .gemm_block_quant import GemmBlockQuant, GemmBlockQuantBytes
 from .gemm_int8 import GemmInt8, GemmPackingInt8
 from .gemv import GemvPacked
 from .gemv_block_quant import GemvBlockQuant
@@ -43,6 +43,7 @@ GEMM_SOLVERS = (
     GemmAmx(),
     GemvBlockQuant(),
     GemmBlockQuant(),
+    GemmBlockQuantBytes(),
 )
 CONV_SOLVERS = (
     ConvPointwise(),
