@@ -292,9 +292,8 @@ def test_random_numbers_follow_pytorchs_generator() -> None:
     torch.testing.assert_close(*found)
 
 
-def test_lengths_that_follow_from_data_are_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
-
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_lengths_that_follow_from_data_are_captured() -> None:
     def chosen(x: Any) -> Any:
         return x[x > 0].sum(), x.nonzero() * 2, torch.unique((x * 3).long()).sum(), torch.masked_select(x, x > 0) * 2
 
@@ -303,3 +302,16 @@ def test_lengths_that_follow_from_data_are_captured(monkeypatch: pytest.MonkeyPa
         for n in (5, 9, 30):
             x = torch.randn(n)
             torch.testing.assert_close(compiled(x), chosen(x))
+
+
+def test_result_that_a_builder_does_not_give_runs_in_eager_mode() -> None:
+    """The logarithm of the sums of attention, where a later operator reads it."""
+
+    def sums(x: Any) -> Any:
+        made = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(x, x, x)
+        return made[0] * 2, made[1] + 1
+
+    x = torch.randn(1, 2, 5, 8)
+    compiled = torch.compile(sums, backend="mgx_numba")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), sums(x), atol=1e-4, rtol=1e-4)

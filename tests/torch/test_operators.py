@@ -351,3 +351,10 @@ def test_operators_of_object_detectors() -> None:
         check(
             lambda x, r, a=aligned, n=ratio: ops.roi_align(x, r, (3, 4), 0.5, n, a), [torch.randn(2, 3, 15, 16), rois]
         )
+
+
+def test_gather_by_indices_of_another_rank_and_crossed_limits() -> None:
+    x = torch.tensor([0.1, 0.7, 0.9])
+    check(
+        lambda x, i, e: (x.gather(0, i), x.gather(0, e), x.logit(0.6)), [x, torch.tensor(2), torch.zeros(2, 0).long()]
+    )

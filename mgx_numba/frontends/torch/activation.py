@@ -174,10 +174,11 @@ def threshold(g: AtenBuilder, node: AtenNode, x: Instruction, threshold: Any, va
 
 @register("logit")
 def logit(g: AtenBuilder, node: AtenNode, x: Instruction, eps: Any = None) -> Instruction:
-    """Emit ``log(x / (1 - x))``, with ``x`` limited to [eps, 1 - eps]."""
+    """Emit ``log(x / (1 - x))``, with ``x`` limited to [eps, 1 - eps]; the first counts if they cross."""
     x = g.cast(x, node.type)
     if eps is not None:
-        x = g.pointwise("clip", x, g.like(eps, x), g.like(1 - eps, x))
+        least, most = g.like(eps, x), g.like(1 - eps, x)
+        x = g.pointwise("where", g.pointwise("less", x, least), least, g.pointwise("min", x, most))
     return g.op("log", g.pointwise("div", x, g.pointwise("sub", g.like(1, x), x)))
 
 

@@ -46,6 +46,10 @@ def gather(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Inst
     """Emit the element at each index along an axis; other axes of the index may be shorter."""
     if rank(x) == 0:
         return g.broadcast(x, g.lens(index)) if rank(index) else x
+    if rank(index) == 0:
+        return g.reshape(gather(g, node, x, dim, g.reshape(index, (1,))), ())
+    if rank(x) != rank(index):  # PyTorch allows that of an index without elements
+        return g.zeros(g.lens(index), x.shape.type)
     axis = g.axis(dim, rank(x))
     for k, (n, m) in enumerate(zip(g.lens(x), g.lens(index))):
         if k != axis and n is not m and n != m:

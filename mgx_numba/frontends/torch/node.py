@@ -51,8 +51,8 @@ class AtenNode:
         return f"node {self.name!r} ({self.operator}{', from ' + self.place if self.place else ''})"
 
 
-def located(error: MgxError, node: AtenNode) -> MgxError:
-    """Return an error like ``error`` that names the node; of a body's node, also the operator that has the body."""
+def located(error: MgxError, node: AtenNode, culprit: str = "") -> MgxError:
+    """Return an error like ``error`` whose text names the node, and whose `node` is ``culprit``, if given."""
     found = type(error)(f"{node.where}: {error}")
-    found.node = node.name
+    found.node = culprit or node.name
     return found

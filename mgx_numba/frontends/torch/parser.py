@@ -246,7 +246,8 @@ class AtenGraphParser:
         try:
             self.values[node] = self._built(node, described)
         except MgxError as error:
-            raise located(error, described) from (error.__cause__ or error)
+            culprit = "" if is_higher_order(node) else error.node
+            raise located(error, described, culprit) from (error.__cause__ or error)
         except Exception as error:
             raise located(ParseError(f"{type(error).__name__}: {error}"), described) from error
 
@@ -280,6 +281,11 @@ class AtenGraphParser:
         """Return an argument of a node as builders take it: instructions, numbers, strings, types and lists."""
         if isinstance(value, Node):
             found = self.values.get(value)
+            if found is None and isinstance(value.meta.get("val"), torch.Tensor):
+                source = value.args[0] if _is_member(value) else value
+                missing = UnsupportedError(f"result {value.name!r} is read, and its operator does not give it")
+                missing.node = getattr(source, "name", value.name)
+                raise missing
             return self._argument(found) if Symbols.is_symbolic(found) else found
         if isinstance(value, (list, tuple)):
             return [self._argument(v) for v in value]
