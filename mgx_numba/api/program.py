@@ -130,7 +130,9 @@ class program:
             disabled: passes to leave out from now on.
         """
         if self._form is None:
-            if not (call and self._source.lineage is not None and _derived(self._source, call, change)):
+            from .kept_models import derive
+
+            if not (call and self._source.lineage is not None and derive(self._source, call, change)):
                 self._source.lineage = None
                 change(self._portable)
             self._file.disable(disabled)
@@ -595,9 +597,3 @@ class program:
         from ..graph.printer import print_program
 
         return print_program(self._shown, {line: f"on the host: {reason}" for line, reason in reasons.items()})
-
-
-def _derived(source: PortableForm, call: str, change: Callable[[Program], object]) -> bool:
-    from .kept_models import derive
-
-    return derive(source, call, change)

@@ -12,7 +12,8 @@ from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.contraction.block_quant import halves_hold, scales_in_halves
 from mgx_numba.codegen.cpu.contraction.gemm_block_quant import GemmBlockQuant, GemmBlockQuantBytes
 from mgx_numba.codegen.cpu.contraction.gemv import task_grain
-from mgx_numba.codegen.cpu.contraction.gemv_block_quant import LARGEST, MOST_ROWS, ROLLED_SUMS, SHARE, GemvBlockQuant
+from mgx_numba.codegen.cpu.contraction.gemv_block_quant import MOST_ROWS, ROLLED_SUMS, GemvBlockQuant
+from mgx_numba.codegen.cpu.contraction.quantised_rows import LARGEST, SHARE
 from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.machine import machine, using

@@ -17,7 +17,8 @@ from .batches import collapse
 from .block_quant import BlockSolver, packed_lens
 from .dequant_on_the_fly import DequantOnTheFly
 from .gemm import GemmPacked, product_launches
-from .gemv_block_quant import MOST_ROWS, GemvBlockQuant, multiplies_integers, multiplies_quads, planned_product
+from .gemv_block_quant import MOST_ROWS, GemvBlockQuant, planned_product
+from .quantised_rows import multiplies_integers, multiplies_quads
 from .solver import Setting
 
 BYTE_ROWS = 6

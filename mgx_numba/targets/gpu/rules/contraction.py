@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import gcd, prod
 from typing import NamedTuple
-
-import numpy as np
 
 from ....codegen.alternatives import has_lengths, only_where
 from ....codegen.body import ScalarBody
@@ -24,15 +22,11 @@ from ....codegen.gpu.contraction.gemv import gemv_refusal
 from ....codegen.gpu.contraction.gpu_contraction import (
     VECTOR_BYTES,
     GpuContraction,
-    interleaved,
     line_padded,
-    permuted_lanes,
 )
 from ....codegen.gpu.contraction.im2row import ChannelPadding, channel_padding
-from ....codegen.gpu.contraction.right_columns import halves_in_pieces
 from ....codegen.gpu.contraction.solvers import SOLVERS, in_vectors, own_candidates
 from ....codegen.gpu.contraction.symbolic_lengths import solve_open
-from ....codegen.gpu.contraction.weights import WeightOrder, pack_weights, packed_lens
 from ....codegen.gpu.contraction.wgmma_operands import PIECE
 from ....codegen.gpu.data.channels import channel_padding_launch
 from ....codegen.gpu.data.unpacking import unpacked_chunks_launch, unpacked_weights_launch
@@ -50,11 +44,9 @@ from ....codegen.tuning.request import Candidate, Request, least_bytes
 from ....core.dim import Length, common_divisor, known_equal, known_in, known_less, known_same, less, negate, typical
 from ....core.integers import plain_int
 from ....core.shape import Shape, row_major_strides
-from ....core.strided import Strided
 from ....core.types import Type
 from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
-from ....runtime.memory import ALIGNMENT, address_of, aligned_copy
 from ...lowering import contraction_problem
 from ...lowering.buffers import View
 from ...lowering.contraction_problem import (
@@ -66,6 +58,15 @@ from ...lowering.contraction_problem import (
     accepts_contraction,
 )
 from ...lowering.lowering import Lowering
+from .contraction_weights import (
+    column_order,
+    filter_packing,
+    matrix_strides,
+    packed_columns,
+    packed_depth,
+    packed_filters,
+    repacked_filters,
+)
 from .table import lowering
 
 CLEAR_GAIN = 1.5
@@ -151,8 +152,8 @@ def _launch(low: Lowering, ins: Instruction, fused: Contraction) -> None:
     elif isinstance(problem, GemmProblem) and fused.blocks is not None:
         problem = _with_blocks(low, ins, problem, fused, places, operands)
     if isinstance(problem, GemmProblem) and weights is not None:
-        depth = _packed_depth(problem, low.options.precision)
-        problem = replace(problem, b_strides=(*_matrix_strides(weights, depth), 1, depth))
+        depth = packed_depth(problem, low.options.precision)
+        problem = replace(problem, b_strides=(*matrix_strides(weights, depth), 1, depth))
     if isinstance(problem, GemmProblem):
         problem = _in_whole_rows(low, ins, problem, fused, places, operands)
         problem, places = _planes_as_rows(problem, places)
@@ -198,15 +199,17 @@ def _append(
     if isinstance(problem, ConvProblem):
         order = chosen.solver.order
         if constant:
-            how = _packing(problem, order, filled, solution)
-            made = partial(_packed, low, problem, order, filled, solution)
+            how = filter_packing(problem, order, filled, solution)
+            made = partial(packed_filters, low, problem, order, filled, solution)
             operands["w"] = low.derived(fused.right, made, how)
         else:
-            operands["w"] = _repacked(low, ins, problem, order, operands["w"])
+            operands["w"] = repacked_filters(low, ins, problem, order, operands["w"])
     elif fused.weights is not None and low.values[fused.right].shape.symbolic:  # broadcast along symbolic axes
-        operands["w"] = _columns(low, solution, depth, fused.weights)
+        operands["w"] = packed_columns(low, solution, depth, fused.weights)
     elif constant:
-        operands["w"] = low.derived(fused.right, partial(_columns, low, solution, depth), _order(solution, depth))
+        operands["w"] = low.derived(
+            fused.right, partial(packed_columns, low, solution, depth), column_order(solution, depth)
+        )
     if not known_equal(solution.scratch, 0):
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
@@ -417,20 +420,6 @@ def _filled_up(low: Lowering, ins: Instruction, filled: ChannelPadding, x: View)
     return out
 
 
-def _alike(weights: np.ndarray) -> list[bool]:
-    """Return for each batch axis of a constant right operand whether all its matrices are the same."""
-    return [n == 1 or stride == 0 for n, stride in zip(weights.shape[:-2], weights.strides)]
-
-
-def _packed_depth(problem: GemmProblem, precision: str) -> int:
-    """Return the elements from one packed column of constants to the next: k, rounded up to whole vectors or lines
-    where tensor cores could read them."""
-    lanes = VECTOR_BYTES // ITEMSIZE[problem.types.b]
-    in_place = lanes > 4 or precision == "medium"  # float32 in parts has a layout of its own
-    read = in_place and product_of(problem.types) is not None
-    return line_padded(problem.k, ITEMSIZE[problem.types.b]) if read and problem.k > lanes else problem.k
-
-
 def _in_whole_rows(
     low: Lowering,
     ins: Instruction,
@@ -503,72 +492,6 @@ def _estimate(low: Lowering, problem: GemmProblem, fused: Contraction, places: t
     return found[0].solver.estimate(contraction) if found else float("inf")
 
 
-def _matrix_strides(weights: np.ndarray, depth: int) -> tuple[int, ...]:
-    """Return the strides, in elements, between the matrices of the result of `_columns`."""
-    strides: list[int] = []
-    size = depth * weights.shape[-1]
-    for length, alike in zip(weights.shape[-3::-1], reversed(_alike(weights))):
-        strides.insert(0, 0 if alike else size)
-        size *= 1 if alike else length
-    return tuple(strides)
-
-
-def _columns(low: Lowering, solution: Solution, depth: int, weights: np.ndarray) -> View:
-    """Return a constant right operand with contiguous columns of ``depth`` elements, packed for a solution.
-
-    Repeated matrices are stored once, whatever their number, so that plans for other lengths find them in the cache.
-    """
-    once = weights[tuple(0 if one else slice(None) for one in _alike(weights))]
-
-    def made() -> np.ndarray:
-        columns = once.swapaxes(-1, -2)
-        if depth > columns.shape[-1]:
-            columns = np.pad(columns, [*[(0, 0)] * (columns.ndim - 1), (0, depth - columns.shape[-1])])
-        return _in_order(low, columns, -2, solution)
-
-    kept = low.packed_constant(once, _order(solution, depth), made)
-    if solution.halves:
-        return kept
-    if weights.ndim == 2:
-        return kept
-    lens = (*weights.shape[:-2], *kept.lens[-2:])
-    return kept.with_shape(Shape(kept.type, lens, (*_matrix_strides(weights, depth), *kept.strides[-2:])))
-
-
-def _order(solution: Solution, depth: int = 0) -> Hashable:
-    """Return the key of the packing that `_in_order` applies to columns of ``depth`` elements."""
-    return "columns", depth, solution.lane_permutation, solution.gated, solution.halves
-
-
-def _in_order(low: Lowering, columns: np.ndarray, axis: int, solution: Solution) -> np.ndarray:
-    """Return the contiguous columns of a right operand in the order of a solution; contents may be filled when the plan
-    is complete.
-
-    ``axis`` is the axis of the columns.
-    """
-
-    def ordered(array: np.ndarray, axis: int) -> np.ndarray:
-        if solution.gated:
-            array = interleaved(array, axis, solution.gated)
-        return permuted_lanes(array, axis, solution.lane_permutation) if solution.lane_permutation else array
-
-    if not solution.halves:
-        return _contiguous(ordered(columns, axis))
-    order = None
-    if solution.gated or solution.lane_permutation:
-        numbers = np.arange(prod(columns.shape[:-1])).reshape(columns.shape[:-1])
-        order = ordered(numbers, axis % columns.ndim).reshape(-1)
-    halves, pieces = halves_in_pieces(columns, order)
-    low.fill(pieces)
-    return halves
-
-
-def _contiguous(array: np.ndarray) -> np.ndarray:
-    """Return the array in row-major order and aligned as plans store constants, so that the next plan finds it by
-    identity."""
-    return array if array.flags.c_contiguous and not address_of(array) % ALIGNMENT else aligned_copy(array)
-
-
 def _aligned(low: Lowering, ins: Instruction, view: View) -> View:
     """Return the view if it is aligned to vectors, else an aligned copy with the same strides."""
     if known_equal(view.byte_offset % VECTOR_BYTES, 0):
@@ -578,41 +501,6 @@ def _aligned(low: Lowering, ins: Instruction, view: View) -> View:
     copied = low.allocate(view.shape)
     low.copy(view, copied, ins)
     return copied
-
-
-def _packed(
-    low: Lowering,
-    problem: ConvProblem,
-    order: WeightOrder,
-    filled: ChannelPadding | None,
-    solution: Solution,
-    weights: np.ndarray,
-) -> View:
-    """Return constant weights in the order that kernels read, with output channels in the order of a solution."""
-
-    def made() -> np.ndarray:
-        packed = pack_weights(problem, order, filled.weights(weights) if filled else weights)
-        if solution.channels > packed.shape[-1]:
-            packed = np.pad(packed, [*[(0, 0)] * (packed.ndim - 1), (0, solution.channels - packed.shape[-1])])
-        return _in_order(low, packed, 1, solution)
-
-    return low.packed_constant(weights, _packing(problem, order, filled, solution), made)
-
-
-def _packing(problem: ConvProblem, order: WeightOrder, filled: ChannelPadding | None, solution: Solution) -> Hashable:
-    """Return the key of a convolution's packed weights."""
-    images = filled and (filled.channels, filled.block, filled.folded, filled.first_channel)
-    return order, problem.groups, problem.taps, problem.transposed, images, solution.channels, _order(solution)
-
-
-def _repacked(low: Lowering, ins: Instruction, problem: ConvProblem, order: WeightOrder, view: View) -> View:
-    """Append a copy that packs weights, which are not constant, in every run; return the packed weights."""
-    pack: Callable[[Strided], Strided] = partial(pack_weights, problem, order)
-    packed = view.viewed(pack)
-    if packed is None:
-        packed = low.materialized(view, row_major_strides(view.lens), ins).viewed(pack)
-    assert packed is not None
-    return low.materialized(packed, row_major_strides(packed_lens(problem, order)), ins)
 
 
 GPU_SUPPORT = ContractionSupport(_refused, _check, _launch, any_order=True)
