@@ -9,9 +9,8 @@ Models run on the CPU in float32 unless ``--device cuda`` or ``--half`` is given
 device.
 ``--only ^networks/`` selects the networks of `bench.gpu_inductor`.
 
-Results must agree with eager mode within 1e-4 of the largest magnitude of each result, with ``--half`` 2e-2; in float32
-a larger difference is right if the error against float64 is at most 10 times that of eager mode. Columns:
-the largest such difference; operators that ran in eager mode; milliseconds of a call; how many times faster ours is;
+Results must agree with eager mode within 1e-4 of the largest magnitude of each result, with ``--half`` 2e-2; for a
+larger difference in float32 a note gives both errors against float64. Columns: the largest such difference; operators that ran in eager mode; milliseconds of a call; how many times faster ours is;
 seconds of the first call, ours with an empty and with a full cache folder and inductor's with an empty one. Times are
 wall-clock times and need a quiet machine. It needs torch, timm, torchvision, transformers and diffusers.
 """
@@ -40,9 +39,6 @@ TOLERANCE = 1e-4
 """Largest difference from eager mode, relative to the largest magnitude of a result."""
 HALF_TOLERANCE = 2e-2
 """The same in float16, in which eager mode rounds after each operator."""
-ILL_CONDITIONED = 10.0
-"""Error against float64, relative to eager mode's own, that counts as right beyond the tolerance: models with random
-weights may amplify rounding."""
 LIMIT_SECONDS = 900
 """Seconds after which a model's process is ended."""
 ROOT = Path(__file__).resolve().parents[1]
@@ -172,7 +168,6 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
     right, notes = error <= tolerance, []
     if not right and not options.half:
         rounding, own = _errors_of_float64(module, places, named, results["eager"], results["ours"])
-        right = own <= ILL_CONDITIONED * rounding
         notes.append(f"against float64: eager mode {rounding:.0e}, ours {own:.0e}")
     found: dict[str, Any] = {
         "error": error,
