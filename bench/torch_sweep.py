@@ -10,7 +10,8 @@ device.
 ``--only ^networks/`` selects the networks of `bench.gpu_inductor`.
 
 Results must agree with eager mode within 1e-4 of the largest magnitude of each result, with ``--half`` 2e-2; for a
-larger difference in float32 a note gives both errors against float64. Columns: the largest such difference; operators that ran in eager mode; milliseconds of a call; how many times faster ours is;
+larger difference in float32 a note gives both errors against float64. Columns: the largest such difference;
+operators that ran in eager mode; milliseconds of a call; how many times faster ours is;
 seconds of the first call, ours with an empty and with a full cache folder and inductor's with an empty one. Times are
 wall-clock times and need a quiet machine. It needs torch, timm, torchvision, transformers and diffusers.
 """
