@@ -10,7 +10,6 @@ import numpy as np
 
 from ..core.argument import Argument
 from ..core.device_array import CUDA, DeviceArray, device_of, is_in_a_row
-from ..core.dlpack import export_device, import_device
 from ..core.shape import Shape
 from ..errors import MgxError, ShapeError
 from ..interrupts import whole_module
@@ -137,6 +136,8 @@ class device_argument:
                 event.record(on.queue(value.stream))
                 on.queue(stream or 0).follow(event)
         _shown(value)
+        from ..core.dlpack import export_device
+
         return export_device(value, value.owner)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -174,6 +175,8 @@ def borrowed(tensor: Any, stream: int | None = None) -> DeviceArray:
         return tensor._value
     kind, number = device_of(tensor) or (0, -1)
     with _choice().engine(number).use() if kind == CUDA and number >= 0 else contextlib.nullcontext():
+        from ..core.dlpack import import_device
+
         found = import_device(tensor, stream or _DEFAULT_STREAM)  # PyTorch requires the tensor's device to be current
     if found.device < 0:
         holder = _choice().engine_at(found.address)

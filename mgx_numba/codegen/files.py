@@ -15,8 +15,8 @@ from .._version import __version__
 from ..digest import text_digest
 
 ENVIRONMENT = "MGX_CACHE_DIR"
-NOT_OF_CPU = frozenset(("driver", "gpu", "library", "llm", "ray"))
-"""Folders of the package that plans for the CPU do not depend on: a third of its files."""
+NOT_OF_CPU = frozenset(("driver", "gpu", "library", "ray"))
+"""Folders of the package that plans for the CPU do not depend on: a quarter of its files."""
 _MARK_AFTER_SECONDS = 24 * 3600.0  # a resolution of one day, so that a file in use is seldom written to
 _PACKAGE = Path(__file__).resolve().parent.parent
 

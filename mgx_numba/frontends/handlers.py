@@ -14,6 +14,45 @@ from ..interrupts import whole_module
 Parser = Callable[..., Any]
 ParserT = TypeVar("ParserT", bound=Parser)
 
+SHARED_UNARY = {
+    "Abs": "abs",
+    "Acos": "acos",
+    "Acosh": "acosh",
+    "Asin": "asin",
+    "Asinh": "asinh",
+    "Atan": "atan",
+    "Atanh": "atanh",
+    "Ceil": "ceil",
+    "Cos": "cos",
+    "Cosh": "cosh",
+    "Erf": "erf",
+    "Exp": "exp",
+    "Floor": "floor",
+    "Log": "log",
+    "Neg": "neg",
+    "Reciprocal": "recip",
+    "Round": "nearbyint",
+    "Sign": "sign",
+    "Sin": "sin",
+    "Sinh": "sinh",
+    "Sqrt": "sqrt",
+    "Tan": "tan",
+}
+"""Operators of one operand that ONNX and TensorFlow name alike, with the operators of the IR."""
+SHARED_BINARY = {
+    "Add": "add",
+    "BitwiseAnd": "bitwise_and",
+    "BitwiseOr": "bitwise_or",
+    "BitwiseXor": "bitwise_xor",
+    "Div": "div",
+    "Equal": "equal",
+    "Greater": "greater",
+    "Less": "less",
+    "Mul": "mul",
+    "Sub": "sub",
+}
+"""Operators of two operands that ONNX and TensorFlow name alike, with the operators of the IR."""
+
 
 @dataclass(frozen=True)
 class Handler:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from functools import partial, reduce
 from math import isfinite
 from typing import Any, NamedTuple
@@ -138,8 +137,7 @@ def _element(value: Any, type: Type) -> _Element:
         return _Element(int(value), 1, type)
     if not isfinite(value):
         raise _NotFoldable
-    exact = Fraction(float(value))
-    return _Element(exact.numerator, exact.denominator, type)
+    return _Element(*float(value).as_integer_ratio(), type)
 
 
 def _value(element: _Element) -> Any:
@@ -215,14 +213,14 @@ class _LengthScalar:
         return _exact(a.numerator * b.numerator, a.denominator * b.denominator, _number(a))
 
     def div(self, a: _Element, b: _Element) -> _Element:
-        p, q, over = _common(a, b)
+        p, q, _ = _common(a, b)
         if a.type in EXACT_BITS:
             if isinstance(q, Dim) or not q:
                 raise _NotFoldable
-            exact = Fraction(over, 1) / q * Fraction(1, over)
-            if exact.denominator & (exact.denominator - 1):
+            sign, divisor = (-1, -q) if q < 0 else (1, q)
+            if divisor & (divisor - 1):
                 raise _NotFoldable
-            return _exact(p * exact.numerator, exact.denominator, a.type)
+            return _exact(sign * p, divisor, a.type)
         return _exact(_truncated(p, q), 1, a.type)
 
     def mod(self, a: _Element, b: _Element) -> _Element:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 from functools import partial
 from typing import Any, ClassVar
 
@@ -57,12 +56,12 @@ def scaled_length(length: int, scale: float) -> int:
         SymbolicLengthError: the product with a symbolic length would be rounded.
     """
     if isinstance(length, Dim):
-        exact = Fraction(float(np.float32(scale)))
-        if exact == 1:
+        numerator, denominator = float(np.float32(scale)).as_integer_ratio()
+        if numerator == denominator:
             return length
-        if not less_equal(length * exact.numerator, 1 << SIGNIFICAND):
+        if not less_equal(length * numerator, 1 << SIGNIFICAND):
             raise SymbolicLengthError(f"the product of the length {length} and {scale} is rounded")
-        return length * exact.numerator // exact.denominator
+        return length * numerator // denominator
     return int(np.floor(np.float32(length) * np.float32(scale)))
 
 

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,11 +25,13 @@ from .feeding import fed
 from .model import ModelMetadata, NodeArg, metadata_of, node_args
 from .options import RunOptions, SessionOptions
 from .overriding import Overrides
-from .profiling import Profile
 from .providers import CPU, chosen_provider, get_available_providers, refuse_unknown, target_of
 from .reading import Source
 from .tensors import described
 from .values import OrtValue, OrtValueVector, copy_tensors, ort_value
+
+if TYPE_CHECKING:
+    from .profiling import Profile
 
 __all__ = ["InferenceSession"]
 
@@ -103,8 +105,11 @@ class InferenceSession:
         self._provider, given = chosen_provider(providers, provider_options)
         self._provider_options = dict(given)
         asked = {**self._options.compile_options(), **given}
-        profiled = self._options.enable_profiling
-        self._profile = Profile(self._options.profile_file_prefix, self, self._provider) if profiled else None
+        self._profile: Profile | None = None
+        if self._options.enable_profiling:
+            from .profiling import Profile  # late: few sessions are profiled
+
+            self._profile = Profile(self._options.profile_file_prefix, self, self._provider)
         target = target_of(self._provider)
         begin = time.perf_counter_ns()
         self._program = self._source.read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Sequence
 from typing import Any
@@ -107,8 +108,10 @@ def lower_to_mgx(
         kinds.append(lower_precision.value)
     given = {"quantize": kinds, "exhaustive_tune": exhaustive_tune, "target": target}
     options = parse_options({**given, "min_acc_module_size": min_acc_module_size})
+    with contextlib.suppress(NotImplementedError):  # a module that was exported, such as PT2E's, has no modes
+        module.eval()
     with torch.no_grad():
-        exported = torch.export.export(module.eval(), tuple(input)).run_decompositions(decompositions())
+        exported = torch.export.export(module, tuple(input)).run_decompositions(decompositions())
         made = _split(exported, tuple(input), options)
     for number, part in enumerate(made.compiled_parts()):
         assert part.program is not None

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
+from onnx import TensorProto
 
+from mgx_numba.core.shape import DynamicDimension
 from mgx_numba.core.types import Type
+from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
 
+from ..cpu.agreement import assert_agrees, reference
+from ..dynamic.models import Graph
 from .symbolic import SymbolicPlan, open_shape
 
 F32, F16, I64 = Type.float_type, Type.half_type, Type.int64_type
@@ -83,3 +89,38 @@ def test_scatters(combine: str) -> None:
         m.add_return([m.add_instruction(f"scatter_{combine}", [data, indices, updates], axis=0)])
 
     check(build, 4)
+
+
+TYPES = {TensorProto.FLOAT: np.float32, TensorProto.FLOAT16: np.float16}
+RESIZES = [
+    ("nearest", "half_pixel", "round_prefer_floor", None),
+    ("nearest", "asymmetric", "ceil", (1.0, 1.0, 2.0, 0.5)),
+    ("nearest", "tf_half_pixel_for_nn", "round_prefer_ceil", None),
+    ("linear", "pytorch_half_pixel", "floor", None),
+    ("linear", "align_corners", "floor", (1.0, 1.0, 1.5, 2.0)),
+    ("linear", "half_pixel_symmetric", "floor", (1.0, 1.0, 3.0, 1.0)),
+    ("cubic", "half_pixel", "floor", None),
+]
+
+
+@pytest.mark.parametrize(("mode", "coordinates", "nearest", "scales"), RESIZES)
+@pytest.mark.parametrize("kind", TYPES)
+def test_resizing_open_axes(
+    mode: str, coordinates: str, nearest: str, scales: tuple[float, ...] | None, kind: int
+) -> None:
+    """Programs that resize open axes had a plan for each set of lengths."""
+
+    g = Graph(19)
+    how = {"mode": mode, "coordinate_transformation_mode": coordinates, "nearest_mode": nearest}
+    if scales is None:
+        s, t = g.dim("x", 2), g.dim("x", 3)
+        sizes = g.vector(1, 3, g.op("Add", g.op("Add", s, s), t), s)
+        y = g.op("Resize", "x", "", "", sizes, **how)
+    else:
+        y = g.op("Resize", "x", "", g.const(np.array(scales, np.float32)), **how)
+    model = g.model({"x": (kind, [1, 3, "s", "t"])}, [y])
+    made = SymbolicPlan(parse_onnx(model, default_dyn_dim_value=DynamicDimension(1, 64)))
+    assert not [label for label in made.labels if label.startswith("ref::")]
+    for lens in ((1, 3, 1, 1), (1, 3, 5, 3), (1, 3, 4, 9)):
+        inputs = {"x": np.random.default_rng(lens[3]).standard_normal(lens).astype(TYPES[kind])}
+        assert_agrees(made.run(inputs), reference(parse_onnx(model, map_input_dims={"x": list(lens)}), inputs))

@@ -198,3 +198,24 @@ def test_the_package_has_no_other_dataclasses() -> None:
     pattern = re.compile(r"^from dataclasses import .*\bdataclass\b|dataclasses\.dataclass\b", re.MULTILINE)
     found = [path for path in (ROOT / "mgx_numba").rglob("*.py") if path != own and pattern.search(path.read_text())]
     assert found == []
+
+
+def test_the_first_instances_are_made_as_later_ones() -> None:
+    """The first instances are initialised without a generated ``__init__``."""
+
+    @dataclass(frozen=True)
+    class Own:
+        a: int
+        b: list[int] = field(default_factory=list)
+        c: int = field(init=False, default=7)
+        d: str = "d"
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "c", self.a + 1)
+
+    for _ in range(100):
+        made = Own(1, d="x")
+        assert (made.a, made.b, made.c, made.d) == (1, [], 2, "x") and made.b is not Own(1).b
+        for wrong, named in (((), {}), ((1, [], "d", 4), {}), ((1,), {"a": 2}), ((1,), {"c": 2}), ((1,), {"e": 2})):
+            with pytest.raises(TypeError):
+                Own(*wrong, **named)

@@ -234,3 +234,23 @@ for call in lambda: executable.run([]), lambda: direct({{}}):
         print(sorted(executable._contexts) == sorted(executable._idle), len(executable._idle))
 """
     assert run_script(body) == ["True", "1"] * 2
+
+
+def test_a_handler_waits_for_the_end_of_brief_work() -> None:
+    body = """
+from mgx_numba.interrupts import handlers_later
+
+done = []
+for end_with in (None, ValueError("own")):
+    try:
+        with handlers_later():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+            done.append("work")
+            if end_with is not None:
+                raise end_with
+    except KeyboardInterrupt as error:
+        done.append(repr(error.__context__))
+print(*done, signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+    assert run_script(body) == ["work", "None", "work", "ValueError('own')", "True"]

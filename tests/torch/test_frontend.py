@@ -210,3 +210,26 @@ def test_element_types(name: str) -> None:
     dtype = getattr(torch, name)
     model = Block().to(dtype)
     check(model, [torch.randn(2, 3, 16, dtype=dtype)], tolerance={"float16": 3e-3, "bfloat16": 3e-2}.get(name, 1e-12))
+
+
+def test_quantised_products_become_products_of_integers() -> None:
+    """PT2E gives zero points as int64, which must be constants of the pairs, not computed."""
+    import torch.ao.quantization.fx._decomposed
+
+    ops = torch.ops.quantized_decomposed
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("w", torch.randint(-127, 128, (7, 40), dtype=torch.int8))
+            self.register_buffer("scales", torch.rand(7) * 0.01)
+            self.register_buffer("zeros", torch.zeros(7, dtype=torch.int64))
+
+        def forward(self, x: Any) -> Any:
+            w = ops.dequantize_per_channel(self.w, self.scales, self.zeros, 0, -127, 127, torch.int8)
+            x8 = ops.quantize_per_tensor(x, 0.05, 3, 0, 255, torch.uint8)
+            return nn.functional.linear(ops.dequantize_per_tensor(x8, 0.05, 3, 0, 255, torch.uint8), w)
+
+    program = check(Layer(), [torch.randn(9, 40)], target="cpu", tolerance=1e-4)
+    kernels = [step.kernel.name for step in program._compiled.executable.plan.steps if step.kernel]
+    assert any("int8" in name for name in kernels)

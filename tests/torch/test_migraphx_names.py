@@ -112,3 +112,33 @@ def test_the_backend_has_their_name() -> None:
     model, x = Block().eval(), torch.randn(2, 16)
     with torch.no_grad():
         agree(torch.compile(model, backend="migraphx")(x), model(x))
+
+
+@pytest.mark.parametrize("kind", ["plain", "dynamic", "symmetric"])
+def test_exported_graphs_with_quantised_parts_are_lowered(kind: str) -> None:
+    """Modules as PT2E makes them: exported ones, which cannot be switched to evaluation."""
+    import torch.ao.quantization.fx._decomposed  # defines the operators
+
+    ops = torch.ops.quantized_decomposed
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 5)
+
+        def forward(self, x: Any) -> Any:
+            limits = (-128, 127)
+            if kind == "plain":
+                scale, zero = 0.03, 4
+            else:
+                choose = ops.choose_qparams.tensor if kind == "dynamic" else ops.choose_qparams_symmetric.tensor
+                scale, zero = choose(x, *limits, 1e-6, torch.int8)
+            q = ops.quantize_per_tensor(x, scale, zero, *limits, torch.int8)
+            return self.linear(ops.dequantize_per_tensor(q, scale, zero, *limits, torch.int8))
+
+    x = torch.randn(3, 8)
+    module = torch.export.export(Layer().eval(), (x,)).module()
+    lowered = torch_migraphx.fx.lower_to_mgx(module, [x], min_acc_module_size=1)
+    with torch.no_grad():
+        torch.testing.assert_close(lowered(x), module(x), atol=1e-5, rtol=1e-5)
+    assert len([part for part in lowered.modules() if isinstance(part, torch_migraphx.fx.MGXModule)]) == 1

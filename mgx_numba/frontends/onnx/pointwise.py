@@ -12,55 +12,25 @@ import numpy as np
 from ...core.types import Type
 from ...errors import ParseError
 from ...graph.instruction import Instruction
-from ..handlers import binary, unary
+from ..handlers import SHARED_BINARY, SHARED_UNARY, binary, unary
 from .builder import Builder
 from .node import Node
 from .registry import register
 
 UNARY = {
-    "Abs": "abs",
-    "Acos": "acos",
-    "Acosh": "acosh",
-    "Asin": "asin",
-    "Asinh": "asinh",
-    "Atan": "atan",
-    "Atanh": "atanh",
+    **SHARED_UNARY,
     "BitwiseNot": "bitwise_not",
-    "Ceil": "ceil",
-    "Cos": "cos",
-    "Cosh": "cosh",
-    "Erf": "erf",
-    "Exp": "exp",
-    "Floor": "floor",
     "IsNaN": "isnan",
-    "Log": "log",
-    "Neg": "neg",
     "Not": "not",
-    "Reciprocal": "recip",
-    "Round": "nearbyint",
-    "Sign": "sign",
-    "Sin": "sin",
-    "Sinh": "sinh",
-    "Sqrt": "sqrt",
-    "Tan": "tan",
     "Tanh": "tanh",
 }
 
 BINARY = {
-    "Add": "add",
+    **SHARED_BINARY,
     "And": "logical_and",
-    "BitwiseAnd": "bitwise_and",
-    "BitwiseOr": "bitwise_or",
-    "BitwiseXor": "bitwise_xor",
-    "Div": "div",
-    "Equal": "equal",
-    "Greater": "greater",
     "GreaterOrEqual": "greater_or_equal",
-    "Less": "less",
     "LessOrEqual": "less_or_equal",
-    "Mul": "mul",
     "Or": "logical_or",
-    "Sub": "sub",
     "Xor": "logical_xor",
 }
 

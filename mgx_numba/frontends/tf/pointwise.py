@@ -10,64 +10,34 @@ from __future__ import annotations
 
 from ...graph.instruction import Instruction
 from ..builder import GraphBuilder, rank
-from ..handlers import binary, unary
+from ..handlers import SHARED_BINARY, SHARED_UNARY, binary, unary
 from .node import TfNode
 from .registry import register
 
 UNARY = {
-    "Abs": "abs",
-    "Acos": "acos",
-    "Acosh": "acosh",
-    "Asin": "asin",
-    "Asinh": "asinh",
-    "Atan": "atan",
-    "Atanh": "atanh",
-    "Ceil": "ceil",
-    "Cos": "cos",
-    "Cosh": "cosh",
-    "Erf": "erf",
-    "Exp": "exp",
-    "Floor": "floor",
+    **SHARED_UNARY,
     "Invert": "bitwise_not",
     "IsInf": "isinf",
     "IsNan": "isnan",
-    "Log": "log",
     "LogicalNot": "not",
-    "Neg": "neg",
-    "Reciprocal": "recip",
     "Rint": "nearbyint",
-    "Round": "nearbyint",
     "Rsqrt": "rsqrt",
-    "Sign": "sign",
-    "Sin": "sin",
-    "Sinh": "sinh",
-    "Sqrt": "sqrt",
-    "Tan": "tan",
 }
 
 BINARY = {
-    "Add": "add",
+    **SHARED_BINARY,
     "AddV2": "add",
-    "BitwiseAnd": "bitwise_and",
-    "BitwiseOr": "bitwise_or",
-    "BitwiseXor": "bitwise_xor",
-    "Div": "div",
-    "Equal": "equal",
     "FloorMod": "mod",
-    "Greater": "greater",
     "GreaterEqual": "greater_or_equal",
-    "Less": "less",
     "LessEqual": "less_or_equal",
     "LogicalAnd": "logical_and",
     "LogicalOr": "logical_or",
     "Maximum": "max",
     "Minimum": "min",
     "Mod": "fmod",
-    "Mul": "mul",
     "Pow": "pow",
     "RealDiv": "div",
     "SquaredDifference": "sqdiff",
-    "Sub": "sub",
     "TruncateDiv": "div",
     "TruncateMod": "fmod",
 }

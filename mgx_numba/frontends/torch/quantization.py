@@ -17,10 +17,17 @@ PREFIX = "quantized_decomposed::"
 def _parameters(
     g: AtenBuilder, x: Instruction, scale: Any, zero: Any, quantized: Type, type: Type
 ) -> tuple[Instruction, Instruction]:
-    """Return scale and zero point as instructions with the lengths of ``x``."""
-    point = g.value(0 if zero is None else zero, quantized)
-    one = g.value(scale, type)
+    """Return scale and zero point as instructions with the lengths of ``x``; constants are literals, which make
+    products of integers."""
+    point = _folded(g, g.value(0 if zero is None else zero, quantized))
+    one = _folded(g, g.value(scale, type))
     return g.broadcast(_alone(g, one), g.lens(x)), g.broadcast(_alone(g, point), g.lens(x))
+
+
+def _folded(g: AtenBuilder, x: Instruction) -> Instruction:
+    """Return a constant as a literal."""
+    value = g.constants.value(x)
+    return x if value is None or x.literal is not None else g.literal(value)
 
 
 def _alone(g: AtenBuilder, x: Instruction) -> Instruction:
@@ -55,6 +62,31 @@ def quantize(
         raise UnsupportedError(f"quantisation to {node.type} is not supported")
     y = g.op("quantizelinear", wide, *_parameters(g, x, scale, zero, node.type, Type.float_type))
     return _limited(g, y, low, high)
+
+
+@register(f"{PREFIX}choose_qparams.tensor", f"{PREFIX}choose_qparams_symmetric.tensor")
+def choose_parameters(
+    g: AtenBuilder, node: AtenNode, x: Instruction, low: int, high: int, eps: float, dtype: Any
+) -> list[Instruction]:
+    """Emit the scale and the zero point of one element each that cover a tensor's range and 0."""
+    wide = g.cast(x, Type.float_type)
+    axes = list(range(rank(x)))
+    zero = g.literal(0, Type.float_type)
+    ends = (g.reduce(op, wide, axes, keep=False) if axes else wide for op in ("reduce_min", "reduce_max"))
+    least, most = (g.pointwise(op, end, zero) for op, end in zip(("min", "max"), ends))
+    symmetric = "symmetric" in node.operator
+    if symmetric:
+        most = g.pointwise("max", g.op("neg", least), most)
+    width = (high - low) / 2 if symmetric else float(high - low)
+    reach = most if symmetric else g.op("sub", most, least)
+    scale = g.pointwise("max", g.combined("div", Type.float_type, reach, width), g.literal(eps, Type.float_type))
+    if symmetric:
+        point = g.literal(128 if dtype is Type.uint8_type else 0, Type.int64_type)
+    else:
+        steps = g.cast(g.op("nearbyint", g.op("div", least, scale)), Type.int64_type)
+        point = g.combined("sub", Type.int64_type, low, steps)
+        point = g.pointwise("clip", point, g.like(low, point), g.like(high, point))
+    return [g.reshape(g.cast(scale, Type.double_type), (1,)), g.reshape(point, (1,))]
 
 
 @register(f"{PREFIX}dequantize_per_tensor")

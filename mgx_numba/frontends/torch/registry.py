@@ -96,7 +96,8 @@ FAMILIES = {
     "detection": "torchvision::nms torchvision::roi_align",
     "quantization": (
         "quantized_decomposed::quantize_per_tensor quantized_decomposed::dequantize_per_tensor "
-        "quantized_decomposed::quantize_per_channel quantized_decomposed::dequantize_per_channel"
+        "quantized_decomposed::quantize_per_channel quantized_decomposed::dequantize_per_channel "
+        "quantized_decomposed::choose_qparams.tensor quantized_decomposed::choose_qparams_symmetric.tensor"
     ),
 }
 """Operators by the module that holds their builder functions.

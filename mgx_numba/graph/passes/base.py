@@ -39,6 +39,9 @@ KERNEL_OPERATORS = frozenset(
 """Operators whose submodules are kernel bodies: they are compiled, not rewritten."""
 
 
+CONTRACTIONS = ("dot", "convolution")
+"""Operators whose right-hand side may be weights."""
+
 CONTROL_FLOW = frozenset(("if", "if_short", "loop"))
 """Operators whose submodules are programs of their own."""
 

@@ -21,6 +21,7 @@ from ..constants import compact, constant_array, is_constant
 from ..instruction import Instruction
 from ..observers import QuantParameters, make_observer
 from ..program import Program
+from .base import CONTRACTIONS
 from .selection import Selection
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
@@ -84,7 +85,6 @@ def _expected_error(factors: np.ndarray, seen: ChannelStatistics, weights: Seque
     return total
 
 
-CONTRACTIONS = ("dot", "convolution")
 LAYERS_IN_8_BITS = (*CONTRACTIONS, "convolution_backwards")
 """Operators that are quantised to 8 bits, beside the steps of recurrent layers."""
 FEWEST_UNITS = 64

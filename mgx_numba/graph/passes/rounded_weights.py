@@ -19,7 +19,7 @@ from ...core.types import Type
 from ...parallel import in_parts
 from ..constants import CONSTANT_VIEWS, compact, constant_array
 from ..instruction import Instruction
-from .quantization_plan import CONTRACTIONS
+from .base import CONTRACTIONS
 
 AT_ONCE = 1 << 16
 """Weights processed at once: 256 KiB of float32, so that arrays stay in the caches."""

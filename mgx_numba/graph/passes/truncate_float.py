@@ -21,7 +21,7 @@ from ..constants import compact, constant_array, is_constant, uniform
 from ..instruction import Instruction, Parameter
 from ..module import Module
 from ..program import Program
-from .base import Options, Pass
+from .base import CONTRACTIONS, Options, Pass
 from .build import RewriteBuilder
 from .expected_means import expected_means
 from .float16_range import (
@@ -34,7 +34,6 @@ from .float16_range import (
     scaled_product,
 )
 from .merge_rnn_outputs import LAST, last_states
-from .quantization_plan import CONTRACTIONS
 from .rounded_weights import narrow_weights
 from .selection import Selection
 from .storage_types import STORAGE, widens

@@ -18,19 +18,19 @@ from typing import Any
 
 import numpy as np
 
-from ....core.dim import Length, ceil_div, known_equal, known_in, minimum, typical
+from ....core.dim import ceil_div, known_in, minimum, typical
 from ....errors import UnsupportedError
 from ....ops.resize import Resize, interpolation_taps, nearest_index
 from ...arguments import Arguments
 from ...lang.target import itemsize
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
+from ...resampling import Resampled, resampled_axes, taps_of
 from ...space import collapse
 from ...statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
 from ..loops import claim, is_streamed, tasks_unless_empty
 from .pad import remap_launch
-from .positions import Resampled, taps_of
 from .row_tasks import RowLoop
 
 LINE = 4096
@@ -49,20 +49,9 @@ MOST_ROWS = 64
 4."""
 
 
-def changed_axes(op: Resize, lens: Sequence[Length], counts: Sequence[Length]) -> list[int]:
-    """Return the axes that a resize from ``lens`` to ``counts`` changes, as far as is known; a factor may keep a
-    length."""
-    if op.sizes:
-        return [axis for axis, (n, count) in enumerate(zip(lens, counts)) if not known_equal(n, count)]
-    return [axis for axis, factor in enumerate(op.scales) if float(np.float32(factor)) != 1.0]
-
-
 def open_axes(op: Resize, x: Tensor, out: Tensor) -> dict[int, Resampled]:
     """Return the axes that a resize of symbolic lengths changes, each with the parameters of its table."""
-    found = {}
-    for axis in changed_axes(op, x.lens, out.lens):
-        factor = None if op.sizes else float(np.float32(op.scales[axis]))
-        found[axis] = Resampled(x.lens[axis], out.lens[axis], factor, x.strides[axis], out.lens[axis])
+    found = resampled_axes(op, x, out)
     if op.mode == "nearest" or not found:
         return found
     last = _Interpolation(op, found, x, out, "")

@@ -124,7 +124,10 @@ class _Own:
 
 
 class _Choosing(_Own):
-    """Base class of solvers whose `plan` chooses the tiling."""
+    """Base class of solvers whose `plan` chooses the tiling; most have none to choose from."""
+
+    def tilings(self, contraction: GpuContraction) -> list[Any]:
+        return []
 
     def chosen(self, contraction: GpuContraction) -> Any | None:
         return None
@@ -144,10 +147,6 @@ class BlockQuant(_Choosing):
             if _chunked(contraction)
             else block_quant.block_quant_refusal(contraction)
         )
-
-    def tilings(self, contraction: GpuContraction) -> list[Any]:
-        """See `GpuSolver.tilings`: none."""
-        return []
 
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
         extent = Extent.of(contraction.problem)
@@ -183,12 +182,7 @@ class Gemv(_Choosing):
     name = "few_rows"
     order = COLUMNS
 
-    def refusal(self, contraction: GpuContraction) -> str:
-        return gemv_refusal(contraction)
-
-    def tilings(self, contraction: GpuContraction) -> list[Any]:
-        """See `GpuSolver.tilings`: none."""
-        return []
+    refusal = staticmethod(gemv_refusal)
 
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
         extent = Extent.of(contraction.problem)
@@ -205,11 +199,9 @@ class Depthwise(_Choosing):
     name = "depthwise"
     order = CHANNELS
 
-    def refusal(self, contraction: GpuContraction) -> str:
-        return depthwise_refusal(contraction)
+    refusal = staticmethod(depthwise_refusal)
 
-    def tilings(self, contraction: GpuContraction) -> list[Any]:
-        return depthwise_tilings(contraction)
+    tilings = staticmethod(depthwise_tilings)
 
     def estimate(self, contraction: GpuContraction, tiling: PixelTiling | None = None) -> float:
         return near_seconds(contraction, loads(contraction, tiling or chosen_pixels(contraction)))
@@ -224,8 +216,7 @@ class Warpgroups(_Own):
     name = "warpgroup"
     order = COLUMNS
 
-    def refusal(self, contraction: GpuContraction) -> str:
-        return wgmma_refusal(contraction)
+    refusal = staticmethod(wgmma_refusal)
 
     def tilings(self, contraction: GpuContraction) -> list[Any]:
         return [_warpgroup_tiling(tile, splits) for _, tile, splits in wgmma_tiles(contraction)]
@@ -253,8 +244,7 @@ class WarpgroupBf16Split(_Own):
     name = "warpgroup_parts"
     order = COLUMNS
 
-    def refusal(self, contraction: GpuContraction) -> str:
-        return bf16_split_refusal(contraction)
+    refusal = staticmethod(bf16_split_refusal)
 
     def tilings(self, contraction: GpuContraction) -> list[Any]:
         return [_warpgroup_tiling(tile, splits) for _, tile, splits in bf16_split_tiles(contraction)]
@@ -371,8 +361,7 @@ class MultiplyAdds(_OfRing):
     def text(self) -> type[RingText]:
         return FmaText
 
-    def refusal(self, contraction: GpuContraction) -> str:
-        return fma_refusal(contraction)
+    refusal = staticmethod(fma_refusal)
 
     def tilings(self, contraction: GpuContraction) -> list[Any]:
         return [Tiling(tile.rows, tile.columns, splits) for _, tile, splits in weighed_tiles(contraction)]

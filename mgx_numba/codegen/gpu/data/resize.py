@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from math import prod
 
 import numpy as np
 
+from ....core.dim import typical
 from ....core.types import Type
 from ....ops.resize import Resize, interpolation_taps
 from ...launch import Launch
 from ...printer import VectorValue
 from ...problems.cluster import Tensor
+from ...resampling import taps_of
 from ..cluster.flat_index import contiguous_lanes
 from ..printer import ThreadPrinter, dtype_name, most_lanes
 from .elements import ElementText
 
 
-def interpolation_launch(op: Resize, x: Tensor, out: Tensor, origin: str = "") -> tuple[Launch, dict[str, np.ndarray]]:
-    """Return the launch that resamples floats by weighted sums along at least one axis, and its tables.
+def interpolation_tables(op: Resize, x: Tensor) -> tuple[list[int], dict[str, np.ndarray]]:
+    """Return the axes that are resampled, and the tables that `interpolation_launch` reads."""
+    samples, tables = op.samples(x.lens), dict[str, np.ndarray]()
+    for axis, coordinate in samples:
+        pairs = interpolation_taps(op.mode, coordinate, x.lens[axis], op.cubic_coeff_a)
+        tables[f"index{axis}"] = np.stack([at for at, _ in pairs], 1).astype(np.int64) * x.strides[axis]
+        tables[f"weight{axis}"] = np.stack([weight for _, weight in pairs], 1).astype(x.type.compute.numpy)
+    return [axis for axis, _ in samples], tables
 
-    Positions and weights of every output coordinate are computed here. 16-bit floats are accumulated in float32.
+
+def interpolation_launch(op: Resize, axes: Sequence[int], x: Tensor, out: Tensor, origin: str = "") -> Launch:
+    """Return the launch that resamples floats by weighted sums along some axes.
+
+    Its operands are ``x``, ``out``, and for each axis ``index<axis>`` and ``weight<axis>``: for each position the
+    offsets of its taps in ``x``, and their weights in the compute type. 16-bit floats are accumulated in float32.
     Vectors lie along an axis that is not resampled, if that is contiguous.
-
-    Returns:
-        the launch, with operands ``x``, ``out`` and two per resampled axis, and the tables by operand name.
     """
-    samples, compute = op.samples(x.lens), x.type.compute
-    axes = [axis for axis, _ in samples]
-    order = sorted(range(len(out.lens)), key=lambda a: -out.strides[a])
+    compute = x.type.compute
+    order = sorted(range(len(out.lens)), key=lambda a: -typical(out.strides[a]))
     lens = [out.lens[a] for a in order]
     linear = [0 if a in axes else x.strides[a] for a in order]
     strides = [linear, [out.strides[a] for a in order]]
@@ -36,14 +46,9 @@ def interpolation_launch(op: Resize, x: Tensor, out: Tensor, origin: str = "") -
     lanes = contiguous_lanes(most_lanes(x.type.size), lens[-1], moving) if order[-1] not in axes else 1
     text = ElementText([("x", x), ("out", out)], lens, strides, lanes)
     buffer = text.buffer
-    tables: dict[str, np.ndarray] = {}
-    taps = 0
-    for axis, coordinate in samples:
-        pairs = interpolation_taps(op.mode, coordinate, x.lens[axis], op.cubic_coeff_a)
-        taps = len(pairs)
-        tables[f"at{axis}"] = np.stack([at for at, _ in pairs], 1).astype(np.int64) * x.strides[axis]
-        tables[f"weight{axis}"] = np.stack([weight for _, weight in pairs], 1).astype(compute.numpy)
-        text.arguments.pointer(f"p_at{axis}", f"at{axis}", dtype_name(Type.int64_type))
+    taps = taps_of(op)
+    for axis in axes:
+        text.arguments.pointer(f"p_index{axis}", f"index{axis}", dtype_name(Type.int64_type))
         text.arguments.pointer(f"p_weight{axis}", f"weight{axis}", dtype_name(compute))
     text.begin()
     printer = ThreadPrinter(buffer, lanes)
@@ -54,11 +59,11 @@ def interpolation_launch(op: Resize, x: Tensor, out: Tensor, origin: str = "") -
     with ExitStack() as loops:
         for axis in axes:
             loops.enter_context(buffer.block(f"for j{axis} in range({taps}):"))
-            place = buffer.emit(f"{place} + load_scalar(p_at{axis}, {firsts[axis]} + j{axis})")
+            place = buffer.emit(f"{place} + load_scalar(p_index{axis}, {firsts[axis]} + j{axis})")
             own = buffer.emit(f"load_scalar(p_weight{axis}, {firsts[axis]} + j{axis})")
             weight = buffer.emit(f"mul({weight}, {own})") if weight else own
         value = printer.register(printer.loaded(f"{load}(p_x, {place}, {lanes})", x.type))
         buffer.line(f"total = fma({value}, splat({weight}, {lanes}), total)")
     text.store(printer.stored(VectorValue("total", compute), x.type))
     moved, terms = x.footprint + out.footprint, taps ** len(axes)
-    return text.launch(f"resize_{op.mode}_kernel", origin, moved, 2 * prod(out.lens) * terms), tables
+    return text.launch(f"resize_{op.mode}_kernel", origin, moved, 2 * prod(out.lens) * terms)

@@ -12,9 +12,9 @@ from ....core.types import Type
 from ....ops.dot import FP8
 from ...constants import is_constant, uniform_value
 from ...instruction import Instruction
+from ..base import CONTRACTIONS
 from ..build import RewriteBuilder
 from ..match import Match, Operation, constant, op, rule, scalar, some
-from ..quantization_plan import CONTRACTIONS
 from .merging import all_finite, follows_contraction, has_zero, merged_product, merged_sum, rounds_next, small_offset
 
 BROADCASTS = frozenset({"multibroadcast"})

@@ -23,8 +23,8 @@ import numpy as np
 from ....core.types import Type
 from ...constants import compact, constant_array, is_constant
 from ...instruction import Instruction
+from ..base import CONTRACTIONS
 from ..build import RewriteBuilder
-from ..quantization_plan import CONTRACTIONS
 
 LARGEST_OFFSET = 1024.0
 """Biases and means of networks are below this, and constants that round or hide numbers above it."""

@@ -10,10 +10,11 @@ import numpy as np
 from ....codegen.alternatives import has_lengths
 from ....codegen.cpu.data.indexed import indexed_launch
 from ....codegen.cpu.data.pad import border_launch, has_short_rows, pad_launch, remap_launch
-from ....codegen.cpu.data.positions import nearest_positions, pad_positions, tap_positions, taps_of
-from ....codegen.cpu.data.resize import changed_axes, open_axes, open_resize_launch, resize_launch
+from ....codegen.cpu.data.positions import nearest_positions, pad_positions, tap_positions
+from ....codegen.cpu.data.resize import open_axes, open_resize_launch, resize_launch
 from ....codegen.launch import Launch
 from ....codegen.problems.indexed_copy import remapped_copy
+from ....codegen.resampling import changed_axes, taps_of
 from ....core.dim import Length, known_in, known_less_equal
 from ....core.shape import Shape
 from ....core.types import Type

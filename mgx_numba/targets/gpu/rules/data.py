@@ -6,17 +6,23 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ....codegen.alternatives import has_lengths
 from ....codegen.gpu.data.lrn import lrn_launch
 from ....codegen.gpu.data.pad import pad_launch
 from ....codegen.gpu.data.pooling import WindowAxis, pooling_launch
-from ....codegen.gpu.data.resize import interpolation_launch
-from ....codegen.problems.indexed_copy import remapping
+from ....codegen.gpu.data.positions import nearest_positions, tap_positions
+from ....codegen.gpu.data.resize import interpolation_launch, interpolation_tables
+from ....codegen.problems.indexed_copy import remapped_copy, remapping
+from ....codegen.resampling import changed_axes, resampled_axes, taps_of
 from ....core.dim import known_in
+from ....core.shape import Shape
+from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.integer import PadWith
 from ....ops.pad import FixedPad, Pad, PadMode
 from ....ops.pooling import Pooling, PoolingMode
 from ....ops.resize import Resize, nearest_index
+from ...lowering.buffers import View
 from ...lowering.gathers import lower_reverse
 from ...lowering.launched import launch_with_tables, lrn_rule, resize_refusal
 from ...lowering.lowering import Lowering
@@ -77,13 +83,40 @@ def lower_resize(low: Lowering, ins: Instruction) -> None:
         low.host(ins, refusal)
         return
     x = low.input(ins, 0)
-    samples = op.samples(x.lens)
-    if op.mode == "nearest" or not samples:
-        positions = {axis: nearest_index(op.nearest_mode, at, x.lens[axis]) for axis, at in samples}
+    changed = changed_axes(op, x.lens, ins.shape.lens)
+    if has_lengths([(x.lens[a], ins.shape.lens[a], x.strides[a]) for a in changed]):
+        _resize_open(low, ins, op, x)
+        return
+    if op.mode == "nearest" or not op.samples(x.lens):
+        positions = {axis: nearest_index(op.nearest_mode, at, x.lens[axis]) for axis, at in op.samples(x.lens)}
         _remap(low, ins, "resize_nearest_kernel", positions)
         return
+    axes, tables = interpolation_tables(op, x.tensor)
     out = low.output(ins)
-    launch_with_tables(low, ins, *interpolation_launch(op, x.tensor, out.tensor, low.origin(ins)), x, out)
+    launch_with_tables(low, ins, interpolation_launch(op, axes, x.tensor, out.tensor, low.origin(ins)), tables, x, out)
+
+
+def _resize_open(low: Lowering, ins: Instruction, op: Resize, x: View) -> None:
+    """Append the kernels of a resize with symbolic lengths: one for each axis' table, and one that reads the tables."""
+    out, compute, tables = low.output(ins), x.type.compute, dict[str, View]()
+    axes = resampled_axes(op, x.tensor, out.tensor)
+    origin = low.origin(ins)
+    for axis, resampled in axes.items():
+        if op.mode == "nearest":
+            index = tables[f"table{axis}"] = low.allocate(Shape(Type.int64_type, (resampled.count,)))
+            low.launch_all(low.solve(nearest_positions, op, resampled, origin), {"index": index}, ins)
+            continue
+        lens = (taps_of(op) * resampled.count,)
+        index = tables[f"index{axis}"] = low.allocate(Shape(Type.int64_type, lens))
+        weight = tables[f"weight{axis}"] = low.allocate(Shape(compute, lens))
+        solution = low.solve(tap_positions, op, resampled, compute.dtype_name, origin)
+        low.launch_all(solution, {"index": index, "weight": weight}, ins)
+    operands = {"x": x, "out": out, **tables}
+    if op.mode == "nearest":
+        copy = remapped_copy("resize_nearest_kernel", list(axes), x.tensor, out.tensor, origin)
+        low.launch_all(low.solve(low.backend.plan, copy), operands, ins)
+        return
+    low.launch_all(low.solve(interpolation_launch, op, list(axes), x.tensor, out.tensor, origin), operands, ins)
 
 
 def _remap(low: Lowering, ins: Instruction, name: str, positions: Mapping[int, np.ndarray]) -> None:
