@@ -15,7 +15,7 @@ from mgx_numba.core.types import Type
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.engine import Engine
-from mgx_numba.targets.gpu.rules import contraction as rules
+from mgx_numba.targets.gpu.rules import padded_images
 
 from ..cpu.agreement import reference
 from .programs import compiled, interpreter
@@ -213,7 +213,7 @@ def test_groups_that_are_no_whole_vectors_are_padded(
     channels: int, group: int, how: str, spoil: bool, on: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """26 channels of each of two groups were multiplied one by one, in 16 times the time of cuDNN."""
-    monkeypatch.setattr(rules, "_quickest", lambda c: float(not in_vectors(c)))  # however small the problem
+    monkeypatch.setattr(padded_images, "quickest", lambda c: float(not in_vectors(c)))  # however small the problem
     labels = convolved(F16, (1, channels, 6, 5), (3, 3), on, spoil, group=group, padding=(1, 1))
     assert any(how in label for label in labels) and ("gpu::filled_channels_kernel" in labels) is bool(how)
 
