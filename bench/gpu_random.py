@@ -296,7 +296,7 @@ def summary(kind: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _show_plans(kinds: list[str], seed: int, count: int) -> None:
-    """Print what the cost models choose for an H200."""
+    """Print the cost models' choices for an H200."""
     os.environ[ENVIRONMENT] = H200.architecture
     kernels: dict[str, KernelSource] = {}
     with planning_for(H200):

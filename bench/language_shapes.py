@@ -85,7 +85,7 @@ def write_file(path: Path, s: Shape, vocabulary: int, kind: str) -> None:
 
 
 class _OnnxWriter:
-    """Nodes of a decoder, and its weights, which go to a file beside it as they are made."""
+    """Collects a decoder's nodes, and writes its weights to the external data file as they are made."""
 
     def __init__(self, file: BinaryIO, seed: int = 0) -> None:
         self.file, self.rng = file, np.random.default_rng(seed)

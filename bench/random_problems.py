@@ -1,4 +1,4 @@
-"""Random products, convolutions and attentions, as programs of one operator in float16, and what is said of them."""
+"""Random products, convolutions and attentions as one-operator programs in float16, with descriptions."""
 
 from __future__ import annotations
 

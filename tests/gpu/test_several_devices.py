@@ -1,4 +1,5 @@
-"""Devices of one machine that differ, by a driver that only takes notes: each has its own plans, code and context."""
+"""Different devices in a machine, by a fake driver that records calls: each device has separate plans, code and
+context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights in memory: parameters are read where they lie."""
+"""Memory of weights: parameters are read in place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: tests of 
 
 
 class Heads(torch.nn.Module):
-    """Three projections of one input, which passes would join, and a product behind."""
+    """Three projections of an input, which passes would join, followed by a product."""
 
     def __init__(self, width: int = 640) -> None:
         super().__init__()

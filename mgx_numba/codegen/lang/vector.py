@@ -212,7 +212,7 @@ def _intrinsic(name: str, define: Define, arity: int, literal: bool = False) -> 
 
 
 def kernel_function(define: Define) -> KernelFunction:
-    """Register a definition as the kernel function of its own name."""
+    """Register a definition as the kernel function of the same name."""
     return make_intrinsic(define.__name__, define)
 
 

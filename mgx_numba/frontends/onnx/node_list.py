@@ -42,7 +42,7 @@ class NodeList:
         return name
 
     def op(self, op_type: str, *inputs: str, **attributes: Any) -> str:
-        """Add a node of one result, and return the result's name."""
+        """Add a node with a single result, and return the result's name."""
         return self.ops(op_type, 1, *inputs, **attributes)[0]
 
     def ops(self, op_type: str, count: int, *inputs: str, **attributes: Any) -> list[str]:
@@ -90,7 +90,7 @@ class NodeList:
         return self.op("Reshape", x, parts[0] if len(parts) == 1 else self.op("Concat", *parts, axis=0))
 
     def length(self, x: str, axis: int) -> str:
-        """Return a length as an int64 vector of one element."""
+        """Return a length as an int64 vector with one element."""
         return self.op("Gather", self.op("Shape", x), self.constant([axis]))
 
     def filled(self, value: Any, dtype: Any, *lengths: str) -> str:
@@ -101,7 +101,7 @@ class NodeList:
         return self.op("ConstantOfShape", lens, value=numpy_helper.from_array(np.array([value], dtype)))
 
     def count(self, limit: str) -> str:
-        """Return 0, 1, ... ``limit - 1`` as int64, for an int64 vector of one element."""
+        """Return 0, 1, ... ``limit - 1`` as int64, for a one-element int64 vector."""
         return self.op("Range", self.constant(0), self.scalar(limit), self.constant(1))
 
     def smaller(self, x: str, y: str) -> str:
@@ -113,5 +113,5 @@ class NodeList:
         return self.op("Where", self.op("Less", x, y), y, x)
 
     def scalar(self, x: str) -> str:
-        """Reshape a tensor of one element to a scalar."""
+        """Reshape a one-element tensor to a scalar."""
         return self.op("Reshape", x, self.constant(np.zeros(0)))

@@ -15,7 +15,7 @@ MODULUS, FACTOR = 2**31 - 1, 16807
 
 
 class LogitsRules:
-    """What a search does to the scores of the next token."""
+    """Changes that a search makes to the scores of the next token."""
 
     def __init__(self, node: Node, body: NodeList, names: dict[str, str], width: str, spread: str = "") -> None:
         """Begin.

@@ -24,7 +24,7 @@ Body = Any
 def cond(
     g: AtenBuilder, inline: Inline, condition: Any, true: Body, false: Body, operands: Sequence[Any] = ()
 ) -> list[Instruction]:
-    """Emit the results of one of two graphs."""
+    """Emit the results of one of two graphs, by a condition."""
     known = condition if isinstance(condition, bool) else g.constants.value(condition)
     if known is not None:
         return inline(true if np.any(known) else false, operands, g)

@@ -280,7 +280,7 @@ def index_reduce(
     reduce: str,
     include_self: bool = True,
 ) -> Instruction:
-    """Emit ``x`` with slices of an axis combined with others."""
+    """Emit ``x`` with slices of ``source`` reduced into slices of an axis."""
     own, axis, places, rows = _slices(g, x, dim, index, source)
     return g.reshape(scatter_reduce(g, node, own, axis, places, rows, reduce, include_self), g.lens(x))
 

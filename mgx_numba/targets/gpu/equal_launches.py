@@ -135,7 +135,7 @@ def _one(run: list[PendingStep]) -> PendingStep:
 
 @functools.lru_cache(maxsize=256)
 def _kernel(kernel: KernelSource, slots: int, count: int, checks: int) -> KernelSource:
-    """Return the kernel of which each plane of blocks along axis 2 does the work of one of ``count`` launches."""
+    """Return a kernel that does the work of ``count`` launches: one plane of blocks along grid axis 2 per launch."""
     head, body = kernel.text.split("def kernel(args):\n")
     head = _HEAD.sub(f"SLOTS = {slots * count}\n", head)
     body = re.sub(r"\bargs\b", "own_args", body)
