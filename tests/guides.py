@@ -267,9 +267,6 @@ class Walk:
             lacking = [w for w in words if w.startswith("-") and not re.search(rf"(?<![\w-]){w}(?![\w-])", listed)]
             return (FAILS, f"{command} has no {', '.join(lacking)}") if lacking else (WORKS, "all flags exist")
 
-        if shlex.split(line) == ["tune", "--gpu"] and missing("gpu"):
-            return "-", "measures a GPU, which is not there"
-
         def run() -> None:
             words = shlex.split(line)
             if not {"--cpu", "--ref", "--gpu"} & set(words) and words[0] in ("perf", "run", "compile"):
