@@ -43,6 +43,9 @@ def shares(
         where: the condition under which each candidate is taken; the general candidate's is ignored.
         table: sample lengths, with the costs of the candidates that apply.
         plan: plans the problem by a candidate, or raises `UnsupportedError`.
+
+    Raises:
+        UnsupportedError: no candidate can be planned.
     """
     rows = list(table)
     *_, general = candidates
@@ -62,6 +65,8 @@ def shares(
         parts.append((candidate, solution))
         taken += conditions
         covered = 1 if candidate == general and known_equal(served(found), 1) else any_of(*taken)
+    if not parts:
+        raise UnsupportedError(f"none of {', '.join(map(str, candidates))} can be planned for symbolic lengths")
     return parts, covered
 
 

@@ -15,6 +15,7 @@ from mgx_numba.codegen.gpu.kernel import gpu_kernel
 from mgx_numba.codegen.gpu.lang import double
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.lang.target import with_features
+from mgx_numba.codegen.lang.vector import kernel_functions
 from mgx_numba.runtime.gpu.engine import Engine
 
 from .operators import check_operator
@@ -168,7 +169,7 @@ def test_they_have_kernels(name: str, on: Engine) -> None:
 def test_all_of_them_compile_without_stack(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_GPU_ARCH", name)
     lines = ["p = pointer_float64(args, 0)", "i = thread_index(0) * 2"]
-    for function in double.__all__:
+    for function in kernel_functions(double):
         lines += ["x = load(p, i, 2)", f"store(p, i, {function}(x{', x' if function == 'pow' else ''}))"]
     text = assembly(gpu_kernel("k", lines, 64, 1), ARCHITECTURES[name])
     assert ".local" not in text if ARCHITECTURES[name].nvidia else ".private_segment_fixed_size: 0\n" in text

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import mgx_numba as migraphx
+from mgx_numba import dataclass as dataclass_module
 from mgx_numba.codegen.embedding import EmbeddedStore
 from mgx_numba.errors import FormatError, MgxError
 from mgx_numba.graph import wire
@@ -123,6 +124,9 @@ class Trial:
 
     def _audit(self, event: str, arguments: Any) -> None:
         if self._watching and event in _EXECUTING:
+            caller = sys._getframe().f_back
+            if caller is not None and caller.f_code is dataclass_module._written.__code__:
+                return  # a method of a class of the package
             self._events.append(f"{event} {str(arguments)[:200]}")
 
 

@@ -227,6 +227,8 @@ def emits(signature: Any) -> Callable[[Callable[..., ir.Value | None]], KernelFu
 
     def register(write: Callable[..., ir.Value | None]) -> KernelFunction:
         def define(*operands: types.Type) -> Definition:
+            if len(operands) != len(signature.args):
+                raise TypingError(f"{write.__name__}: {len(operands)} operands, expected {len(signature.args)}")
             return signature, lambda builder, values: write(builder, *values)
 
         return _intrinsic(write.__name__, define, len(signature.args))

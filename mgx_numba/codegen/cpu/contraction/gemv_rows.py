@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ....core.dim import known_equal
+from ....core.dim import Dim, known_equal
 from ...arguments import Arguments
 from ...problems.epilogue import NOT_COMPUTED
 from ...problems.gemm import GemmProblem
@@ -37,9 +37,15 @@ class GemvRows(GemvPacked):
     _streams: ClassVar = {1: 1.0}
 
     def refused_types(self, problem: GemmProblem) -> str | None:
-        if problem.types.uniform not in ("float32", "float64"):
-            return "operands are not of one wide type"
-        return Solver.refused_types(self, problem)
+        refused = Solver.refused_types(self, problem)
+        if refused is None and problem.types.single not in ("float32", "float64"):
+            return f"no loop is written for {problem.types}"
+        return refused
+
+    def refused_symbols(self, problem: GemmProblem) -> str | None:
+        if isinstance(problem.n, Dim) or isinstance(problem.k, Dim):
+            return "the weights' lengths are symbolic"
+        return super().refused_symbols(problem)
 
     def declines(self, problem: GemmProblem) -> str | None:
         if problem.prologue:
