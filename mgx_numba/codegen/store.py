@@ -76,24 +76,28 @@ class ObjectStore:
         self.folder = folder / "objects"
         self.limit = limit
         self._shipped = shipped
-        self._offered: dict[str, np.ndarray] = {}
+        self._offered: dict[object, Mapping[str, np.ndarray]] = {}  # by context
         self._puts = 0
         self._writable = True
 
     def get(self, source: KernelSource) -> bytes | None:
         """Return the object of a kernel, or None if neither the folder nor the shipped kernels have an intact one."""
-        offered = self._offered.get(source.symbol)
+        offered = next((own[source.symbol] for own in [*self._offered.values()] if source.symbol in own), None)
         data = self._kept(source) if offered is None else offered.tobytes()
         return self._shipped.get(source) if data is None and self._shipped is not None else data
 
     @contextlib.contextmanager
     def offering(self, objects: Mapping[str, np.ndarray]) -> Iterator[None]:
-        """Let `get` return these intact objects (bytes, by symbol) within the context, without reading a file."""
-        before, self._offered = self._offered, {**self._offered, **objects}
+        """Let `get` return these intact objects (bytes, by symbol) within the context, without reading a file.
+
+        Contexts of several threads may overlap in any order.
+        """
+        context = object()
+        self._offered[context] = objects
         try:
             yield
         finally:
-            self._offered = before
+            del self._offered[context]
 
     def _kept(self, source: KernelSource) -> bytes | None:
         """Return the object in the folder."""

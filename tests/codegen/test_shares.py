@@ -1,4 +1,4 @@
-"""Division of symbolic lengths among candidates: what happens if none of them can be planned."""
+"""Division of symbolic lengths among candidates: a problem that no candidate can plan is refused."""
 
 from __future__ import annotations
 

@@ -68,6 +68,21 @@ def test_files_of_other_users_count_as_absent(tmp_path: Path, distinct: Make, en
     assert store.get(source) is None
 
 
+def test_offers_of_threads_may_overlap(tmp_path: Path, distinct: Make) -> None:
+    """The context that ended last brought the other's objects back, and kept them for good."""
+    store, (one, two) = ObjectStore(tmp_path), (distinct(1), distinct(2))
+    first, second = (
+        store.offering({source.symbol: np.frombuffer(data, np.uint8)}) for source, data in ((one, b"1"), (two, b"2"))
+    )
+    first.__enter__()
+    second.__enter__()
+    assert (store.get(one), store.get(two)) == (b"1", b"2")
+    first.__exit__(None, None, None)
+    assert (store.get(one), store.get(two)) == (None, b"2")
+    second.__exit__(None, None, None)
+    assert (store.get(one), store.get(two)) == (None, None)
+
+
 def test_new_folders_are_for_the_user_alone(tmp_path: Path, distinct: Make) -> None:
     ObjectStore(tmp_path / "cache").put(distinct(1), b"object")
     for folder in (tmp_path / "cache", tmp_path / "cache" / "objects"):
