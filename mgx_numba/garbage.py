@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import ExtensionFileLoader
+from itertools import compress
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 
 _lock = threading.Lock()
@@ -80,7 +81,8 @@ def _leave() -> None:
     finalised = {kind for kind in {*map(type, objects)} if hasattr(kind, "__del__")} - _SUSPENDED
     std = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)  # which the interpreter flushes
     known = {id(stream) for wrapper in std for stream in (wrapper, getattr(wrapper, "buffer", None))}
-    if all(type(o) not in finalised or id(o) in known or _is_finished(o) for o in objects):
+    found = compress(objects, map(finalised.__contains__, map(type, objects)))
+    if all(id(o) in known or _is_finished(o) for o in found):
         gc.freeze()
 
 
