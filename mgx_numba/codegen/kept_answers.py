@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
-from ..core.dim import Dim, Guard, Scope, transferred
+from ..core.dim import Guard, Scope, Twins
 from .alternatives import lengths_in, with_lengths
 
 MOST_ANSWERS = 256
@@ -45,31 +45,29 @@ class KeptAnswers:
         scope = lengths[0].scope
         before = list(scope.guards.values())
 
-        def named() -> tuple[Scope, Callable[[Dim], Any], Hashable]:
-            own = self._scope_like(scope)
-            renamed = _renaming(scope, own)
-            guards = tuple([(renamed(guard.condition), guard.answer) for guard in before])
-            return own, renamed, (question, guards, with_lengths(problem if like is None else like, renamed))
+        def named() -> tuple[Twins, Hashable]:
+            twins = scope.twins_in(self._scope_like(scope))
+            guards = tuple([(twins.renamed(guard.condition), guard.answer) for guard in before])
+            return twins, (question, guards, with_lengths(problem if like is None else like, twins.renamed))
 
-        own, renamed, key = named()
+        twins, key = named()
         try:
             found = self._answers.get(key)
         except TypeError:  # not hashable, such as constants in an array
             return answer(problem)
         if found is not None:
             made, added = found
-            back = _renaming(own, scope)
             for guard in added:
-                condition = back(guard.condition)
+                condition = twins.original(guard.condition)
                 scope.guards[condition] = guard._replace(condition=condition)
-            return with_lengths(made, back)  # type: ignore[no-any-return]
+            return with_lengths(made, twins.original)  # type: ignore[no-any-return]
         result = answer(problem)
         if len(self._answers) >= MOST_ANSWERS:
             self.clear()
-            own, renamed, key = named()
+            twins, key = named()
         new = list(scope.guards.values())[len(before) :]
-        added = tuple([guard._replace(condition=renamed(guard.condition)) for guard in new])
-        self._answers[key] = with_lengths(result, renamed), added
+        added = tuple([guard._replace(condition=twins.renamed(guard.condition)) for guard in new])
+        self._answers[key] = with_lengths(result, twins.renamed), added
         return result
 
     def _scope_like(self, scope: Scope) -> Scope:
@@ -88,17 +86,3 @@ class KeptAnswers:
 
 ANSWERS = KeptAnswers()
 
-
-def _renaming(source: Scope, target: Scope) -> Callable[[Dim], Any]:
-    """Return the function that expresses a length of one scope by the equal symbols of another."""
-    pairs = zip(source.symbols, target.symbols)
-    atoms = {old.terms[0][0][0]: new.terms[0][0][0] for old, new in pairs}
-    known: dict[Dim, Any] = {}
-
-    def renamed(length: Dim) -> Any:
-        found = known.get(length)
-        if found is None:
-            found = known[length] = transferred(length, atoms)
-        return found
-
-    return renamed

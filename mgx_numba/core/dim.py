@@ -37,7 +37,7 @@ from .conditions import (
     preferred,
     select,
 )
-from .expressions import evaluate, hint, of_operation, operand_count, substitute, symbols_of, transferred, typical
+from .expressions import Twins, evaluate, hint, of_operation, operand_count, substitute, symbols_of, typical
 from .polynomials import (
     Atom,
     Dim,
@@ -59,6 +59,7 @@ __all__ = [
     "Scope",
     "SharedLength",
     "SymbolicLengthError",
+    "Twins",
     "all_of",
     "any_of",
     "ceil_div",
@@ -88,6 +89,5 @@ __all__ = [
     "select",
     "substitute",
     "symbols_of",
-    "transferred",
     "typical",
 ]

@@ -126,29 +126,50 @@ def substitute(length: Length, replacements: Mapping[Dim, Length], known: dict[D
     return found
 
 
-def transferred(length: Length, atoms: dict[Atom, Atom]) -> Any:
-    """Return an expression of one scope in another scope that has symbols with the same ranges in the same order.
+class Twins:
+    """Equal expressions of two scopes that have symbols with the same ranges in the same order.
 
-    It is faster than `substitute`: proven ranges and canonical forms are kept.
-
-    Args:
-        length: the expression; a plain integer is unchanged.
-        atoms: the symbols' atoms in the other scope by those in the first; it is extended with those of operations.
+    It is faster than `substitute`: proven ranges and canonical forms are kept, and so is every pair that is found.
     """
+
+    def __init__(self, scope: Scope, other: Scope) -> None:
+        pairs = [(a.terms[0][0][0], b.terms[0][0][0]) for a, b in zip(scope.symbols, other.symbols)]
+        self._atoms = dict(pairs)
+        self._original_atoms = {b: a for a, b in pairs}
+        self._dims: dict[Dim, Dim] = {}
+        self._originals: dict[Dim, Dim] = {}
+
+    def renamed(self, length: Dim) -> Dim:
+        """Return an expression of the first scope in the second scope."""
+        return _twin(length, self._dims, self._originals, self._atoms, self._original_atoms)
+
+    def original(self, length: Dim) -> Dim:
+        """Return an expression of the second scope in the first scope."""
+        return _twin(length, self._originals, self._dims, self._original_atoms, self._atoms)
+
+
+def _twin(
+    length: Any, dims: dict[Dim, Dim], back: dict[Dim, Dim], atoms: dict[Atom, Atom], atoms_back: dict[Atom, Atom]
+) -> Any:
+    """Return the twin of a length, and note it and those of its parts in both directions; a plain integer is its own
+    twin."""
     if not isinstance(length, Dim):
         return length
-    terms = []
-    for monomial, coefficient in length.terms:
-        own = [atoms.get(atom) or _transferred_atom(atom, atoms) for atom in monomial]
-        terms.append((tuple(sorted(own, key=number_of)), coefficient))
-    return twin_of(length, terms)
-
-
-def _transferred_atom(atom: Atom, atoms: dict[Atom, Atom]) -> Atom:
-    operands = [transferred(one, atoms) for one in atom.operands]
-    if atom.kind in ("min", "max", "all"):
-        operands.sort(key=place_of)
-    found = atoms[atom] = twin_of_atom(atom, tuple(operands))
+    found = dims.get(length)
+    if found is None:
+        terms = []
+        for monomial, coefficient in length.terms:
+            for atom in monomial:
+                if atom not in atoms:
+                    operands = [_twin(one, dims, back, atoms, atoms_back) for one in atom.operands]
+                    if atom.kind in ("min", "max", "all"):
+                        operands.sort(key=place_of)
+                    other = atoms[atom] = twin_of_atom(atom, tuple(operands))
+                    atoms_back[other] = atom
+            own = [atoms[atom] for atom in monomial]
+            terms.append((tuple(sorted(own, key=number_of)), coefficient))
+        found = dims[length] = twin_of(length, terms)
+        back[found] = length
     return found
 
 

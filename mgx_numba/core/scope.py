@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from .bounds import AtomRanges, decided, facts_of
 from .conditions import all_of, negate
-from .expressions import evaluate, substitute, symbols_of
+from .expressions import Twins, evaluate, substitute, symbols_of
 from .polynomials import Atom, Dim, Length, SymbolicLengthError, Terms, polynomial, range_of, single_atom
 
 
@@ -44,6 +44,7 @@ class Scope:
         self._hints: dict[Atom, int] = {}
         self._values: dict[Dim, int] = {}
         self._closed = False
+        self._twins: tuple[Scope, int, Twins] | None = None
         self.interned: dict[Terms, Dim] = {}
         self.atoms: dict[Any, Atom] = {}
         self.sums: dict[tuple[Length, Length], Length] = {}
@@ -87,6 +88,13 @@ class Scope:
 
     def __deepcopy__(self, memo: Any) -> Scope:
         return self
+
+    def twins_in(self, other: Scope) -> Twins:
+        """Return the pairs of equal expressions with a scope that has symbols with the same ranges in the same
+        order."""
+        if self._twins is None or self._twins[:2] != (other, len(self.symbols)):
+            self._twins = other, len(self.symbols), Twins(self, other)
+        return self._twins[2]
 
     def hints(self) -> dict[Dim, int]:
         """Return the example lengths of all symbols."""
@@ -165,7 +173,7 @@ class Scope:
 
     def close(self) -> None:
         """Refuse new questions from now on, and drop intermediate caches."""
-        self._closed = True
+        self._closed, self._twins = True, None
         for known in (self.sums, self.products, self.lesser, self.equal):
             known.clear()
 

@@ -108,14 +108,15 @@ def test_expressions_have_pythons_values_within_their_ranges(pair: Pair, many: l
 
 @FEW
 @given(st.lists(EXPRESSIONS, min_size=1, max_size=3), VALUES)
-def test_transferred_expressions_have_the_values_and_ranges_of_those_in_the_other_scope(
+def test_twins_have_the_values_and_ranges_of_the_expressions_in_the_other_scope(
     pairs: list[Pair], many: list[tuple[int, ...]]
 ) -> None:
     scope = Scope()
     own = [scope.symbol(str(s), s.low or 0, s.high) for s in SYMBOLS]
-    atoms = {s.terms[0][0][0]: o.terms[0][0][0] for s, o in zip(SYMBOLS, own)}
+    twins = dim.Twins(SCOPE, scope)
     for length, function in pairs:
-        made = dim.transferred(length, atoms)
+        made = twins.renamed(length)
+        assert twins.original(made) is length if dim.is_symbolic(length) else made == length
         assert dim.is_symbolic(made) == dim.is_symbolic(length) and range_of(made) == range_of(length)
         assert known_equal(made, dim.substitute(length, dict(zip(SYMBOLS, own))))
         for values in many:
