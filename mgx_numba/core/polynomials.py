@@ -122,26 +122,19 @@ class Dim:
         return self._divisor
 
     def __add__(self, other: Any) -> Any:
-        if isinstance(other, Dim):
-            sums = self.space.sums
-            found = sums.get((self, other))
-            if found is None:
-                found = sums[self, other] = polynomial([*self.terms, *other.terms])
-            return found
-        if isinstance(other, int):
-            if not other:
-                return self
-            *first, (monomial, constant) = self.terms
-            if monomial:
-                return _interned((*self.terms, ((), int(other))))
-            constant += other
-            return _interned((*first, ((), constant)) if constant else tuple(first))
-        return _as_integer(other, self.__add__)
+        if not isinstance(other, (int, Dim)):
+            return _as_integer(other, self.__add__)
+        sums = self.space.sums
+        found = sums.get((self, other))
+        if found is None:
+            more = other.terms if isinstance(other, Dim) else (((), int(other)),)
+            found = sums[self, other] = polynomial([*self.terms, *more])
+        return found
 
     __radd__ = __add__
 
     def __neg__(self) -> Any:
-        return _interned(tuple([(m, -c) for m, c in self.terms]))
+        return self * -1
 
     def __pos__(self) -> Any:
         return self
@@ -157,12 +150,11 @@ class Dim:
     def __mul__(self, other: Any) -> Any:
         if not isinstance(other, (int, Dim)):
             return _as_integer(other, self.__mul__)
-        if not isinstance(other, Dim):
-            return _interned(tuple([(m, c * int(other)) for m, c in self.terms])) if other else 0
         products = self.space.products
         found = products.get((self, other))
         if found is None:
-            found = polynomial([(product_of(m, n), c * d) for m, c in self.terms for n, d in other.terms])
+            factors = other.terms if isinstance(other, Dim) else (((), int(other)),)
+            found = polynomial([(product_of(m, n), c * d) for m, c in self.terms for n, d in factors])
             products[self, other] = found
         return found
 

@@ -33,7 +33,7 @@ class Space:
     Attributes:
         symbols: symbols by their number in a scope, name and range.
         interned: expressions by their terms; ``atoms`` by their operation.
-        sums, products: sums and products of pairs of expressions.
+        sums, products: sums and products of pairs of lengths.
         lesser, equal: for pairs that were compared the condition that the first is less, or that they are equal.
         answers: answers to questions about problems, see `codegen.kept_answers`.
     """
