@@ -135,9 +135,23 @@ def test_the_check_overlooked_a_changed_object(folder: Path, here: Machine) -> N
     changed[first] = compiled(here, {_text(9): "nine"}, jobs=1).popitem()[1]
     _file(folder).write_bytes(pack([ShippedSection(environment_identity(), here.cpu, changed)]))
     assert ShippedKernels(folder).get(_source(7)) is not None
-    assert "is not what compiling gives now" in "".join(differences(folder, [here], names, jobs=1))
+    (line,) = differences(folder, [here], names, jobs=1)
+    assert f"{first[:12]} differs" in line
+    only = {here.cpu: {_text(7): "seven"}}
+    assert "eight" not in "".join(differences(folder, [here], only, jobs=1, whole=False))
+    assert "is no kernel of the corpus" in "".join(differences(folder, [here], only, jobs=1))
     _file(folder).unlink()
-    assert "there is no file" in "".join(differences(folder, [here], names, jobs=1))
+    assert len(differences(folder, [here], names, jobs=1)) == 2
+
+
+def test_making_the_kernels_of_one_machine_dropped_those_of_another(tmp_path: Path) -> None:
+    names = {cpu: dict(list(NAMES.items())[: 1 + (cpu == "znver5")]) for cpu in ("haswell", "znver5")}
+    for cpu in names:
+        ((name, data, _),) = files([MACHINES[cpu]], names, 1, tmp_path)
+        (tmp_path / name).write_bytes(data)
+    ((_, both, lines),) = files([MACHINES[cpu] for cpu in names], names, 1)
+    assert data == both and "haswell" in lines
+    assert differences(tmp_path, [MACHINES[cpu] for cpu in names], names, jobs=1) == []
 
 
 def test_classes_of_equal_objects_stored_them_twice(here: Machine) -> None:

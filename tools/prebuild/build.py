@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -13,8 +12,8 @@ from mgx_numba.codegen.cpu.identity import environment_identity
 from mgx_numba.codegen.cpu.kernel import NAME
 from mgx_numba.codegen.cpu.toolchain.compiler import compile_object
 from mgx_numba.codegen.kernel import KernelSource
-from mgx_numba.codegen.shipped import NEUTRAL, ShippedSection, file_name, pack
-from tools.prebuild.machines import Machine
+from mgx_numba.codegen.shipped import NEUTRAL, ShippedKernels, ShippedSection, file_name, pack, text_key
+from tools.prebuild.machines import MACHINES, Machine
 
 __all__ = ["compiled", "differences", "files"]
 
@@ -25,27 +24,38 @@ _ENTERED = contextlib.ExitStack()
 _CHUNK = 8  # kernels handed to a process at once
 
 
-def files(machines: Sequence[Machine], names: Names, jobs: int) -> Iterator[tuple[str, bytes, str]]:
+def files(
+    machines: Sequence[Machine], names: Names, jobs: int, folder: Path | None = None
+) -> Iterator[tuple[str, bytes, str]]:
     """Compile kernels, and return the name and the bytes of the file of each platform, with lines about its sections.
 
     Args:
         machines: the machines.
         names: for each machine, the names of kernels by their texts.
         jobs: processes; with 1 the kernels are compiled in this process.
+        folder: a folder with earlier files; sections of `MACHINES` that are not given are taken from there.
 
     Raises:
         CompileError: a kernel cannot be compiled.
     """
+    earlier = ShippedKernels(folder) if folder else None
     for triple in dict.fromkeys(machine.triple for machine in machines):
         sections, lines, before = [], [], 0
-        for machine in machines:
-            if machine.triple == triple:
-                with machine.pretended():
-                    identity = environment_identity()
-                sections.append(ShippedSection(identity, machine.cpu, compiled(machine, names[machine.cpu], jobs)))
-                size, count = len(pack(sections)), len(sections[-1].objects)
-                lines.append(f"{machine.cpu:16} {count:5} kernels, {(size - before) / 1e6:5.2f} MB: {machine.covers}")
-                before = size
+        for machine in dict.fromkeys((*MACHINES.values(), *machines)):
+            if machine.triple != triple:
+                continue
+            with machine.pretended():
+                identity = environment_identity()
+            if machine in machines:
+                objects = compiled(machine, names[machine.cpu], jobs)
+            elif not (objects := earlier.objects(identity) if earlier else {}):
+                continue
+            sections.append(ShippedSection(identity, machine.cpu, objects))
+            size = len(pack(sections))
+            lines.append(
+                f"{machine.cpu:16} {len(objects):5} kernels, {(size - before) / 1e6:5.2f} MB: {machine.covers}"
+            )
+            before = size
         yield file_name(identity), pack(sections), "\n".join(lines)
 
 
@@ -58,7 +68,7 @@ def compiled(machine: Machine, names: Mapping[str, str], jobs: int) -> dict[str,
         jobs: processes; with 1 the kernels are compiled in this process.
 
     Returns:
-        Objects that export `NEUTRAL`, by the digest of the text.
+        Objects that export `NEUTRAL`, by `text_key`.
 
     Raises:
         CompileError: a kernel cannot be compiled.
@@ -72,15 +82,28 @@ def compiled(machine: Machine, names: Mapping[str, str], jobs: int) -> dict[str,
         return dict(pool.map(_compiled, ordered, chunksize=_CHUNK))
 
 
-def differences(folder: Path, machines: Sequence[Machine], names: Names, jobs: int) -> list[str]:
-    """Return the files of the folder that are not what compiling gives now, a line for each."""
+def differences(folder: Path, machines: Sequence[Machine], names: Names, jobs: int, whole: bool = True) -> list[str]:
+    """Return a line for each kernel of a folder's files that is not what compiling gives now.
+
+    Args:
+        folder: the folder.
+        machines: the machines whose kernels are compared.
+        names: as for `files`.
+        jobs: as for `files`.
+        whole: whether the names are those of the whole corpus, so that a file may have no other kernel.
+    """
     wrong = []
-    for name, wanted, _ in files(machines, names, jobs):
-        path = folder / name
-        if not path.exists():
-            wrong.append(f"there is no file {name}")
-        elif path.read_bytes() != wanted:
-            wrong.append(f"{name} is not what compiling gives now")
+    for machine in machines:
+        with machine.pretended():
+            had = ShippedKernels(folder).objects(environment_identity())
+        wanted, known = (
+            compiled(machine, names[machine.cpu], jobs),
+            {text_key(t): n for t, n in names[machine.cpu].items()},
+        )
+        for key in sorted(wanted.keys() | (had.keys() if whole else ()), key=lambda key: (known.get(key, ""), key)):
+            if had.get(key) != wanted.get(key):
+                how = "is missing" if key not in had else "differs" if key in wanted else "is no kernel of the corpus"
+                wrong.append(f"{machine.cpu}: {known.get(key, 'kernel')} {key[:12]} {how}")
     return wrong
 
 
@@ -90,4 +113,4 @@ def _pretend(machine: Machine) -> None:
 
 def _compiled(kernel: tuple[str, str]) -> tuple[str, bytes]:
     name, text = kernel
-    return hashlib.sha256(text.encode()).hexdigest(), compile_object(KernelSource(NAME, name, text), NEUTRAL)
+    return text_key(text), compile_object(KernelSource(NAME, name, text), NEUTRAL)
