@@ -16,6 +16,7 @@ import argparse
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -89,6 +90,7 @@ def _cover(folder: Path, machines: Sequence[Machine], paths: Sequence[str]) -> i
     shipped = ShippedKernels(folder)
     print(f"{'model':28}" + "".join(f"{one.cpu:>16}" for one in machines))
     sums = {one.cpu: [0, 0] for one in machines}
+    lacked: Counter[str] = Counter()
     for item in items:
         collector = Collector(machines)
         collector.collect([item])
@@ -99,12 +101,15 @@ def _cover(folder: Path, machines: Sequence[Machine], paths: Sequence[str]) -> i
         for one in machines:
             with one.pretended():
                 sources = [KernelSource(NAME, name, text) for text, name in collector.names[one.cpu].items()]
-                had = sum(shipped.get(source) is not None for source in sources)
+                missing = [source for source in sources if shipped.get(source) is None]
+            had = len(sources) - len(missing)
             sums[one.cpu][0] += had
             sums[one.cpu][1] += len(sources)
+            lacked.update(source.name for source in missing)
             shown.append(f"{had} of {len(sources)}")
         print(f"{item.name[:28]:28}" + "".join(f"{text:>16}" for text in shown), flush=True)
     print(f"{'all':28}" + "".join(f"{had / most:>16.0%}" for had, most in sums.values()))
+    print("kernels that are missing:", ", ".join(f"{name} ({n})" for name, n in lacked.most_common()) or "none")
     return 0
 
 

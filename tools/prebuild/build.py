@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -19,8 +18,6 @@ __all__ = ["compiled", "differences", "files"]
 
 Names = Mapping[str, Mapping[str, str]]
 
-_ENTERED = contextlib.ExitStack()
-"""What a compiling process has entered for its whole life."""
 _CHUNK = 8  # kernels handed to a process at once
 
 
@@ -39,47 +36,51 @@ def files(
         CompileError: a kernel cannot be compiled.
     """
     earlier = ShippedKernels(folder) if folder else None
+    made = compiled(machines, names, jobs)
     for triple in dict.fromkeys(machine.triple for machine in machines):
-        sections, lines, before = [], [], 0
+        sections, lines, stored = [], [], set()
         for machine in dict.fromkeys((*MACHINES.values(), *machines)):
             if machine.triple != triple:
                 continue
             with machine.pretended():
                 identity = environment_identity()
-            if machine in machines:
-                objects = compiled(machine, names[machine.cpu], jobs)
-            elif not (objects := earlier.objects(identity) if earlier else {}):
-                continue
-            sections.append(ShippedSection(identity, machine.cpu, objects))
-            size = len(pack(sections))
-            lines.append(
-                f"{machine.cpu:16} {len(objects):5} kernels, {(size - before) / 1e6:5.2f} MB: {machine.covers}"
-            )
-            before = size
+            objects = made[machine.cpu] if machine in machines else earlier.objects(identity) if earlier else {}
+            if objects:
+                sections.append(ShippedSection(identity, machine.cpu, objects))
+                new = set(objects.values()) - stored
+                stored |= new
+                lines.append(f"{machine.cpu:16} {len(objects):5} kernels, {len(new):5} more objects: {machine.covers}")
         yield file_name(identity), pack(sections), "\n".join(lines)
 
 
-def compiled(machine: Machine, names: Mapping[str, str], jobs: int) -> dict[str, bytes]:
-    """Compile kernels for a machine in some processes.
+def compiled(machines: Sequence[Machine], names: Names, jobs: int) -> dict[str, dict[str, bytes]]:
+    """Compile kernels for machines in some processes.
 
     Args:
-        machine: the machine.
-        names: names by texts.
+        machines: the machines.
+        names: for each machine, names by texts.
         jobs: processes; with 1 the kernels are compiled in this process.
 
     Returns:
-        Objects that export `NEUTRAL`, by `text_key`.
+        For each machine, objects that export `NEUTRAL`, by `text_key`.
 
     Raises:
         CompileError: a kernel cannot be compiled.
     """
-    ordered = sorted((name, text) for text, name in names.items())
+    chunks = []
+    for machine in machines:
+        ordered = sorted((name, text) for text, name in names[machine.cpu].items())
+        chunks += [(machine, ordered[k : k + _CHUNK]) for k in range(0, len(ordered), _CHUNK)]
+    found: dict[str, dict[str, bytes]] = {machine.cpu: {} for machine in machines}
     if jobs == 1:
-        with machine.pretended():
-            return dict(map(_compiled, ordered))
-    fork = multiprocessing.get_context("fork")  # children have Numba already
-    with ProcessPoolExecutor(jobs, fork, _pretend, (machine,)) as pool:
-        return dict(pool.map(_compiled, ordered, chunksize=_CHUNK))
+        results = map(_compiled, *zip(*chunks, strict=True))
+    else:
+        fork = multiprocessing.get_context("fork")  # children have Numba already
+        with ProcessPoolExecutor(jobs, fork) as pool:
+            results = list(pool.map(_compiled, *zip(*chunks, strict=True)))
+    for (machine, _), objects in zip(chunks, results, strict=True):
+        found[machine.cpu].update(objects)
+    return found
 
 
 def differences(folder: Path, machines: Sequence[Machine], names: Names, jobs: int, whole: bool = True) -> list[str]:
@@ -93,13 +94,10 @@ def differences(folder: Path, machines: Sequence[Machine], names: Names, jobs: i
         whole: whether the names are those of the whole corpus, so that a file may have no other kernel.
     """
     wrong = []
-    for machine in machines:
+    for machine, wanted in zip(machines, compiled(machines, names, jobs).values(), strict=True):
         with machine.pretended():
             had = ShippedKernels(folder).objects(environment_identity())
-        wanted, known = (
-            compiled(machine, names[machine.cpu], jobs),
-            {text_key(t): n for t, n in names[machine.cpu].items()},
-        )
+        known = {text_key(text): name for text, name in names[machine.cpu].items()}
         for key in sorted(wanted.keys() | (had.keys() if whole else ()), key=lambda key: (known.get(key, ""), key)):
             if had.get(key) != wanted.get(key):
                 how = "is missing" if key not in had else "differs" if key in wanted else "is no kernel of the corpus"
@@ -107,10 +105,7 @@ def differences(folder: Path, machines: Sequence[Machine], names: Names, jobs: i
     return wrong
 
 
-def _pretend(machine: Machine) -> None:
-    _ENTERED.enter_context(machine.pretended())
-
-
-def _compiled(kernel: tuple[str, str]) -> tuple[str, bytes]:
-    name, text = kernel
-    return text_key(text), compile_object(KernelSource(NAME, name, text), NEUTRAL)
+def _compiled(machine: Machine, kernels: Sequence[tuple[str, str]]) -> dict[str, bytes]:
+    """Compile kernels, given as names and texts, for a machine."""
+    with machine.pretended():
+        return {text_key(text): compile_object(KernelSource(NAME, name, text), NEUTRAL) for name, text in kernels}
