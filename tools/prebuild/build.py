@@ -38,7 +38,8 @@ def files(
     earlier = ShippedKernels(folder) if folder else None
     made = compiled(machines, names, jobs)
     for triple in dict.fromkeys(machine.triple for machine in machines):
-        sections, lines, stored = [], [], set()
+        sections, lines = [], []
+        stored: set[bytes] = set()
         for machine in dict.fromkeys((*MACHINES.values(), *machines)):
             if machine.triple != triple:
                 continue
@@ -73,7 +74,7 @@ def compiled(machines: Sequence[Machine], names: Names, jobs: int) -> dict[str, 
         chunks += [(machine, ordered[k : k + _CHUNK]) for k in range(0, len(ordered), _CHUNK)]
     found: dict[str, dict[str, bytes]] = {machine.cpu: {} for machine in machines}
     if jobs == 1:
-        results = map(_compiled, *zip(*chunks, strict=True))
+        results = list(map(_compiled, *zip(*chunks, strict=True)))
     else:
         fork = multiprocessing.get_context("fork")  # children have Numba already
         with ProcessPoolExecutor(jobs, fork) as pool:
