@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TextIO, TypeVar
 
 from ..codegen.launch import Grid, TaskRange
-from ..core.dim import Dim, Guard, Scope, chosen_where, evaluate, symbols_of
+from ..core.dim import Dim, Guard, Scope, chosen_where, evaluate, shared_space, symbols_of
 from ..errors import MgxError
 from ..garbage import uncollected
 from ..graph.passes import Options, run_passes
@@ -146,10 +146,9 @@ class OpenPlans(ServingPlans[P], ABC):
         Raises:
             MgxError: the lengths cannot be symbols, or do not fit the program.
         """
-        scope = Scope()
-        program, trees = without_tuples(symbolic_program(self._source, scope, lens))
-        made = self._stage(program, scope, late, trees, progress)
-        scope.close()
+        with Scope(shared_space()) as scope:
+            program, trees = without_tuples(symbolic_program(self._source, scope, lens))
+            made = self._stage(program, scope, late, trees, progress)
         self._guards[made] = list(scope.guards.values())
         return made
 

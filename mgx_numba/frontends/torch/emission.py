@@ -147,7 +147,7 @@ def _deferred(
         "arguments": tree,
         "numbers": numbers,
     }
-    present = [k for k, s in enumerate(shapes) if s is not None]
+    present = node.read()
     own = [shapes[k] for k in present]
     op = Deferred(
         operator=node.operator,

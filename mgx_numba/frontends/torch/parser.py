@@ -110,9 +110,6 @@ def _body_unsupported(graph_module: GraphModule, node: Node) -> str:
     values = node.meta.get("val")
     if not isinstance(values, (list, tuple)) or not all(isinstance(x, torch.Tensor) for x in values):
         return "a result is no tensor"
-    scanned = node.args[-2] if operator_name(node) in ("scan", "map_impl") else ()
-    if any(isinstance(x.meta["val"].shape[0], torch.SymInt) for x in scanned):  # type: ignore[union-attr]
-        return "the scanned length is open"
     lacking = [pair for graph in bodies(graph_module, node) for pair in unsupported(graph)]
     return f"in its body {operator_name(lacking[0][0])}: {lacking[0][1]}" if lacking else ""
 

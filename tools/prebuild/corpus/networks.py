@@ -19,6 +19,7 @@ from tools.prebuild.corpus.item import Item, parsed, with_open_batch
 __all__ = ["items"]
 
 THREADS = (1, 2, 8)
+EXACT = {"fast_math": False}
 QUANTIZED = ("bert", "efficientnet_b0", "gpt2", "mobilenet_v2", "resnet50", "unet", "vit", "yolo", "lstm")
 """Networks that are compiled in lower precision too."""
 
@@ -34,7 +35,9 @@ def items() -> Iterator[Item]:
         yield Item(f"{name}@8", lambda name=name: parsed(rebatch(_model(name), 8)), family=name)  # type: ignore[misc]
     for name, make in DYNAMIC.items():
         case = make()
-        yield Item(name, partial(parsed, case.model), THREADS, {}, case.draw(np.random.default_rng(0)))
+        for kind, options in (("", {}), (", exact", EXACT)):
+            feeds = case.draw(np.random.default_rng(0))
+            yield Item(name + kind, partial(parsed, case.model), THREADS, options, feeds)
 
 
 @functools.lru_cache(maxsize=1)
@@ -45,6 +48,8 @@ def _model(name: str) -> onnx.ModelProto:
 def _forms(name: str) -> Iterator[Item]:
     yield Item(name, lambda: parsed(_model(name)), THREADS, family=name)
     yield Item(f"{name}, open batch", lambda: parsed(with_open_batch(_model(name))), (1, 8), family=name)
+    yield Item(f"{name}, exact", lambda: parsed(_model(name)), (1, 8), EXACT, family=name)
+    yield Item(f"{name}, exact, open", lambda: parsed(with_open_batch(_model(name))), (8,), EXACT, family=name)
 
 
 def _precisions(name: str) -> Iterator[Item]:
