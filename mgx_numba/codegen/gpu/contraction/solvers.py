@@ -4,6 +4,7 @@ tuning."""
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -210,78 +211,61 @@ class Depthwise(_Choosing):
         return depthwise_solution(contraction, tiling or chosen_pixels(contraction))
 
 
-class Warpgroups(_Own):
+class _OfWarpgroups(_Own):
+    """Base class of solvers with warpgroup MMA."""
+
+    order = COLUMNS
+    parts = False
+    tiles: Callable[[GpuContraction], tuple[tuple[float, WarpgroupTile, int], ...]]
+    solution: Callable[..., Solution]
+
+    def tilings(self, contraction: GpuContraction) -> list[Any]:
+        return [_warpgroup_tiling(tile, splits) for _, tile, splits in self.tiles(contraction)]
+
+    def chosen(self, contraction: GpuContraction) -> WarpgroupTiling:
+        return _warpgroup_tiling(*wgmma_choice(contraction, parts=self.parts))
+
+    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
+        return next(seconds for seconds, own in self.weighed(contraction) if tiling in (None, own))
+
+    def weighed(self, contraction: GpuContraction) -> list[tuple[float, Any]]:
+        before, clock = self._before(contraction), machine().clock
+        return [
+            (not_below_memory(contraction, cycles / clock) + before, _warpgroup_tiling(tile, splits))
+            for cycles, tile, splits in self.tiles(contraction)
+        ]
+
+    def _before(self, contraction: GpuContraction) -> float:
+        """Return the estimated time (s) of the launches before the product."""
+        raise NotImplementedError
+
+    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
+        return self.solution(contraction, tiling, 0 if tiling is None else tiling.splits)
+
+
+class Warpgroups(_OfWarpgroups):
     """Warpgroup MMA with TMA loads (`wgmma`)."""
 
     name = "warpgroup"
-    order = COLUMNS
-
     refusal = staticmethod(wgmma_refusal)
+    tiles = staticmethod(wgmma_tiles)
+    solution = staticmethod(wgmma_solution)
 
-    def tilings(self, contraction: GpuContraction) -> list[Any]:
-        return [_warpgroup_tiling(tile, splits) for _, tile, splits in wgmma_tiles(contraction)]
-
-    def chosen(self, contraction: GpuContraction) -> WarpgroupTiling:
-        return _warpgroup_tiling(*wgmma_choice(contraction))
-
-    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
-        return _warpgroup_seconds(contraction, wgmma_tiles(contraction), tiling) + self._before(contraction)
-
-    def weighed(self, contraction: GpuContraction) -> list[tuple[float, Any]]:
-        return _all_seconds(contraction, wgmma_tiles(contraction), self._before(contraction))
-
-    @staticmethod
-    def _before(contraction: GpuContraction) -> float:
+    def _before(self, contraction: GpuContraction) -> float:
         return _ordering(ordered_columns(contraction)) if wants_order(contraction.problem) else 0.0
 
-    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        return wgmma_solution(contraction, tiling, 0 if tiling is None else tiling.splits)
 
-
-class WarpgroupBf16Split(_Own):
+class WarpgroupBf16Split(_OfWarpgroups):
     """Warpgroup MMA for float32 as three bfloat16 products (`wgmma_parts`)."""
 
     name = "warpgroup_parts"
-    order = COLUMNS
-
+    parts = True
     refusal = staticmethod(bf16_split_refusal)
+    tiles = staticmethod(bf16_split_tiles)
+    solution = staticmethod(bf16_split_solution)
 
-    def tilings(self, contraction: GpuContraction) -> list[Any]:
-        return [_warpgroup_tiling(tile, splits) for _, tile, splits in bf16_split_tiles(contraction)]
-
-    def chosen(self, contraction: GpuContraction) -> WarpgroupTiling:
-        return _warpgroup_tiling(*wgmma_choice(contraction, parts=True))
-
-    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
-        return _warpgroup_seconds(contraction, bf16_split_tiles(contraction), tiling) + _ordering(
-            ordered_columns(contraction, "bfloat16")
-        )
-
-    def weighed(self, contraction: GpuContraction) -> list[tuple[float, Any]]:
-        return _all_seconds(
-            contraction, bf16_split_tiles(contraction), _ordering(ordered_columns(contraction, "bfloat16"))
-        )
-
-    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        return bf16_split_solution(contraction, tiling, 0 if tiling is None else tiling.splits)
-
-
-def _warpgroup_seconds(
-    contraction: GpuContraction, weighed: tuple[tuple[float, WarpgroupTile, int], ...], tiling: WarpgroupTiling | None
-) -> float:
-    """Return the estimated time (s) of ``tiling``, or of the first tile of ``weighed`` if it is None."""
-    found = (c for c, tile, splits in weighed if tiling in (None, _warpgroup_tiling(tile, splits)))
-    return not_below_memory(contraction, next(found) / machine().clock)
-
-
-def _all_seconds(
-    contraction: GpuContraction, weighed: tuple[tuple[float, WarpgroupTile, int], ...], before: float
-) -> list[tuple[float, Any]]:
-    """Return (estimated seconds, tiling) of each tile; ``before`` is the time (s) of preceding launches."""
-    return [
-        (not_below_memory(contraction, cycles / machine().clock) + before, _warpgroup_tiling(tile, splits))
-        for cycles, tile, splits in weighed
-    ]
+    def _before(self, contraction: GpuContraction) -> float:
+        return _ordering(ordered_columns(contraction, "bfloat16"))
 
 
 def _ordering(columns: OrderedColumns) -> float:
