@@ -23,8 +23,7 @@ from ..kernel import KernelSource
 
 _LENGTH = struct.Struct("<I")
 _ALLOCATIONS_BETWEEN_COLLECTIONS = 100_000
-"""Threshold of the garbage collector, Python's is 700 to 2000: Numba's objects live as long as a compilation, so
-collections find little."""
+"""Threshold of the garbage collector, Python's is 700 to 2000: a compilation's objects are freed by reference counts."""
 
 
 def read_message(stream: IO[bytes]) -> Any:
@@ -63,6 +62,7 @@ def main() -> NoReturn:
 
     Printed output goes to standard error, not into the protocol.
     """
+    gc.disable()  # until all modules are imported
     source_stream = os.fdopen(os.dup(0), "rb")
     answer_stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -70,6 +70,7 @@ def main() -> NoReturn:
 
     gc.freeze()  # imported objects never become garbage; garbage of compilations may wait
     gc.set_threshold(_ALLOCATIONS_BETWEEN_COLLECTIONS)
+    gc.enable()
     ends = list(map(int, sys.argv[1:]))
     forks: list[int] = []
     _answer(answer_stream, {"ready": True})

@@ -123,6 +123,8 @@ PRODUCTS = [
 ]  # fmt: skip
 
 
+EXACT = {*"nothing relu relu6 silu sigmoid hardswish gelu leaky add multiply".split(), "add relu", "silu add"}
+"""Epilogues of usual networks, which are planned without ``fast_math`` too."""
 KINDS = ("", "open", "rank 3", "open rank 3")
 """Of products: whether rows have names, and whether they lie in two dimensions."""
 
@@ -130,18 +132,20 @@ KINDS = ("", "open", "rank 3", "open rank 3")
 def items() -> Iterator[Item]:
     """Return all layers."""
     for layer, (name, epilogue) in itertools.product(CONVOLUTIONS, EPILOGUES.items()):
-        yield _item(f"convolution {layer} {name}", partial(_convolution, layer, epilogue, 1))
+        yield from _items(f"convolution {layer} {name}", partial(_convolution, layer, epilogue, 1), name in EXACT)
         if name in ("nothing", "relu", "silu", "add", "add relu"):
-            yield _item(f"convolution {layer} {name}, open", partial(_convolution, layer, epilogue, "n"))
+            yield from _items(f"convolution {layer} {name}, open", partial(_convolution, layer, epilogue, "n"))
     for product, (name, epilogue), kind in itertools.product(PRODUCTS, EPILOGUES.items(), KINDS):
-        yield _item(f"product {product} {name} {kind}", partial(_product, product, epilogue, kind))
+        yield from _items(f"product {product} {name} {kind}", partial(_product, product, epilogue, kind), name in EXACT)
     for name, make in {**POINTWISE, **NORMS, **MOVES}.items():
         for kind in ("", "open"):
-            yield _item(f"{name} {kind}", partial(make, 1 if not kind else "n"))
+            yield from _items(f"{name} {kind}", partial(make, 1 if not kind else "n"), True)
 
 
-def _item(name: str, make: Callable[[], onnx.ModelProto]) -> Item:
-    return Item(name, lambda: parsed(make()), threads=(1, 4))
+def _items(name: str, make: Callable[[], onnx.ModelProto], exact: bool = False) -> Iterator[Item]:
+    yield Item(name, lambda: parsed(make()), threads=(1, 4))
+    if exact:
+        yield Item(f"{name}, exact", lambda: parsed(make()), (4,), {"fast_math": False})
 
 
 def _convolution(layer: tuple[int, ...], epilogue: Epilogue, batch: int | str) -> onnx.ModelProto:
