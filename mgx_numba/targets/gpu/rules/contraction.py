@@ -25,7 +25,7 @@ from ....codegen.gpu.contraction.gpu_contraction import (
     line_padded,
 )
 from ....codegen.gpu.contraction.im2row import ChannelPadding, channel_padding
-from ....codegen.gpu.contraction.solvers import SOLVERS, in_vectors, own_candidates
+from ....codegen.gpu.contraction.solvers import SOLVER_SET, SOLVERS, in_vectors
 from ....codegen.gpu.contraction.symbolic_lengths import solve_open
 from ....codegen.gpu.contraction.wgmma_operands import PIECE
 from ....codegen.gpu.data.channels import channel_padding_launch
@@ -109,7 +109,7 @@ def joins_halves(precision: str, product: Instruction) -> bool:
     problem = GemmProblem(m, n, k, a.lens[:-2], b_strides=right, types=ElementTypes(name, name, name, name))
     problem, _ = _planes_as_rows(problem, ())
     contraction = GpuContraction(Request(problem, Epilogue(), (), 1, False), constant=True, precision=precision)
-    quickest = own_candidates(contraction)[0].solver.name
+    quickest = SOLVER_SET.own_candidates(contraction)[0].solver.name
     return quickest == "few_rows" or (quickest == "warpgroup" and n % (2 * PIECE) == 0)
 
 
@@ -261,7 +261,7 @@ def _solved(low: Lowering, contraction: GpuContraction) -> tuple[Candidate, Solu
     lengths."""
     chosen = contraction_problem.chosen_solver(low, contraction)
     if low.shared is not None and chosen.solver not in SOLVERS:
-        chosen = own_candidates(contraction)[0]
+        chosen = SOLVER_SET.own_candidates(contraction)[0]
     tiling = chosen.blocking or chosen.solver.chosen(contraction)
     key = (chosen.solver.name, tiling, contraction)
     return chosen, low.solutions.of(key, lambda: chosen.solver.plan(contraction, tiling))
@@ -400,7 +400,7 @@ def _images_of(low: Lowering, problem: ConvProblem, x: View) -> ChannelPadding |
 
 def _quickest(contraction: GpuContraction) -> float:
     """Return the estimated seconds of the best kernel of a contraction."""
-    return own_candidates(contraction)[0].solver.estimate(contraction)
+    return SOLVER_SET.own_candidates(contraction)[0].solver.estimate(contraction)
 
 
 def _filled_up(low: Lowering, ins: Instruction, filled: ChannelPadding, x: View) -> View:
@@ -488,7 +488,7 @@ def _estimate(low: Lowering, problem: GemmProblem, fused: Contraction, places: t
     contraction = GpuContraction(
         request, VECTOR_BYTES, low.options.precision, constant, constant and low.shared is None
     )
-    found = own_candidates(contraction)
+    found = SOLVER_SET.own_candidates(contraction)
     return found[0].solver.estimate(contraction) if found else float("inf")
 
 
