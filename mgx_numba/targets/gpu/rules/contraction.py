@@ -312,17 +312,25 @@ def _with_blocks(
 ) -> GemmProblem:
     """Return a product with block-quantised weights, and add its operands. For more than a few rows a launch unpacks
     the weights first."""
-    form = problem.blocks
-    assert form is not None
     packed = _packed_blocks(low, problem, fused, operands)
     operands["x"] = _aligned(low, ins, operands["x"])
     request = Request(problem, fused.epilogue, places, low.threads, low.options.fast_math)
     if not packed.refusal(GpuContraction(request)):
         return problem
+    return _unpacked(low, ins, problem, packed, operands, 1)
+
+
+def _unpacked(
+    low: Lowering, ins: Instruction, problem: GemmProblem, packed: _BlockPlans, operands: dict[str, View], where: Length
+) -> GemmProblem:
+    """Append the launch that unpacks block-quantised weights under a condition; return the product with them."""
+    form = problem.blocks
+    assert form is not None
     count = form.blocks(problem.k)
     whole = low.allocate(Shape(operands["x"].type, (problem.n, count * form.size)))
     launch = packed.unpacked(form, problem.n, count, problem.types.b, low.origin(ins))
-    low.launch(launch, {**operands, "codes": operands["w"], "out": whole}, ins)
+    for once in only_where(where, Solution((launch,))).launches:
+        low.launch(once, {**operands, "codes": operands["w"], "out": whole}, ins)
     operands["w"] = whole
     return replace(problem, blocks=None, b_strides=(*(0 for _ in problem.batch), 1, count * form.size))
 
@@ -344,8 +352,6 @@ def _with_open_blocks(
         the remaining product over unpacked weights, the strides of the epilogue's operands, and the condition under
         which the product is computed.
     """
-    form, blocks = problem.blocks, fused.blocks
-    assert form is not None and isinstance(blocks, BlockWeights)
     problem, places = _all_rows(problem, places)
     packed = _packed_blocks(low, problem, fused, operands)
     operands["x"] = _aligned(low, ins, operands["x"])
@@ -357,14 +363,7 @@ def _with_open_blocks(
         solution = only_where(negate(more), packed.solution(one))
         extras = {f"e{k}": view for k, view in enumerate(fused.extras)}
         low.launch_all(solution, {**operands, **extras}, ins)
-    count = form.blocks(problem.k)
-    whole = low.allocate(Shape(operands["x"].type, (problem.n, count * form.size)))
-    launch = packed.unpacked(form, problem.n, count, problem.types.b, low.origin(ins))
-    for once in only_where(more, Solution((launch,))).launches:
-        low.launch(once, {**operands, "codes": operands["w"], "out": whole}, ins)
-    operands["w"] = whole
-    strides = (*(0 for _ in problem.batch), 1, count * form.size)
-    return replace(problem, blocks=None, b_strides=strides), places, more
+    return _unpacked(low, ins, problem, packed, operands, more), places, more
 
 
 def _images_of(low: Lowering, problem: ConvProblem, x: View) -> ChannelPadding | None:
