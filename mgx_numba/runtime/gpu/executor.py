@@ -233,7 +233,7 @@ class DeviceExecutable:
         """
         if self.lengths is not None:
             return self.at(inputs).run_traced(inputs, callback)
-        with self._idle() as context:
+        with self._in_context() as context:
             return context.run_traced(inputs, callback)
 
     def time_steps(self, inputs: Sequence[np.ndarray]) -> list[float]:
@@ -244,18 +244,18 @@ class DeviceExecutable:
         """
         if self.lengths is not None:
             return self.at(inputs).time_steps(inputs)
-        with self._idle() as context:
+        with self._in_context() as context:
             return context.time_steps(inputs, TIMED_REPEATS)
 
     def seconds(self, inputs: Sequence[DeviceArray]) -> float:
         """Return the device's seconds for one run with all data on the device, including results."""
         if self.lengths is not None:
             return self.at(inputs).seconds(inputs)
-        with self._idle() as context:
+        with self._in_context() as context:
             return context.seconds(inputs)
 
     @contextlib.contextmanager
-    def _idle(self) -> Iterator[DeviceContext]:
+    def _in_context(self) -> Iterator[DeviceContext]:
         """Use the device, and take a context, within the ``with`` block."""
         with self.engine.use():
             context = self._take(None)
