@@ -4,17 +4,17 @@ tuning."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ....dataclass import dataclass
-from ....errors import UnsupportedError
 from ...launch import Solution
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
 from ...tuning.record import TuningRecord
 from ...tuning.request import Candidate, Estimate
+from ...tuning.solver_set import SolverSet
 from ..architecture import WARP
 from ..driver.device import known_architecture
 from ..machine import machine
@@ -433,67 +433,49 @@ def _libraries() -> tuple[LibrarySolver, ...]:
     return LIBRARIES
 
 
-def candidates(contraction: GpuContraction) -> list[Candidate]:
-    """See `SolverSet.candidates`: `own_candidates`, then each library with its heuristic's first algorithm."""
-    called = [s for s in _libraries() if not refusal_of(s, contraction)]
-    return [*own_candidates(contraction), *(Candidate(s, s.tilings(contraction)[0]) for s in called)]
+class GpuSolvers(SolverSet[GpuContraction]):
+    """See `SolverSet`. Libraries are used only after measurement."""
+
+    def solvers(self, request: GpuContraction) -> tuple[GpuSolver, ...]:
+        return SOLVERS
+
+    def refusal(self, solver: Any, request: GpuContraction) -> str:
+        return refusal_of(solver, request)
+
+    def seconds(self, solver: Any, request: GpuContraction) -> float:
+        seconds: float = solver.estimate(request)
+        return seconds
+
+    def candidates(self, request: GpuContraction) -> list[Candidate]:
+        """See `SolverSet.candidates`: `own_candidates`, then each library with its heuristic's first algorithm."""
+        called = [s for s in _libraries() if not refusal_of(s, request)]
+        return [*self.own_candidates(request), *(Candidate(s, s.tilings(request)[0]) for s in called)]
+
+    def estimates(self, request: GpuContraction) -> list[Estimate]:
+        called = ((s.name, refusal_of(s, request)) for s in _libraries())
+        measured = "taken only where measuring finds it the fastest"
+        return [*super().estimates(request), *(Estimate(name, None, reason or measured) for name, reason in called)]
+
+    def refinements(self, request: GpuContraction, winner: Candidate) -> list[Candidate]:
+        """See `SolverSet.refinements`: other tilings of the winner's solver, least estimated time first."""
+        others = [tiling for tiling in winner.solver.tilings(request) if tiling != winner.blocking]
+        others.sort(key=lambda tiling: winner.solver.estimate(request, tiling))
+        return [Candidate(winner.solver, tiling) for tiling in others[:MOST_REFINEMENTS]]
+
+    def candidate_of(self, request: GpuContraction, record: TuningRecord) -> Candidate | None:
+        called = (s for s in _libraries() if s.name == record.solver and not refusal_of(s, request))
+        library = next(called, None)
+        if library is None:
+            return super().candidate_of(request, record)
+        named = self.configured(library, request, record.configuration)
+        return named if named is not None and library.builds(request, named.blocking) else None
+
+    def configured(self, solver: Any, request: GpuContraction, configuration: Mapping[str, int]) -> Candidate | None:
+        """See `SolverSet.configured`; None for a library's default algorithm, which may differ between versions."""
+        if not configuration:
+            return Candidate(solver) if solver in SOLVERS else None
+        found = (Candidate(solver, tiling) for tiling in solver.tilings(request))
+        return next((c for c in found if c.configuration == dict(configuration)), None)
 
 
-def own_candidates(contraction: GpuContraction) -> list[Candidate]:
-    """Return the applicable solvers of this package with their own choice of tiling, least estimated time first."""
-    able = [solver for solver in SOLVERS if not refusal_of(solver, contraction)]
-    return [Candidate(s) for s in (able if len(able) == 1 else sorted(able, key=lambda s: s.estimate(contraction)))]
-
-
-def choose(contraction: GpuContraction) -> Candidate:
-    """Return the first of `own_candidates`; libraries are used only after measurement.
-
-    Raises:
-        UnsupportedError: no solver applies; the message lists every solver's reason.
-    """
-    found = own_candidates(contraction)
-    if not found:
-        reasons = "; ".join(f"{s.name}: {refusal_of(s, contraction)}" for s in SOLVERS)
-        raise UnsupportedError(f"no solver for {contraction.problem}: {reasons}")
-    return found[0]
-
-
-def estimates(contraction: GpuContraction) -> list[Estimate]:
-    able = [Estimate(c.solver.name, c.solver.estimate(contraction)) for c in own_candidates(contraction)]
-    refused = [(s.name, refusal_of(s, contraction)) for s in SOLVERS]
-    refused += [
-        (s.name, refusal_of(s, contraction) or "taken only where measuring finds it the fastest") for s in _libraries()
-    ]
-    return [*able, *(Estimate(name, None, reason) for name, reason in refused if reason)]
-
-
-def refinements(contraction: GpuContraction, winner: Candidate) -> list[Candidate]:
-    """See `SolverSet.refinements`: other tilings of the winner's solver, least estimated time first."""
-    others = [tiling for tiling in winner.solver.tilings(contraction) if tiling != winner.blocking]
-    others.sort(key=lambda tiling: winner.solver.estimate(contraction, tiling))
-    return [Candidate(winner.solver, tiling) for tiling in others[:MOST_REFINEMENTS]]
-
-
-def _builds(contraction: GpuContraction, named: Candidate) -> bool:
-    """Return whether a library accepts the algorithm of a tuning record; true for kernels of this package."""
-    return named.solver in SOLVERS or named.solver.builds(contraction, named.blocking)
-
-
-def revisions(contraction: GpuContraction) -> dict[str, int]:
-    """See `SolverSet.revisions`: of solvers with kernels of this package."""
-    return {s.name: s.revision for s in SOLVERS if s.revision and not refusal_of(s, contraction)}
-
-
-def candidate_of(contraction: GpuContraction, record: TuningRecord) -> Candidate | None:
-    """See `SolverSet.candidate_of`. Return None for a tiling that the solver lacks, and for a library's default
-    algorithm, which may differ in another version of the library."""
-    solvers: tuple[GpuSolver | LibrarySolver, ...] = (*SOLVERS, *_libraries())
-    for solver in solvers:
-        if solver.name == record.solver and not refusal_of(solver, contraction):
-            if not record.configuration:
-                return Candidate(solver) if solver in SOLVERS else None
-            wanted = dict(record.configuration)
-            found = (Candidate(solver, tiling) for tiling in solver.tilings(contraction))
-            named = next((c for c in found if c.configuration == wanted), None)
-            return None if named is None or not _builds(contraction, named) else named
-    return None
+SOLVER_SET = GpuSolvers()
