@@ -130,7 +130,7 @@ class Collector:
 def collected(
     machines: Sequence[Machine], groups: Sequence[str], jobs: int, only: tuple[str, ...] = ("",)
 ) -> dict[str, dict[str, str]]:
-    """Return the names of the corpus's kernels by their texts, for each machine.
+    """Return the names of the corpus's kernels by their texts, for each machine and those that it is `like`.
 
     Args:
         machines: the machines.
@@ -138,16 +138,18 @@ def collected(
         jobs: processes.
         only: beginnings of the names of the items that are planned.
     """
-    names: dict[str, dict[str, str]] = {one.cpu: {} for one in machines}
+    every = [*machines, *dict.fromkeys(MACHINES[one.like] for one in machines if one.like)]
+    names: dict[str, dict[str, str]] = {one.cpu: {} for one in every}
     failed: dict[str, str] = {}
-    tasks = _tasks(machines, groups, only)
+    tasks = _tasks(list(map(MACHINES.__getitem__, names)), groups, only)
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_start) as pool:
         parts = {pool.submit(_part, groups, numbers, cpus): shared for numbers, cpus, shared in tasks}
         for number, part in enumerate(as_completed(parts), 1):
             found, errors = part.result()
             failed.update(errors)
-            for one in machines:
-                names[one.cpu].update(found.get((one.like or one.cpu) if parts[part] else one.cpu, {}))
+            for cpu in names:
+                like = MACHINES[cpu].like or cpu
+                names[cpu].update(found.get(like if parts[part] else cpu, {}))
             if number % _TOLD == 0:
                 print(f"{number} of {len(parts)} parts planned", file=sys.stderr, flush=True)
     for name, error in failed.items():
