@@ -51,8 +51,6 @@ _TOGETHER = 5
 """Machines that a process plans a family of networks for. A family may take a minute for all machines, so that one
 process would work at the end; its weights and calibrations are made again by each process."""
 _TOLD = 20  # parts between two lines of progress
-_ENTERED = contextlib.ExitStack()
-"""What a planning process has entered for its whole life."""
 
 
 class Collector:
@@ -142,7 +140,10 @@ def collected(
     names: dict[str, dict[str, str]] = {one.cpu: {} for one in every}
     failed: dict[str, str] = {}
     tasks = _tasks(list(map(MACHINES.__getitem__, names)), groups, only)
-    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_start) as pool:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_start, initargs=(folder,)) as pool,
+    ):
         parts = {pool.submit(_part, groups, numbers, cpus): shared for numbers, cpus, shared in tasks}
         for number, part in enumerate(as_completed(parts), 1):
             found, errors = part.result()
@@ -185,11 +186,9 @@ def _items(groups: tuple[str, ...]) -> list[Item]:
     return list(corpus(groups))
 
 
-def _start() -> None:
-    """Enter a process that plans: plans and tuning records of earlier processes have no say."""
-    folder = tempfile.TemporaryDirectory()
-    _ENTERED.enter_context(folder)
-    os.environ.update({ENVIRONMENT: folder.name, "MGX_PLAN_CACHE": "0", "MGX_SHIPPED_KERNELS": "0"})
+def _start(folder: str) -> None:
+    """Enter a process that plans, with an empty cache folder: plans and tuning records of others have no say."""
+    os.environ.update({ENVIRONMENT: folder, "MGX_PLAN_CACHE": "0", "MGX_SHIPPED_KERNELS": "0"})
 
 
 def _part(

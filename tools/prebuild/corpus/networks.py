@@ -61,7 +61,7 @@ def _precisions(name: str) -> Iterator[Item]:
 
     def to_int8(program: Any) -> None:
         feeds = inputs(name, _model(name))
-        mgx_numba.quantize_int8(program, mgx_numba.get_target("ref"), [feeds])
+        mgx_numba.quantize_int8(program, mgx_numba.get_target("cpu"), [feeds])
 
     for kind, how in (("fp16", mgx_numba.quantize_fp16), ("bf16", mgx_numba.quantize_bf16), ("int8", to_int8)):
         yield Item(f"{name} {kind}", partial(quantized, how), (4,), family=name, narrow=True)
