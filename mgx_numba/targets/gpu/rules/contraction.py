@@ -290,9 +290,9 @@ def _packed_blocks(low: Lowering, problem: GemmProblem, fused: Contraction, oper
         return _BlockPlans(block_quant_mma_refusal, block_quant_mma_solution, unpacked_chunks_launch)
     operands["w"] = low.packed_constant(blocks.codes, "codes", lambda: pack_codes(form, blocks.codes))
     operands["scales"] = low.packed_constant(blocks.scales, "scales", lambda: blocks.scales)
-    points = blocks.zero_points
-    if points is not None:
-        operands["points"] = low.packed_constant(points, "points", lambda: points)
+    for name, values in (("points", blocks.zero_points), ("offsets", blocks.offsets)):
+        if values is not None:
+            operands[name] = low.packed_constant(values, name, lambda kept=values: kept)
     return _BlockPlans(block_quant_refusal, block_quant_solution, unpacked_weights_launch)
 
 
