@@ -3,9 +3,10 @@
     python -m bench.language_shapes PATH --size 1b|3b|8b [--form gguf|genai] [--layout NAME] [--layers N]
                                     [--type float32|float16] [--bits 4|16]
 
-``gguf`` writes a file with Q4_0 weights or those of another layout, ``genai`` a folder of onnxruntime-genai with
-MatMulNBits of blocks of 32, or with 16 bits MatMul, over activations of a type. All weights are parts of one random array, which no kernel notices. Then measure by
-``mgx-numba-driver perf --llm PATH`` and ``python -m bench.language PATH``.
+``gguf`` writes a file with Q4_0 weights or those of another layout. ``genai`` writes a folder of onnxruntime-genai with
+MatMulNBits of blocks of 32, or with 16 bits MatMul, over activations of a type. All weights are parts of one random
+array, which no kernel notices. Then measure by ``mgx-numba-driver perf --llm PATH`` and ``python -m bench.language
+PATH``, on a GPU by ``python -m bench.gpu_language``.
 """
 
 from __future__ import annotations
