@@ -5,6 +5,7 @@ Kernels of a symbolic plan get the numbers for a call's lengths in each run (`di
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections import OrderedDict
