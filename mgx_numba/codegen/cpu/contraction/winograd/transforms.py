@@ -36,9 +36,9 @@ from typing import Protocol
 from llvmlite import ir
 
 from ....lang.builder import VectorBuilder, element_type, is_signed
-from ....lang.ir_builder import KernelBuilder
 from ....lang.target import itemsize
 from ....lang.vector import Definition, KernelFunction, constant_int, make_intrinsic, pointer_dtype
+from ....toolchain.ir_builder import KernelBuilder
 from ....toolchain.numba_core import TypingError, types
 from .transform_table import INPUT_PLACE, SCALE
 
