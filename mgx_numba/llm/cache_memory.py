@@ -59,7 +59,7 @@ class CacheMemory:
         Args:
             feeds: the inputs beside the caches.
         """
-        return self._run_there(feeds, ids.shape) if self.on_device else self._run_here(feeds)
+        return _on_host(self.run_there(feeds, ids)) if self.on_device else self._run_here(feeds)
 
     def _run_here(self, feeds: Mapping[str, Any]) -> np.ndarray:
         decoder, caches = self._decoder, self._decoder.caches
@@ -69,7 +69,8 @@ class CacheMemory:
             self._host = [found[cache.result] for cache in caches]
         return found[decoder.logits]
 
-    def _run_there(self, feeds: Mapping[str, Any], lens: tuple[int, ...]) -> np.ndarray:
+    def run_there(self, feeds: Mapping[str, Any], ids: np.ndarray) -> Any:
+        """Run a step on the device and return its logits there, which the next step of equal lengths overwrites."""
         from ..api.device import to_gpu
         from ..api.placing import run_into
 
@@ -80,6 +81,7 @@ class CacheMemory:
             device = 0 if options is None else options.device_id
             self._there = [to_gpu(np.ascontiguousarray(a), device_id=device) for a in self._host]
         outputs = {c.present: a for c, a in zip(caches, self._there)} if self._in_place else {}
+        lens = ids.shape
         if lens in self._logits:
             outputs[program.get_output_names()[decoder.logits]] = self._logits[lens]
         inputs = {**feeds, **{c.name: a for c, a in zip(caches, self._there)}}
@@ -87,7 +89,7 @@ class CacheMemory:
         if not self._in_place:
             self._there = [found[cache.result] for cache in caches]
         self._logits = {lens: found[decoder.logits]}
-        return _on_host(found[decoder.logits])
+        return found[decoder.logits]
 
 
 def _on_host(tensor: Any) -> np.ndarray:

@@ -68,6 +68,18 @@ def at_host(engine: Engine, value: DeviceArray) -> np.ndarray:
     return to_host(engine, value).reshape(value.shape.array_lens)
 
 
+def test_the_first_run_takes_memory_that_compile_has_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    on = interpreter()
+    program, w = product()
+    net = compiled(program, on)
+    taken: list[Any] = []
+    for name in ("allocate", "staging"):
+        monkeypatch.setattr(InterpreterEngine, name, lambda self, *given: taken.append(given))
+    feeds, wanted = values(40, w)
+    close(net.run(feeds)[0], wanted)
+    assert not taken
+
+
 @pytest.mark.parametrize("name", ["encoder", "decoder", "shuffle_net"])
 def test_new_lengths_need_no_kernel_and_no_plan(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")

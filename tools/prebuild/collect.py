@@ -51,8 +51,6 @@ _TOGETHER = 5
 """Machines that a process plans a family of networks for. A family may take a minute for all machines, so that one
 process would work at the end; its weights and calibrations are made again by each process."""
 _TOLD = 20  # parts between two lines of progress
-_ENTERED = contextlib.ExitStack()
-"""What a planning process has entered for its whole life."""
 
 
 class Collector:
@@ -130,7 +128,7 @@ class Collector:
 def collected(
     machines: Sequence[Machine], groups: Sequence[str], jobs: int, only: tuple[str, ...] = ("",)
 ) -> dict[str, dict[str, str]]:
-    """Return the names of the corpus's kernels by their texts, for each machine.
+    """Return the names of the corpus's kernels by their texts, for each machine and those that it is `like`.
 
     Args:
         machines: the machines.
@@ -138,16 +136,21 @@ def collected(
         jobs: processes.
         only: beginnings of the names of the items that are planned.
     """
-    names: dict[str, dict[str, str]] = {one.cpu: {} for one in machines}
+    every = [*machines, *dict.fromkeys(MACHINES[one.like] for one in machines if one.like)]
+    names: dict[str, dict[str, str]] = {one.cpu: {} for one in every}
     failed: dict[str, str] = {}
-    tasks = _tasks(machines, groups, only)
-    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_start) as pool:
+    tasks = _tasks(list(map(MACHINES.__getitem__, names)), groups, only)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_start, initargs=(folder,)) as pool,
+    ):
         parts = {pool.submit(_part, groups, numbers, cpus): shared for numbers, cpus, shared in tasks}
         for number, part in enumerate(as_completed(parts), 1):
             found, errors = part.result()
             failed.update(errors)
-            for one in machines:
-                names[one.cpu].update(found.get((one.like or one.cpu) if parts[part] else one.cpu, {}))
+            for cpu in names:
+                like = MACHINES[cpu].like or cpu
+                names[cpu].update(found.get(like if parts[part] else cpu, {}))
             if number % _TOLD == 0:
                 print(f"{number} of {len(parts)} parts planned", file=sys.stderr, flush=True)
     for name, error in failed.items():
@@ -183,11 +186,9 @@ def _items(groups: tuple[str, ...]) -> list[Item]:
     return list(corpus(groups))
 
 
-def _start() -> None:
-    """Enter a process that plans: plans and tuning records of earlier processes have no say."""
-    folder = tempfile.TemporaryDirectory()
-    _ENTERED.enter_context(folder)
-    os.environ.update({ENVIRONMENT: folder.name, "MGX_PLAN_CACHE": "0", "MGX_SHIPPED_KERNELS": "0"})
+def _start(folder: str) -> None:
+    """Enter a process that plans, with an empty cache folder: plans and tuning records of others have no say."""
+    os.environ.update({ENVIRONMENT: folder, "MGX_PLAN_CACHE": "0", "MGX_SHIPPED_KERNELS": "0"})
 
 
 def _part(

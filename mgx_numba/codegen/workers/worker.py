@@ -1,7 +1,7 @@
 """A worker process that compiles kernels: ``python -m mgx_numba.codegen.workers.worker [FD FD]...``.
 
 Both pipes carry messages: a 4-byte little-endian length and a msgpack value. The worker sends ``{"ready": True}`` once
-Numba is imported. It then answers each ``{"backend", "name", "text", "origin"}`` by ``{"object": bytes}`` or
+Numba is imported. It then answers each ``{"symbol", "backend", "name", "text", "origin"}`` by ``{"object": bytes}`` or
 ``{"error": str}``, until its input ends. The worker does not answer ``{"fork": True}``: its fork serves the next two
 descriptors of its arguments, requests and answers, and sends the ready message there.
 """
@@ -23,7 +23,7 @@ from ..kernel import KernelSource
 
 _LENGTH = struct.Struct("<I")
 _ALLOCATIONS_BETWEEN_COLLECTIONS = 100_000
-"""Threshold of the garbage collector, Python's is 700 to 2000: a compilation's objects are freed by reference counts."""
+"""Threshold of the garbage collector (Python's is 700 to 2000): reference counts free a compilation's objects."""
 
 
 def read_message(stream: IO[bytes]) -> Any:
@@ -95,7 +95,9 @@ def main() -> NoReturn:
             _answer(answer_stream, {"ready": True})
             continue
         try:
+            symbol = request.pop("symbol")
             source = KernelSource(**request)
+            source.restore_symbol(symbol)  # this process need not compute it
             answer: dict[str, Any] = {"object": backend(source.backend).compile(source)}
         except CompileError as error:
             answer = {"error": str(error)}

@@ -53,7 +53,8 @@ FAMILIES = {
         "scatter.src scatter.value "
         "scatter_add scatter_reduce.two index_add index_copy index_fill.int_Scalar masked_scatter nonzero one_hot "
         "take_along_dim masked_select embedding_bag _embedding_bag_forward_only _embedding_bag scatter.reduce "
-        "scatter.value_reduce unfold_backward index_reduce put repeat_interleave.Tensor _unique2 unique_dim unique_consecutive"
+        "scatter.value_reduce unfold_backward index_reduce put repeat_interleave.Tensor _unique2 unique_dim "
+        "unique_consecutive"
     ),
     "order": (
         "median median.dim nanmedian nanmedian.dim histc topk sort sort.stable argsort argsort.stable "

@@ -86,6 +86,12 @@ class DecoderBatch:
         Returns:
             Logits (rows, tokens, vocabulary).
         """
+        logits = self._memory.run(self.inputs(ids), ids)
+        self.lengths += ids.shape[1]
+        return logits
+
+    def inputs(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """Make room for the next tokens, and return the inputs of their step beside the caches."""
         decoder, feeds = self.decoder, dict[str, np.ndarray]()
         count = ids.shape[1]
         total = self.columns + count
@@ -102,9 +108,7 @@ class DecoderBatch:
             if self.shared and self._memory.on_device:  # steps of equal lengths are launched as recorded
                 mask = np.pad(mask, ((0, 0), (0, self._room - mask.shape[1])))
             feeds[decoder.mask] = np.ascontiguousarray(mask, decoder.types[decoder.mask])
-        logits = self._memory.run(feeds, ids)
-        self.lengths += count
-        return logits
+        return feeds
 
     def prefill(self, ids: np.ndarray, chunk: int = 0) -> np.ndarray:
         """Run the decoder on many tokens, at most ``chunk`` in a step (0: all), and return the last step's logits."""

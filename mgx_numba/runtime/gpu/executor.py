@@ -19,7 +19,7 @@ from ...codegen.store import Store
 from ...core.device_array import DeviceArray
 from ...core.shape import Shape
 from ...core.types import from_numpy, numpy_dtype
-from ...errors import DeviceError, MgxError
+from ...errors import DeviceError
 from ..host.plan_numbers import PlanNumbers
 from ..plan import ControlStep, FallbackStep, Plan, Pointer, Step
 from .constants import DeviceConstants, PlacedConstant
@@ -111,8 +111,7 @@ class DeviceExecutable:
         if self.launches is not None:
             with engine.use():  # allocates the first run's context
                 self._idle.append(DeviceContext(self))
-                with contextlib.suppress(MgxError):  # numbers may be too large for usual lengths
-                    self._idle[0].prepare()
+                self._idle[0].prepare()
 
     def run(
         self,

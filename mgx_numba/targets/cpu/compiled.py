@@ -16,7 +16,7 @@ from ...core.dim import Dim
 from ...core.output_buffers import OUTPUT_BUFFERS, output_buffer
 from ...errors import UnsupportedError
 from ...interrupts import whole_module
-from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
+from ...runtime.cpu.executor import COMMON_KERNELS, Executable, executor_kernels
 from ...runtime.cpu.native_call import Entry
 from ...runtime.plan import FallbackStep, Plan, Step
 from ..base import FastPath, Kept, KeptPlan, Stage, Tree, grouped, step_observer
@@ -232,7 +232,7 @@ class LoweredProgram:
         plan = self.executable.plan
         if plan.symbols:  # needs expressions, which a reader of the file lacks
             plan = dataclasses.replace(plan, parallel=self.executable.shares)
-        return KeptPlan(plan, self.trees, [kernel.symbol for kernel in EXECUTOR_KERNELS])
+        return KeptPlan(plan, self.trees, [kernel.symbol for kernel in executor_kernels(plan)])
 
     def machine_code(self) -> dict[str, Any]:
         """Return the objects of all kernels that the program has so far, as `EmbeddedStore` reads them.
@@ -241,13 +241,17 @@ class LoweredProgram:
         """
         from ...codegen.embedding import embed  # late: few programs are saved with machine code
 
-        return embed([*self.kernels(), *EXECUTOR_KERNELS], self._store)
+        return embed(self._all_kernels(), self._store)
 
     def stored_objects(self) -> dict[str, bytes]:
         """See `KeepsObjects`."""
         store = self._store or default_store()
-        kernels = [*self.kernels(), *EXECUTOR_KERNELS]
-        return {kernel.symbol: data for kernel in kernels if (data := store.get(kernel)) is not None}
+        return {kernel.symbol: data for kernel in self._all_kernels() if (data := store.get(kernel)) is not None}
+
+    def _all_kernels(self) -> list[KernelSource]:
+        """Return `kernels`, and the kernels that run the plans."""
+        others = (kernel for plan in self.own_plans() for kernel in executor_kernels(plan))
+        return [*self.kernels(), *dict.fromkeys((*COMMON_KERNELS, *others))]
 
     def export_library(self, folder: Path, name: str, output_names: Sequence[str], form: LibraryForm) -> Path:
         """See `Exportable`; the members of a tuple ``t`` are outputs ``t.0``, ``t.1`` and so on."""

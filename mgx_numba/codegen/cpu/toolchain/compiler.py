@@ -117,9 +117,10 @@ def _strength_reduction(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> 
     """Leave LLVM's loop strength reduction out of code generation in this context where kernels do not need it.
 
     It takes a third of the code generator's time. Addresses of x86-64 have an index, and `LoopAddresses` computes the
-    invariant parts of addresses before loops, so that no kernel of a benchmark network gets slower. Register tiles, which
-    are functions of their own, need it: without it, the row pointers of a tile of 12 rows do not fit into registers, and
-    MobileNet v2 takes 3% longer (Zen 5). LLVM's option belongs to the process: Numba's other compilations wait.
+    invariant parts of addresses before loops, so that no kernel of a benchmark network gets slower. Register tiles,
+    which are functions of their own, need it: without it, the row pointers of a tile of 12 rows do not fit into
+    registers, and MobileNet v2 takes 3% longer (Zen 5). LLVM's option belongs to the process: Numba's other
+    compilations wait.
     """
     if not machine.triple.startswith("x86_64") or sum(not f.is_declaration for f in module.functions) > 1:
         yield

@@ -8,6 +8,8 @@ from functools import partial
 from math import gcd, prod
 from typing import NamedTuple
 
+import numpy as np
+
 from ....codegen.alternatives import has_lengths, only_where
 from ....codegen.body import ScalarBody
 from ....codegen.gpu.contraction.block_quant import block_quant_refusal, block_quant_solution, pack_codes
@@ -289,10 +291,14 @@ def _packed_blocks(low: Lowering, problem: GemmProblem, fused: Contraction, oper
         operands["w"] = low.packed_blocks(blocks, "chunks", lambda: pack_chunks(form, *blocks))
         return _BlockPlans(block_quant_mma_refusal, block_quant_mma_solution, unpacked_chunks_launch)
     operands["w"] = low.packed_constant(blocks.codes, "codes", lambda: pack_codes(form, blocks.codes))
-    operands["scales"] = low.packed_constant(blocks.scales, "scales", lambda: blocks.scales)
-    points = blocks.zero_points
-    if points is not None:
-        operands["points"] = low.packed_constant(points, "points", lambda: points)
+
+    def add(name: str, values: np.ndarray | None) -> None:
+        if values is not None:
+            operands[name] = low.packed_constant(values, name, lambda: values)
+
+    add("scales", blocks.scales)
+    add("points", blocks.zero_points)
+    add("offsets", blocks.offsets)
     return _BlockPlans(block_quant_refusal, block_quant_solution, unpacked_weights_launch)
 
 
