@@ -82,7 +82,7 @@ def other_tiles(problem: Any, most: int) -> Iterable[tuple[str, Solution]]:
     if not most or isinstance(problem, Attention):
         return
     contraction = problem.contraction(padded=True)
-    for candidate in own_candidates(contraction):
+    for candidate in SOLVER_SET.own_candidates(contraction):
         if isinstance(candidate.solver, Warpgroups):
             weighed = sorted(candidate.solver.weighed(contraction), key=lambda w: w[0])
             for _, tiling in islice(weighed, most):
