@@ -21,7 +21,7 @@ from mgx_numba.runtime.gpu.constants import DeviceConstants
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.runtime.gpu.executor import DeviceExecutable
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
-from mgx_numba.targets.gpu.dynamic import DynamicGpuProgram
+from mgx_numba.targets.gpu.program import DynamicGpuProgram
 
 from ..cpu.agreement import assert_agrees, reference
 from ..dynamic.models import MODELS, Case, encoder

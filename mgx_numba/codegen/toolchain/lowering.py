@@ -17,6 +17,7 @@ from llvmlite import ir
 from ...errors import CompileError
 from . import overloads
 from .inference import Inference, Refused, Way, folded, variables
+from .ir_builder import KernelBuilder, LoopAddresses
 from .nodes import nodes_in
 from .numba_core import NumbaError, cgutils, types
 
@@ -26,17 +27,19 @@ __all__ = ["StatementWriter"]
 class StatementWriter:
     """Emits LLVM IR for a function's statements."""
 
-    def __init__(self, known: Inference, builder: ir.IRBuilder, unrolled: int = 0) -> None:
+    def __init__(self, known: Inference, builder: KernelBuilder, unrolled: int = 0, hoists: bool = False) -> None:
         """Emit at the position of ``builder``; unroll loops whose copies have at most ``unrolled`` operations in
-        total."""
+        total. ``hoists``: whether the invariant parts of addresses are computed before loops."""
         self.known = known
         self.builder = builder
         self.unrolled = unrolled
+        self.hoists = hoists
         self.context = overloads.target()
         self._values: dict[str, ir.Value] = {}
         self._slots: dict[tuple[str, types.Type], ir.Value] = {}
         self._reached: set[ir.Block] = set()
         self._loops: list[tuple[ir.Block, ir.Block]] = []  # where continue and break go
+        self._assigned: set[str] = set()  # variables that the innermost loop assigns
 
     def run(self, function: ast.FunctionDef, values: Sequence[ir.Value], arguments: Sequence[types.Type]) -> None:
         """Emit a function with these arguments; every terminating path ends in a return.
@@ -111,9 +114,10 @@ class StatementWriter:
         form."""
         head, inside, past, behind = self._blocks(4)
         self._go((node, "before"), head)
+        before = self.builder.block
         self.builder.position_at_end(head)
         self._enter(node, inside, past)
-        self._loop_body(node, inside, head, behind)
+        self._loop_body(node, inside, before, head, behind)
         if self._arrive((node, "end")):
             self._enter(node, inside, past)
         self.builder.position_at_end(past)
@@ -148,6 +152,7 @@ class StatementWriter:
         build.store(self._count(start, stop, step), left)
         head, inside, past, behind = self._blocks(4)
         self._go((node, "before"), head)
+        before = self.builder.block
         build.position_at_end(head)
         count = build.load(left)
         build.cbranch(build.icmp_signed(">", count, zero), inside, past)
@@ -156,7 +161,7 @@ class StatementWriter:
         build.store(build.sub(count, one, flags=["nsw"]), left)
         build.store(build.add(value, step), place)
         self._store(node.target, value, chosen.return_type.dtype)
-        self._loop_body(node, inside, head, behind)
+        self._loop_body(node, inside, before, head, behind)
         self._go((node, "end"), head)
         build.position_at_end(past)
         self._go((node, "behind"), behind)
@@ -196,10 +201,17 @@ class StatementWriter:
         count.add_incoming(some, divided)
         return count
 
-    def _loop_body(self, node: ast.For | ast.While, inside: ir.Block, head: ir.Block, behind: ir.Block) -> None:
-        self.builder.position_at_end(inside)
+    def _loop_body(
+        self, node: ast.For | ast.While, inside: ir.Block, before: ir.Block, head: ir.Block, behind: ir.Block
+    ) -> None:
+        build = self.builder
+        build.position_at_end(inside)
         self._loops.append((head, behind))
+        outer = build.loop, self._assigned
+        if self.hoists:
+            build.loop, self._assigned = LoopAddresses(before, (head, inside)), self.known.names_assigned(node)
         self._body(node.body)
+        build.loop, self._assigned = outer
         self._loops.pop()
 
     def _leave(self, node: ast.Break | ast.Continue) -> None:
@@ -256,9 +268,12 @@ class StatementWriter:
         return ir.Constant(self.context.get_value_type(types.unliteral(kind)), value)
 
     def _name(self, node: ast.Name) -> ir.Value:
-        if node.id in self.known.many:
-            return self.builder.load(self._slot(node.id, self.known.kinds[node]))
-        return self._values[node.id]
+        if node.id not in self.known.many:
+            return self._values[node.id]
+        value = self.builder.load(self._slot(node.id, self.known.kinds[node]))
+        if self.builder.loop is not None and node.id not in self._assigned:
+            self.builder.loop.unchanged.add(value)
+        return value
 
     def _operation(self, node: ast.BinOp) -> ir.Value:
         return self._call(node, [node.left, node.right])

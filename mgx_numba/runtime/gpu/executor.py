@@ -5,10 +5,11 @@ Kernels of a symbolic plan get the numbers for a call's lengths in each run (`di
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -231,12 +232,8 @@ class DeviceExecutable:
         """
         if self.lengths is not None:
             return self.at(inputs).run_traced(inputs, callback)
-        with self.engine.use():
-            context = self._take(None)
-            try:
-                return context.run_traced(inputs, callback)
-            finally:
-                self._give(context)
+        with self._in_context() as context:
+            return context.run_traced(inputs, callback)
 
     def time_steps(self, inputs: Sequence[np.ndarray]) -> list[float]:
         """Return the device's seconds for each step.
@@ -246,21 +243,23 @@ class DeviceExecutable:
         """
         if self.lengths is not None:
             return self.at(inputs).time_steps(inputs)
-        with self.engine.use():
-            context = self._take(None)
-            try:
-                return context.time_steps(inputs, TIMED_REPEATS)
-            finally:
-                self._give(context)
+        with self._in_context() as context:
+            return context.time_steps(inputs, TIMED_REPEATS)
 
     def seconds(self, inputs: Sequence[DeviceArray]) -> float:
         """Return the device's seconds for one run with all data on the device, including results."""
         if self.lengths is not None:
             return self.at(inputs).seconds(inputs)
+        with self._in_context() as context:
+            return context.seconds(inputs)
+
+    @contextlib.contextmanager
+    def _in_context(self) -> Iterator[DeviceContext]:
+        """Use the device, and take a context, within the ``with`` block."""
         with self.engine.use():
             context = self._take(None)
             try:
-                return context.seconds(inputs)
+                yield context
             finally:
                 self._give(context)
 
