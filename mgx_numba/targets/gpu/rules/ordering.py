@@ -66,7 +66,8 @@ def lower_topk(low: Lowering, ins: Instruction) -> None:
         _select(low, ins, (x, None), (values, positions), length, short)
         if known_equal(short, 1):
             return
-    source, launches = (x, None), 0
+    source: tuple[View, View | None] = (x, None)
+    launches = 0
     while launches < OPEN_LAUNCHES if is_open else not is_short(op.k, length):
         share, length = topk_share(op.k, length), kept_elements(op.k, length)
         lens = (*x.lens[:axis], length, *x.lens[axis + 1 :])
