@@ -15,9 +15,9 @@ from typing import Any
 from llvmlite import ir
 
 from ...errors import CompileError
-from ..lang.ir_builder import KernelBuilder, LoopAddresses
 from . import overloads
 from .inference import Inference, Refused, Way, folded, variables
+from .ir_builder import KernelBuilder, LoopAddresses
 from .nodes import nodes_in
 from .numba_core import NumbaError, cgutils, types
 

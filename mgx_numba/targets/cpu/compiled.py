@@ -18,7 +18,7 @@ from ...errors import UnsupportedError
 from ...interrupts import whole_module
 from ...runtime.cpu.executor import COMMON_KERNELS, Executable, executor_kernels
 from ...runtime.cpu.native_call import Entry
-from ...runtime.plan import FallbackStep, Plan, PlannedStep, Step, TensorView
+from ...runtime.plan import FallbackStep, Plan, Step
 from ..base import FastPath, Kept, KeptPlan, Stage, Tree, grouped, step_observer
 
 if TYPE_CHECKING:
@@ -208,23 +208,9 @@ class LoweredProgram:
 
     def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
         """Run step by step, printing each step like MIGraphX's ``MIGRAPHX_TRACE_EVAL``, and return the results."""
-        from ..tracing import write_trace
+        from ..tracing import traced  # late: few programs are traced
 
-        target = self._for(inputs)
-        if target is not self:
-            return target.trace(inputs, level, out)
-        assert target.executable is not None
-        total = 0.0
-        _, text = target._shown(inputs)
-
-        def show(index: int, step: PlannedStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
-            nonlocal total
-            total += seconds
-            outputs = [view(v) for v in step.outputs]
-            reason = f" (on the host: {step.reason})" if isinstance(step, FallbackStep) else ""
-            write_trace(out, f"{text(step.instruction)} [{step.label}]{reason}", seconds, total, outputs, level)
-
-        return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), show))
+        return traced(lambda observer: self.observe(inputs, observer), level, out)
 
     def kernels(self) -> list[KernelSource]:
         """Return the distinct kernels, in order of first use; the origin of each has all instructions that run it."""

@@ -11,9 +11,9 @@ from typing import Any
 
 from llvmlite import ir
 
-from ...lang.ir_builder import KernelBuilder
 from ...lang.target import with_features
 from ...toolchain.frontend import Refused, write_function
+from ...toolchain.ir_builder import KernelBuilder
 from ...toolchain.numba_core import types
 from .. import host
 
