@@ -264,7 +264,7 @@ def test_a_variable_with_a_value_on_every_path_is_taken(lines: list[str]) -> Non
 
 def test_a_text_that_is_taken_never_reads_an_unassigned_variable_in_python() -> None:
     taken = refused = 0
-    for seed in range(150):
+    for seed in range(300):
         text = _Writer(seed).text()
         left_out = random.Random(seed).choice(("    c = 1\n", "    x = 0.5\n", "    v = 3\n", "    w = 1.5\n"))
         text = text.replace(left_out, "", 1) + left_out
@@ -312,7 +312,7 @@ def test_variables_of_one_place_are_no_memory() -> None:
     lines = "x = begin + 1\n    for k in range(x):\n        y = x * k\n        args[k] = y"
     text = f"def kernel(args, begin, end):\n    {lines}\n"
     allocated = inspect(cpu_kernel("k", text)).lowered.count("alloca i64")
-    assert allocated == 2  # of the range: where it is, how many are left
+    assert allocated == 0  # numbers of a range are SSA values, too
 
 
 @pytest.mark.parametrize(
