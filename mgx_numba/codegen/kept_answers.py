@@ -22,7 +22,7 @@ def kept_answer(question: Hashable, problem: Any, answer: Callable[[Any], T], li
     """Return the answer to an equal question about an equal problem, or call ``answer``; exceptions are not kept.
 
     An answer depends on the example lengths, samples and guards of the program that asks. It is kept in the space of
-    the lengths (`core.scope.Space`).
+    the lengths (`core.scope.ExpressionSpace`).
 
     Args:
         question: identifies ``answer`` and everything that it depends on besides the problem.

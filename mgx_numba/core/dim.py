@@ -49,16 +49,16 @@ from .polynomials import (
     range_of,
 )
 from .quotients import ceil_div, exact_quotient
-from .scope import Guard, Scope, Space, forget_expressions, shared_space
+from .scope import ExpressionSpace, Guard, Scope, forget_expressions, shared_space
 
 __all__ = [
     "Atom",
     "Dim",
+    "ExpressionSpace",
     "Guard",
     "Length",
     "Scope",
     "SharedLength",
-    "Space",
     "SymbolicLengthError",
     "all_of",
     "any_of",

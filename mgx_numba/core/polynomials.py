@@ -12,7 +12,7 @@ from ..structural import asks_nothing
 from .bounds import interval, tightened, values_at_points, values_of_atom
 
 if TYPE_CHECKING:
-    from .scope import Scope, Space
+    from .scope import ExpressionSpace, Scope
 
 
 class SymbolicLengthError(MgxError, TypeError):
@@ -43,7 +43,7 @@ class Atom:
         low: int | None,
         high: int | None,
         divisor: int,
-        space: Space,
+        space: ExpressionSpace,
         name: str = "",
         at: tuple[int, ...] = (),
     ) -> None:
@@ -88,7 +88,7 @@ class Dim:
     __slots__ = ("_divisor", "_range", "_text", "at", "space", "terms")
 
     terms: Terms
-    space: Space
+    space: ExpressionSpace
     at: tuple[int, ...]
 
     @property
@@ -365,7 +365,7 @@ def _interned(terms: Terms) -> Any:
     return found
 
 
-def _made(terms: Terms, space: Space) -> Dim:
+def _made(terms: Terms, space: ExpressionSpace) -> Dim:
     made = object.__new__(Dim)
     made.terms = terms
     made._text = made._range = made._divisor = None

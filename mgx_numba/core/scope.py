@@ -24,7 +24,7 @@ class Guard(NamedTuple):
     place: str
 
 
-class Space:
+class ExpressionSpace:
     """Interned expressions, with what follows from their symbols' ranges: equal expressions are the same object.
 
     Programs share a space (`shared_space`), since they have the same expressions: layers of one family of networks,
@@ -81,10 +81,10 @@ class _Used(threading.local):
 MOST_EXPRESSIONS = 1 << 14
 """Number of expressions of a shared space from which programs get a new one. They take 12 MB; an encoder of 12 layers
 has 600."""
-_shared = Space()
+_shared = ExpressionSpace()
 
 
-def shared_space() -> Space:
+def shared_space() -> ExpressionSpace:
     """Return the space of programs that are compiled now."""
     if len(_shared.interned) > MOST_EXPRESSIONS:
         forget_expressions()
@@ -94,7 +94,7 @@ def shared_space() -> Space:
 def forget_expressions() -> None:
     """Give programs that are compiled from now on a new space."""
     global _shared
-    _shared = Space()
+    _shared = ExpressionSpace()
 
 
 class Scope:
@@ -111,9 +111,9 @@ class Scope:
         usual: values of expressions for typical lengths, see `typical`.
     """
 
-    def __init__(self, space: Space | None = None) -> None:
+    def __init__(self, space: ExpressionSpace | None = None) -> None:
         """Create a scope in a space that programs share; None: in a space of its own, which this thread uses."""
-        self.space = Space() if space is None else space
+        self.space = ExpressionSpace() if space is None else space
         if space is None:
             self.space.used.scopes.append(self)
         self.clear()

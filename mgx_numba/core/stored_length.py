@@ -7,7 +7,7 @@ from typing import Any
 
 from .bounds import POINTS
 from .polynomials import Dim, Length, Terms
-from .scope import Space
+from .scope import ExpressionSpace
 
 
 class StoredLength(Dim):
@@ -58,7 +58,7 @@ class StoredLength(Dim):
         return found.divisor if isinstance(found, Dim) else abs(found)
 
     @property
-    def space(self) -> Space:  # type: ignore[override]
+    def space(self) -> ExpressionSpace:  # type: ignore[override]
         found = self.expression
         assert isinstance(found, Dim)
         return found.space

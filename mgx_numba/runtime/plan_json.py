@@ -13,7 +13,7 @@ import numpy as np
 
 from ..codegen.kernel import KernelSource
 from ..codegen.launch import Geometry, Grid, OneCall, OpenAxis, TaskRange, TensorLayout, Windows
-from ..core.dim import Dim, Length, Space
+from ..core.dim import Dim, ExpressionSpace, Length
 from ..core.types import numpy_dtype
 from ..errors import UnsupportedError
 from .plan import (
@@ -213,7 +213,7 @@ class PlansReader:
             kernel = KernelSource(backend, name, text, origin)
             kernel.restore_symbol(symbol)  # equal to the computed symbol, since the file is from this machine
             self.kernels.append(kernel)
-        space = Space()
+        space = ExpressionSpace()
         self._symbols = [space.symbol(number, *symbol) for number, symbol in enumerate(common["symbols"])]
 
     def symbol(self, number: int) -> Dim:

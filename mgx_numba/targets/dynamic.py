@@ -7,7 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TextIO, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ..codegen.launch import Grid, TaskRange
 from ..core.dim import Dim, Guard, Scope, chosen_where, evaluate, shared_space, symbols_of
@@ -72,9 +72,6 @@ class OpenPart(Protocol):
     def stages(self, inputs: Inputs) -> list[Stage]:
         """See `Planned.stages`."""
 
-    def trace(self, inputs: Inputs, level: int, out: TextIO) -> list[Any]:
-        """See `Compiled.trace`."""
-
 
 P = TypeVar("P", bound=OpenPart)
 
@@ -86,7 +83,7 @@ class OpenPlans(ServingPlans[P], ABC):
     lengths the first run makes another plan. Where lengths cannot be symbols, a plan with fixed lengths is made.
     """
 
-    def _open(
+    def open(
         self,
         program: Program,
         options: TargetOptions,
@@ -243,9 +240,6 @@ class OpenPlans(ServingPlans[P], ABC):
 
     def stages(self, inputs: Inputs) -> list[Stage]:
         return self._tried(inputs, lambda plan: plan.stages(inputs))
-
-    def trace(self, inputs: Inputs, level: int, out: TextIO) -> list[Any]:
-        return self._tried(inputs, lambda plan: plan.trace(inputs, level, out))
 
     def rewrite_log(self) -> RewriteLog:
         """Return the rewrite log of all plans made so far; see `Compiled.rewrite_log`."""

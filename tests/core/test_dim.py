@@ -244,7 +244,7 @@ def test_copies_are_the_same() -> None:
 
 
 def test_programs_that_share_a_space_have_the_same_expressions_and_guards_of_their_own() -> None:
-    space, found = dim.Space(), []
+    space, found = dim.ExpressionSpace(), []
     for hint in (3, 9):
         with Scope(space) as outer:
             n = outer.symbol("n", 1, 100, hint)
@@ -265,7 +265,7 @@ def test_programs_that_share_a_space_have_the_same_expressions_and_guards_of_the
 
 
 def test_threads_ask_their_own_scope_of_a_space() -> None:
-    space, barrier = dim.Space(), threading.Barrier(2, timeout=60)
+    space, barrier = dim.ExpressionSpace(), threading.Barrier(2, timeout=60)
 
     def compiled(hint: int) -> tuple[bool, int]:
         with Scope(space) as scope:

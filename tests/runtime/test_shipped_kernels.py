@@ -158,6 +158,19 @@ def test_making_the_kernels_of_one_machine_dropped_those_of_another(tmp_path: Pa
     assert differences(tmp_path, [MACHINES[cpu] for cpu in names], names, jobs=1) == []
 
 
+def test_machines_of_a_group_compiled_the_same_kernels_twice() -> None:
+    group, narrow = [MACHINES["haswell"], MACHINES["alderlake"]], _text(9)
+    names = {"haswell": NAMES, "alderlake": {**NAMES, narrow: "nine"}}
+    made = compiled(group, names, jobs=1)
+    assert made["haswell"].items() < made["alderlake"].items() and len(made["alderlake"]) == 3
+    assert compiled(group[1:], names, jobs=1)["alderlake"] == made["alderlake"]
+    assert all(
+        MACHINES[one.like].features <= one.features and not MACHINES[one.like].like
+        for one in MACHINES.values()
+        if one.like
+    )
+
+
 def test_classes_of_equal_objects_stored_them_twice(here: Machine) -> None:
     objects = _compiled(here, NAMES)
     one, two = ({**environment_identity(), "features": name} for name in ("one", "two"))

@@ -57,6 +57,8 @@ def files(
 def compiled(machines: Sequence[Machine], names: Names, jobs: int) -> dict[str, dict[str, bytes]]:
     """Compile kernels for machines in some processes.
 
+    A kernel that the machine has of which it is `like` is compiled once, for that machine, and serves both.
+
     Args:
         machines: the machines.
         names: for each machine, names by texts.
@@ -68,19 +70,28 @@ def compiled(machines: Sequence[Machine], names: Names, jobs: int) -> dict[str, 
     Raises:
         CompileError: a kernel cannot be compiled.
     """
-    chunks = []
+    by_machine: dict[Machine, dict[str, str]] = {}
     for machine in machines:
-        ordered = sorted((name, text) for text, name in names[machine.cpu].items())
-        chunks += [(machine, ordered[k : k + _CHUNK]) for k in range(0, len(ordered), _CHUNK)]
-    found: dict[str, dict[str, bytes]] = {machine.cpu: {} for machine in machines}
+        for text, name in names[machine.cpu].items():
+            maker = MACHINES[machine.like] if text in names.get(machine.like, ()) else machine
+            by_machine.setdefault(maker, {})[text] = name
+    chunks = []
+    for maker, kernels in by_machine.items():
+        ordered = sorted((name, text) for text, name in kernels.items())
+        chunks += [(maker, ordered[k : k + _CHUNK]) for k in range(0, len(ordered), _CHUNK)]
     if jobs == 1:
         results = list(map(_compiled, *zip(*chunks, strict=True)))
     else:
         fork = multiprocessing.get_context("fork")  # children have Numba already
         with ProcessPoolExecutor(jobs, fork) as pool:
             results = list(pool.map(_compiled, *zip(*chunks, strict=True)))
-    for (machine, _), objects in zip(chunks, results, strict=True):
-        found[machine.cpu].update(objects)
+    made: dict[Machine, dict[str, bytes]] = {}
+    for (maker, _), objects in zip(chunks, results, strict=True):
+        made.setdefault(maker, {}).update(objects)
+    found = {}
+    for machine in machines:
+        ready = {**made.get(machine, {}), **made.get(MACHINES[machine.like], {})} if machine.like else made[machine]
+        found[machine.cpu] = {key: ready[key] for key in map(text_key, names[machine.cpu])}
     return found
 
 

@@ -47,12 +47,10 @@ LAST_CACHE = 32 << 20
 """Bytes of the last cache of the pretended machines: no text depends on it, but plans do."""
 _SMALL_ITEMS = 50
 """Items without a family, which are small, that a process plans together."""
-_TOGETHER = 4
+_TOGETHER = 5
 """Machines that a process plans a family of networks for. A family may take a minute for all machines, so that one
 process would work at the end; its weights and calibrations are made again by each process."""
 _TOLD = 20  # parts between two lines of progress
-_ENTERED = contextlib.ExitStack()
-"""What a planning process has entered for its whole life."""
 
 
 class Collector:
@@ -130,7 +128,7 @@ class Collector:
 def collected(
     machines: Sequence[Machine], groups: Sequence[str], jobs: int, only: tuple[str, ...] = ("",)
 ) -> dict[str, dict[str, str]]:
-    """Return the names of the corpus's kernels by their texts, for each machine.
+    """Return the names of the corpus's kernels by their texts, for each machine and those that it is `like`.
 
     Args:
         machines: the machines.
@@ -138,16 +136,21 @@ def collected(
         jobs: processes.
         only: beginnings of the names of the items that are planned.
     """
-    names: dict[str, dict[str, str]] = {one.cpu: {} for one in machines}
+    every = [*machines, *dict.fromkeys(MACHINES[one.like] for one in machines if one.like)]
+    names: dict[str, dict[str, str]] = {one.cpu: {} for one in every}
     failed: dict[str, str] = {}
-    tasks = _tasks(machines, groups, only)
-    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_start) as pool:
-        parts = [pool.submit(_part, groups, *task) for task in tasks]
+    tasks = _tasks(list(map(MACHINES.__getitem__, names)), groups, only)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_start, initargs=(folder,)) as pool,
+    ):
+        parts = {pool.submit(_part, groups, numbers, cpus): shared for numbers, cpus, shared in tasks}
         for number, part in enumerate(as_completed(parts), 1):
             found, errors = part.result()
             failed.update(errors)
-            for cpu, texts in found.items():
-                names[cpu].update(texts)
+            for cpu in names:
+                like = MACHINES[cpu].like or cpu
+                names[cpu].update(found.get(like if parts[part] else cpu, {}))
             if number % _TOLD == 0:
                 print(f"{number} of {len(parts)} parts planned", file=sys.stderr, flush=True)
     for name, error in failed.items():
@@ -155,22 +158,27 @@ def collected(
     return names
 
 
-Task = tuple[Sequence[int], Sequence[str]]
-"""Numbers of items of the corpus, which are planned together, and names of machines; no item: `collect_rates`."""
+Task = tuple[Sequence[int], Sequence[str], bool]
+"""Numbers of items of the corpus, which are planned together; names of machines; and whether the kernels are those of
+the machines that are `like` these, too. No item: `Collector.collect_rates`."""
 
 
 def _tasks(machines: Sequence[Machine], groups: Sequence[str], only: tuple[str, ...]) -> list[Task]:
     """Return the tasks of planning the corpus, families first, since they take longest."""
-    families: dict[str, list[int]] = {}
-    small: list[int] = []
+    families: dict[tuple[str, bool], list[int]] = {}
+    small: dict[bool, list[int]] = {False: [], True: []}
     for number, item in enumerate(_items(tuple(groups))):
         if item.name.startswith(only):
-            (families.setdefault(item.family, []) if item.family else small).append(number)
-    cpus = [one.cpu for one in machines]
-    parts = [cpus[k : k + _TOGETHER] for k in range(0, len(cpus), _TOGETHER)]
-    tasks: list[Task] = [([], cpus)]
-    tasks += [(family, part) for family in families.values() for part in parts]
-    return tasks + [(small[k : k + _SMALL_ITEMS], cpus) for k in range(0, len(small), _SMALL_ITEMS)]
+            wide = not item.narrow
+            (families.setdefault((item.family, wide), []) if item.family else small[wide]).append(number)
+    every = [one.cpu for one in machines]
+    cpus = {False: every, True: list(dict.fromkeys(one.like or one.cpu for one in machines))}
+    tasks: list[Task] = [([], every, False)]
+    for (_, wide), numbers in families.items():
+        tasks += [(numbers, cpus[wide][k : k + _TOGETHER], wide) for k in range(0, len(cpus[wide]), _TOGETHER)]
+    for wide, numbers in small.items():
+        tasks += [(numbers[k : k + _SMALL_ITEMS], cpus[wide], wide) for k in range(0, len(numbers), _SMALL_ITEMS)]
+    return tasks
 
 
 @functools.lru_cache(maxsize=1)
@@ -178,11 +186,9 @@ def _items(groups: tuple[str, ...]) -> list[Item]:
     return list(corpus(groups))
 
 
-def _start() -> None:
-    """Enter a process that plans: plans and tuning records of earlier processes have no say."""
-    folder = tempfile.TemporaryDirectory()
-    _ENTERED.enter_context(folder)
-    os.environ.update({ENVIRONMENT: folder.name, "MGX_PLAN_CACHE": "0", "MGX_SHIPPED_KERNELS": "0"})
+def _start(folder: str) -> None:
+    """Enter a process that plans, with an empty cache folder: plans and tuning records of others have no say."""
+    os.environ.update({ENVIRONMENT: folder, "MGX_PLAN_CACHE": "0", "MGX_SHIPPED_KERNELS": "0"})
 
 
 def _part(

@@ -64,8 +64,8 @@ def items() -> Iterator[Item]:
     """Return all models."""
     for name, block in BLOCKS.items():
         make = partial(_program, block)
-        yield Item(name, make, threads=(1, 4))
-        yield Item(f"{name}, exact", make, threads=(4,), options={"fast_math": False})
+        yield Item(name, make, threads=(1, 4), narrow=block.bits < 16)
+        yield Item(f"{name}, exact", make, threads=(4,), options={"fast_math": False}, narrow=block.bits < 16)
     batches: tuple[int | str, ...] = (1, "b")
     for op, direction, hidden, batch in itertools.product(
         ("GRU", "LSTM", "RNN"), ("forward", "bidirectional"), (64, 100, 256), batches
