@@ -39,8 +39,8 @@ _PASSES = (
 loops. On Zen 5 the passes of -O2, without vectorisers, take 6 times as long, and speed up the kernels of no benchmark
 network by 1%."""
 _TILE_PASSES = (*_PASSES[: -len(_LAST_PASSES)], "loop_rotate", "instruction_combine", *_LAST_PASSES)
-"""Passes over a kernel with register tiles: without them, loops of tiles keep pointers on the stack, and convolutions of
-ShuffleNet take 1.35 times as long (Zen 5)."""
+"""Passes over a kernel with register tiles: without them, loops of tiles keep pointers on the stack, and ShuffleNet's
+convolutions take 1.35 times as long (Zen 5)."""
 
 
 @dataclass(frozen=True)
