@@ -80,7 +80,7 @@ def test_the_first_run_takes_memory_that_compile_has_allocated(monkeypatch: pyte
     assert not taken
 
 
-@pytest.mark.parametrize("name", ["encoder", "decoder", "shuffle_net"])
+@pytest.mark.parametrize("name", ["encoder", "decoder", "shuffle_net", "detector_head"])
 def test_new_lengths_need_no_kernel_and_no_plan(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     case, on = MODELS[name](), interpreter()
