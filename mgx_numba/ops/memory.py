@@ -92,7 +92,7 @@ class Fill(Operator):
 
 @register
 @dataclass(frozen=True)
-class Outline(Operator):
+class UndefinedValue(Operator):
     """A value of ``shape`` whose elements no instruction defines; they are zeros here."""
 
     name: ClassVar[str] = "outline"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.cpu.classes import LEVELS
+from mgx_numba.codegen.cpu.host import LEVELS
 from mgx_numba.codegen.platform import platform
 
 __all__ = ["MACHINES", "Machine"]
