@@ -30,8 +30,6 @@ from ..errors import CompileError
 from ..interrupts import whole_module
 from .files import default_folder, make_folder, read_trusted, replace_file
 
-__all__ = ["system_features"]
-
 _AT_HWCAP, _AT_HWCAP2 = 16, 26
 """Types of the auxiliary vector's entries (Linux, include/uapi/linux/auxvec.h)."""
 _LINUX = {

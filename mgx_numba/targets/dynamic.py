@@ -83,7 +83,7 @@ class OpenPlans(ServingPlans[P], ABC):
     lengths the first run makes another plan. Where lengths cannot be symbols, a plan with fixed lengths is made.
     """
 
-    def _open(
+    def open(
         self,
         program: Program,
         options: TargetOptions,

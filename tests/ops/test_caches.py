@@ -134,6 +134,7 @@ def test_attention_to_a_cache_is_written_out_for_a_gpu(form: str) -> None:
         ((2, 2, 0, 4), 3, 6),
         ((1, 1, 9, 3), 2, 4),
         ((3, 1, 70, 128), 1, 70),
+        ((2, 2, 6, 8), 20, -1),
     ],
 )
 def test_rows_outside_of_a_cache_are_skipped(target: str, lens: tuple[int, ...], rows: int, length: int) -> None:

@@ -16,8 +16,8 @@ _PURE = frozenset(("add", "sub", "mul", "shl"))
 class LoopAddresses:
     """Parts of addresses that a loop does not change, computed before the loop.
 
-    LLVM's code generator would compute them in each iteration: its loop strength reduction, which takes a quarter of
-    its time, does not run over kernels.
+    Otherwise LLVM's code generator may compute them in each iteration, since its loop strength reduction, which takes a
+    third of its time, does not run over most kernels.
 
     Attributes:
         unchanged: loads in the loop of variables that the loop does not assign.

@@ -37,6 +37,7 @@ class StatementWriter:
         self.context = overloads.target()
         self._values: dict[str, ir.Value] = {}
         self._slots: dict[tuple[str, types.Type], ir.Value] = {}
+        self._last: dict[ir.Value, tuple[ir.Block, ir.Value]] = {}  # the last value read or written in a block, by slot
         self._reached: set[ir.Block] = set()
         self._loops: list[tuple[ir.Block, ir.Block]] = []  # where continue and break go
         self._assigned: set[str] = set()  # variables that the innermost loop assigns
@@ -86,9 +87,13 @@ class StatementWriter:
 
     def _store_name(self, name: str, value: ir.Value, kind: types.Type) -> None:
         if name in self.known.many:
-            self.builder.store(value, self._slot(name, kind))
+            self._put(value, self._slot(name, kind))
         else:
             self._values[name] = value
+
+    def _put(self, value: ir.Value, slot: ir.Value) -> None:
+        self.builder.store(value, slot)
+        self._last[slot] = self.builder.block, value
 
     def _slot(self, name: str, kind: types.Type) -> ir.Value:
         key = name, types.unliteral(kind)
@@ -117,7 +122,7 @@ class StatementWriter:
         before = self.builder.block
         self.builder.position_at_end(head)
         self._enter(node, inside, past)
-        self._loop_body(node, inside, before, head, behind)
+        self._loop_body(node, before, inside, head, behind)
         if self._arrive((node, "end")):
             self._enter(node, inside, past)
         self.builder.position_at_end(past)
@@ -133,7 +138,10 @@ class StatementWriter:
             self._condition(node.test, inside, past)
 
     def _for(self, node: ast.For) -> None:
-        """Emit a counted loop as Numba does: the trip count is computed before the loop, and is 0 for a step of 0."""
+        """Emit a counted loop as Numba does: the trip count is computed before the loop, and is 0 for a step of 0.
+
+        As in `_while`, the end is tested before the first iteration and after each.
+        """
         assert isinstance(node.iter, ast.Call)
         build, chosen = self.builder, self.known.calls[node.iter][1]
         values = _literal_range(node)
@@ -147,22 +155,23 @@ class StatementWriter:
         zero, one = ir.Constant(bounds[0].type, 0), ir.Constant(bounds[0].type, 1)
         start, stop = bounds[:2] if len(bounds) > 1 else (zero, bounds[0])
         step = bounds[2] if len(bounds) > 2 else one
-        place, left = (cgutils.alloca_once(build, zero.type) for _ in range(2))
-        build.store(start, place)
-        build.store(self._count(start, stop, step), left)
-        head, inside, past, behind = self._blocks(4)
-        self._go((node, "before"), head)
-        before = self.builder.block
-        build.position_at_end(head)
-        count = build.load(left)
-        build.cbranch(build.icmp_signed(">", count, zero), inside, past)
+        count = self._count(start, stop, step)
+        before, inside, latch, past, behind = self._blocks(5)
+        self._arrive((node, "before"))
+        build.cbranch(build.icmp_signed(">", count, zero), before, past)
+        build.position_at_end(before)  # where LLVM moves what does not change in the loop
+        build.branch(inside)
         build.position_at_end(inside)
-        value = build.load(place)
-        build.store(build.sub(count, one, flags=["nsw"]), left)
-        build.store(build.add(value, step), place)
+        value, left = build.phi(zero.type), build.phi(zero.type)
         self._store(node.target, value, chosen.return_type.dtype)
-        self._loop_body(node, inside, before, head, behind)
-        self._go((node, "end"), head)
+        self._loop_body(node, before, inside, latch, behind)
+        self._go((node, "end"), latch)
+        build.position_at_end(latch)
+        rest = build.sub(left, one, flags=["nsw"])
+        for phi, first, following in ((value, start, build.add(value, step)), (left, count, rest)):
+            phi.add_incoming(first, before)
+            phi.add_incoming(following, latch)
+        build.cbranch(build.icmp_signed(">", rest, zero), inside, past)
         build.position_at_end(past)
         self._go((node, "behind"), behind)
         self._meet(behind)
@@ -202,21 +211,21 @@ class StatementWriter:
         return count
 
     def _loop_body(
-        self, node: ast.For | ast.While, inside: ir.Block, before: ir.Block, head: ir.Block, behind: ir.Block
+        self, node: ast.For | ast.While, before: ir.Block, inside: ir.Block, again: ir.Block, behind: ir.Block
     ) -> None:
         build = self.builder
         build.position_at_end(inside)
-        self._loops.append((head, behind))
+        self._loops.append((again, behind))
         outer = build.loop, self._assigned
         if self.hoists:
-            build.loop, self._assigned = LoopAddresses(before, (head, inside)), self.known.names_assigned(node)
+            build.loop, self._assigned = LoopAddresses(before, (again, inside)), self.known.names_assigned(node)
         self._body(node.body)
         build.loop, self._assigned = outer
         self._loops.pop()
 
     def _leave(self, node: ast.Break | ast.Continue) -> None:
-        head, behind = self._loops[-1]
-        self._go((node, "leave"), behind if isinstance(node, ast.Break) else head)
+        again, behind = self._loops[-1]
+        self._go((node, "leave"), behind if isinstance(node, ast.Break) else again)
 
     def _return(self, node: ast.Return) -> None:
         if node.value is None:
@@ -243,7 +252,7 @@ class StatementWriter:
             return False
         for name, kind, wanted in self.known.conversions.get(way, ()):
             value = self.builder.load(self._slot(name, kind))
-            self.builder.store(self._cast(way[0], value, types.unliteral(kind), wanted), self._slot(name, wanted))
+            self._put(self._cast(way[0], value, types.unliteral(kind), wanted), self._slot(name, wanted))
         return True
 
     def _meet(self, block: ir.Block) -> None:
@@ -270,7 +279,11 @@ class StatementWriter:
     def _name(self, node: ast.Name) -> ir.Value:
         if node.id not in self.known.many:
             return self._values[node.id]
-        value = self.builder.load(self._slot(node.id, self.known.kinds[node]))
+        slot = self._slot(node.id, self.known.kinds[node])
+        block, value = self._last.get(slot, (None, None))
+        if block is not self.builder.block:
+            value = self.builder.load(slot)
+            self._last[slot] = self.builder.block, value
         if self.builder.loop is not None and node.id not in self._assigned:
             self.builder.loop.unchanged.add(value)
         return value

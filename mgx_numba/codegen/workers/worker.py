@@ -23,7 +23,7 @@ from ..kernel import KernelSource
 
 _LENGTH = struct.Struct("<I")
 _ALLOCATIONS_BETWEEN_COLLECTIONS = 100_000
-"""Threshold of the garbage collector (Python's is 700 to 2000): reference counts free a compilation's objects."""
+"""Threshold of the garbage collector, Python's is 700 to 2000: reference counts free the objects of a compilation."""
 
 
 def read_message(stream: IO[bytes]) -> Any:

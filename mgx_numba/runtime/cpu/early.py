@@ -13,8 +13,6 @@ from ...codegen.workers.objects import objects_of
 from ...errors import CompileError
 from .executor import COMMON_KERNELS
 
-__all__ = ["compile_in_background", "compile_soon"]
-
 _SECONDS = 10.0
 """Time (s) for which workers wait for the compilation of a model that has been read: idle, they hold 100 MB. Reading a
 model of 10,000 nodes takes a few seconds."""

@@ -29,9 +29,13 @@ if TYPE_CHECKING:
     from .engine import Engine, Queue
 
 USUAL_BATCHES = (1, 3, 8, 32)
+"""Batches for which contexts are prepared, with each of `USUAL_LENGTHS`, whose figures hold for the pairs."""
 USUAL_LENGTHS = (1, 2, 3, 4, 7, 8, 13, 16, 20, 31, 32, 48, 64, 100, 128, 256, 300, 512)
-"""Lengths for which contexts are prepared. At 240 pairs of a batch up to 32 and a length up to 1000, an encoder takes
-the kernels of one of these in 230, and a decoder in 210."""
+"""Batches and lengths for which contexts are prepared.
+
+At 240 pairs of a batch up to 32 and a length up to 1000, an encoder takes the kernels of one of these in 230, and a
+decoder in 210.
+"""
 Shapes = tuple[tuple[int, ...], ...]
 Place = tuple[Region, int]
 _NOWHERE = 0

@@ -50,20 +50,12 @@ class DynamicGpuProgram(OpenPlans[Any], OpenLengthsProgram):
         compile_fixed: Fixed,
         known: DevicePlans | None = None,
     ) -> None:
-        """Compile a program for all lengths within the ranges of its inputs.
-
-        Args:
-            program: the program, which is not changed.
-            options: options of the compilation.
-            progress: told of the kernels that are compiled.
-            on: the engine that runs the program.
-            compile_fixed: compiles a program without dynamic inputs for the engine, with shared constants.
-            known: the plans that a file had for the program. Nothing is compiled until a run needs another plan.
-        """
+        """Compile a program for the engine `on`, see `OpenPlans.open`; ``compile_fixed`` compiles a program without
+        dynamic inputs, with shared constants."""
         DeviceProgram.__init__(self, on, options, None, None, lambda: self._source)
         self._compile_fixed = compile_fixed
         self._constants = DeviceConstants(on)
-        self._open(program, options, pass_options(options), progress, known)
+        self.open(program, options, pass_options(options), progress, known)
 
     def _lowered(
         self, program: Program, scope: Scope, trees: list[Tree] | None, progress: Progress | None

@@ -78,6 +78,16 @@ def _gelu_nodes(g: Graph, x: str, other: Callable[[], str]) -> str:
     return g.op("Mul", g.op("Mul", x, shifted), g.const(0.5))
 
 
+def _hardswish_nodes(g: Graph, x: str, other: Callable[[], str]) -> str:
+    shifted = g.op("Clip", g.op("Add", x, g.const(3.0)), g.const(0.0), g.const(6.0))
+    return g.op("Div", g.op("Mul", x, shifted), g.const(6.0))
+
+
+def _scaled(g: Graph, x: str) -> str:
+    """Return learned scalars times and plus an activation, as PaddlePaddle's mobile networks have them."""
+    return g.op("Add", g.op("Mul", x, g.weights(1)), g.weights(1))
+
+
 EPILOGUES: dict[str, Epilogue] = {
     "nothing": lambda g, x, other: x,
     "relu": lambda g, x, other: g.op("Relu", x),
@@ -86,6 +96,10 @@ EPILOGUES: dict[str, Epilogue] = {
     "sigmoid": lambda g, x, other: g.op("Sigmoid", x),
     "tanh": lambda g, x, other: g.op("Tanh", x),
     "hardswish": lambda g, x, other: g.op("HardSwish", x),
+    "hardswish nodes": _hardswish_nodes,
+    "hardswish scaled": lambda g, x, other: _scaled(g, _hardswish_nodes(g, x, other)),
+    "relu scaled": lambda g, x, other: _scaled(g, g.op("Relu", x)),
+    "hardsigmoid 0.2": lambda g, x, other: g.op("HardSigmoid", x, alpha=0.2, beta=0.5),
     "hardsigmoid": lambda g, x, other: g.op("HardSigmoid", x, alpha=1 / 6, beta=0.5),
     "gelu": _gelu_nodes,
     "gelu tanh": lambda g, x, other: g.op("Gelu", x, approximate="tanh"),
@@ -181,6 +195,39 @@ Maker = Callable[[int | str], onnx.ModelProto]
 POINTWISE: dict[str, Maker] = {
     f"{name} of {lens}": partial(_pointwise, epilogue, lens)
     for (name, epilogue), lens in itertools.product(EPILOGUES.items(), ((64, 28, 28), (197, 384), (1000,)))
+}
+
+
+OPERANDS: dict[str, Callable[[Graph, int | str], str]] = {
+    "scalar": lambda g, batch: g.const(0.7),
+    "channels": lambda g, batch: g.weights(64, 1, 1),
+    "row": lambda g, batch: g.weights(28),
+    "images": lambda g, batch: g.input(batch, 1, 1, 1),
+    "gates": lambda g, batch: g.input(batch, 64, 1, 1),
+    "map": lambda g, batch: g.input(batch, 1, 28, 28),
+}
+"""Right-hand sides that are broadcast to images of 64 channels."""
+
+
+def _broadcast(op: str, operand: str, batch: int | str) -> onnx.ModelProto:
+    g = Graph()
+    return g.model(g.op(op, g.input(batch, 64, 28, 28), OPERANDS[operand](g, batch)))
+
+
+def _reduced(op: str, axes: tuple[int, ...], keep: int, batch: int | str) -> onnx.ModelProto:
+    g = Graph()
+    return g.model(g.op(op, g.input(batch, 64, 28, 28), g.ints(*axes), keepdims=keep))
+
+
+POINTWISE |= {
+    f"{op} of {operand}": partial(_broadcast, op, operand)
+    for op, operand in itertools.product(("Add", "Sub", "Mul", "Div"), OPERANDS)
+}
+POINTWISE |= {
+    f"{op} over {axes} {keep}": partial(_reduced, op, axes, keep)
+    for op, axes, keep in itertools.product(
+        ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2"), ((-1,), (2, 3), (1,)), (0, 1)
+    )
 }
 
 
