@@ -38,7 +38,7 @@ from bench.random_problems import DEVICE, KINDS, Attention, Convolution, Product
 from bench.timing import geometric_mean
 from mgx_numba.codegen.gpu.architecture import ENVIRONMENT
 from mgx_numba.codegen.gpu.contraction.library_solvers import CublasLtProducts
-from mgx_numba.codegen.gpu.contraction.solvers import Warpgroups, WarpgroupTiling, own_candidates
+from mgx_numba.codegen.gpu.contraction.solvers import SOLVER_SET, Warpgroups, WarpgroupTiling
 from mgx_numba.codegen.gpu.contraction.wgmma_tiles import WarpgroupTile
 from mgx_numba.codegen.gpu.machine import H200, planning_for
 from mgx_numba.codegen.kernel import KernelSource
@@ -82,7 +82,7 @@ def other_tiles(problem: Any, most: int) -> Iterable[tuple[str, Solution]]:
     if not most or isinstance(problem, Attention):
         return
     contraction = problem.contraction(padded=True)
-    for candidate in own_candidates(contraction):
+    for candidate in SOLVER_SET.own_candidates(contraction):
         if isinstance(candidate.solver, Warpgroups):
             weighed = sorted(candidate.solver.weighed(contraction), key=lambda w: w[0])
             for _, tiling in islice(weighed, most):

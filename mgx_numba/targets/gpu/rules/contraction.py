@@ -27,7 +27,7 @@ from ....codegen.gpu.contraction.gpu_contraction import (
     line_padded,
 )
 from ....codegen.gpu.contraction.im2row import ChannelPadding, channel_padding
-from ....codegen.gpu.contraction.solvers import SOLVERS, in_vectors, own_candidates
+from ....codegen.gpu.contraction.solvers import SOLVER_SET, SOLVERS, in_vectors
 from ....codegen.gpu.contraction.symbolic_lengths import solve_open
 from ....codegen.gpu.contraction.wgmma_operands import PIECE
 from ....codegen.gpu.data.channels import channel_padding_launch
@@ -111,7 +111,7 @@ def joins_halves(precision: str, product: Instruction) -> bool:
     problem = GemmProblem(m, n, k, a.lens[:-2], b_strides=right, types=ElementTypes(name, name, name, name))
     problem, _ = _planes_as_rows(problem, ())
     contraction = GpuContraction(Request(problem, Epilogue(), (), 1, False), constant=True, precision=precision)
-    quickest = own_candidates(contraction)[0].solver.name
+    quickest = SOLVER_SET.own_candidates(contraction)[0].solver.name
     return quickest == "few_rows" or (quickest == "warpgroup" and n % (2 * PIECE) == 0)
 
 
@@ -263,7 +263,7 @@ def _solved(low: Lowering, contraction: GpuContraction) -> tuple[Candidate, Solu
     lengths."""
     chosen = contraction_problem.chosen_solver(low, contraction)
     if low.shared is not None and chosen.solver not in SOLVERS:
-        chosen = own_candidates(contraction)[0]
+        chosen = SOLVER_SET.own_candidates(contraction)[0]
     tiling = chosen.blocking or chosen.solver.chosen(contraction)
     key = (chosen.solver.name, tiling, contraction)
     return chosen, low.solutions.of(key, lambda: chosen.solver.plan(contraction, tiling))
@@ -318,17 +318,25 @@ def _with_blocks(
 ) -> GemmProblem:
     """Return a product with block-quantised weights, and add its operands. For more than a few rows a launch unpacks
     the weights first."""
-    form = problem.blocks
-    assert form is not None
     packed = _packed_blocks(low, problem, fused, operands)
     operands["x"] = _aligned(low, ins, operands["x"])
     request = Request(problem, fused.epilogue, places, low.threads, low.options.fast_math)
     if not packed.refusal(GpuContraction(request)):
         return problem
+    return _unpacked(low, ins, problem, packed, operands, 1)
+
+
+def _unpacked(
+    low: Lowering, ins: Instruction, problem: GemmProblem, packed: _BlockPlans, operands: dict[str, View], where: Length
+) -> GemmProblem:
+    """Append the launch that unpacks block-quantised weights under a condition; return the product with them."""
+    form = problem.blocks
+    assert form is not None
     count = form.blocks(problem.k)
     whole = low.allocate(Shape(operands["x"].type, (problem.n, count * form.size)))
     launch = packed.unpacked(form, problem.n, count, problem.types.b, low.origin(ins))
-    low.launch(launch, {**operands, "codes": operands["w"], "out": whole}, ins)
+    for once in only_where(where, Solution((launch,))).launches:
+        low.launch(once, {**operands, "codes": operands["w"], "out": whole}, ins)
     operands["w"] = whole
     return replace(problem, blocks=None, b_strides=(*(0 for _ in problem.batch), 1, count * form.size))
 
@@ -350,8 +358,6 @@ def _with_open_blocks(
         the remaining product over unpacked weights, the strides of the epilogue's operands, and the condition under
         which the product is computed.
     """
-    form, blocks = problem.blocks, fused.blocks
-    assert form is not None and isinstance(blocks, BlockWeights)
     problem, places = _all_rows(problem, places)
     packed = _packed_blocks(low, problem, fused, operands)
     operands["x"] = _aligned(low, ins, operands["x"])
@@ -363,14 +369,7 @@ def _with_open_blocks(
         solution = only_where(negate(more), packed.solution(one))
         extras = {f"e{k}": view for k, view in enumerate(fused.extras)}
         low.launch_all(solution, {**operands, **extras}, ins)
-    count = form.blocks(problem.k)
-    whole = low.allocate(Shape(operands["x"].type, (problem.n, count * form.size)))
-    launch = packed.unpacked(form, problem.n, count, problem.types.b, low.origin(ins))
-    for once in only_where(more, Solution((launch,))).launches:
-        low.launch(once, {**operands, "codes": operands["w"], "out": whole}, ins)
-    operands["w"] = whole
-    strides = (*(0 for _ in problem.batch), 1, count * form.size)
-    return replace(problem, blocks=None, b_strides=strides), places, more
+    return _unpacked(low, ins, problem, packed, operands, more), places, more
 
 
 def _images_of(low: Lowering, problem: ConvProblem, x: View) -> ChannelPadding | None:
@@ -406,7 +405,7 @@ def _images_of(low: Lowering, problem: ConvProblem, x: View) -> ChannelPadding |
 
 def _quickest(contraction: GpuContraction) -> float:
     """Return the estimated seconds of the best kernel of a contraction."""
-    return own_candidates(contraction)[0].solver.estimate(contraction)
+    return SOLVER_SET.own_candidates(contraction)[0].solver.estimate(contraction)
 
 
 def _filled_up(low: Lowering, ins: Instruction, filled: ChannelPadding, x: View) -> View:
@@ -494,7 +493,7 @@ def _estimate(low: Lowering, problem: GemmProblem, fused: Contraction, places: t
     contraction = GpuContraction(
         request, VECTOR_BYTES, low.options.precision, constant, constant and low.shared is None
     )
-    found = own_candidates(contraction)
+    found = SOLVER_SET.own_candidates(contraction)
     return found[0].solver.estimate(contraction) if found else float("inf")
 
 
