@@ -26,6 +26,7 @@ from .gemv import WARPS, gemv_refusal, gemv_rounds, gemv_solution
 from .gpu_contraction import GpuContraction
 from .matrix_cores import Wave32Text, Wave64Text, declared_tiles, matrix_refusal
 from .operands import Extent
+from .patches import PatchText, patch_refusal, patch_seconds, patch_solution
 from .right_columns import OrderedColumns, ordered_columns
 from .ring import LEAST_SLICES, RingText, RingTile, ring_solution, slices_of
 from .tensor_cores import TensorText, tensor_refusal
@@ -353,6 +354,32 @@ class TensorCores(_OfRing):
         return machine().warp_products / times
 
 
+class Patches(_OfRing):
+    """Convolutions on tensor cores of warps with images in shared memory (`patch`)."""
+
+    name = "patch"
+
+    refusal = staticmethod(patch_refusal)
+
+    def text(self) -> type[RingText]:
+        return PatchText
+
+    def tilings(self, contraction: GpuContraction) -> list[Any]:
+        able = [tile for tile in PatchText.tiles if patch_seconds(contraction, tile) < float("inf")]
+        return [Tiling(tile.rows, tile.columns, 1) for tile in able]
+
+    def tile(self, contraction: GpuContraction, tiling: Tiling | None) -> tuple[RingTile, int]:
+        if tiling is None:
+            return min(PatchText.tiles, key=lambda tile: patch_seconds(contraction, tile)), 1
+        return super().tile(contraction, tiling)
+
+    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
+        return patch_seconds(contraction, self.tile(contraction, tiling)[0])
+
+    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
+        return patch_solution(contraction, self.tile(contraction, tiling)[0])
+
+
 class MultiplyAdds(_OfRing):
     """Float32 FMAs with a shared-memory ring (`fma`)."""
 
@@ -405,6 +432,7 @@ SOLVERS: tuple[GpuSolver, ...] = (
     Warpgroups(),
     WarpgroupBf16Split(),
     TensorCores(),
+    Patches(),
     MultiplyAdds(),
     Tiles(),
 )

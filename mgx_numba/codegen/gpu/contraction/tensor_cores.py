@@ -18,6 +18,11 @@ SIGN, ONE = -(1 << 31), 0x3F800000
 
 def tensor_refusal(contraction: GpuContraction) -> str:
     """Return the reason why tensor cores do not compute a contraction; "" if they do."""
+    return product_refusal(contraction) or ring_refusal(contraction)
+
+
+def product_refusal(contraction: GpuContraction) -> str:
+    """Return the reason why no tensor cores multiply a contraction's elements; "" if some do."""
     types, arch = contraction.request.problem.types, known_architecture()
     product = product_of(types)
     if product is None:
@@ -26,7 +31,7 @@ def tensor_refusal(contraction: GpuContraction) -> str:
         return f"{arch.name} has no products of {types}"
     if product.a == "float32" and contraction.precision == "highest":
         return "products of float32 shall be those of float32"
-    return ring_refusal(contraction)
+    return ""
 
 
 class TensorText(CoresText):
@@ -67,7 +72,7 @@ class TensorText(CoresText):
         split = self.dtype == "float32" and self.contraction.precision == "high"
         first = 2 * step * self.lanes
         for i in range(rows):
-            split_words(buffer, f"a{i}", f"ldmatrix4(ring_a, slice_a + {16 * i * self.pitch + first})", 4, split)
+            split_words(buffer, f"a{i}", f"ldmatrix4(ring_a, {self._left_place(i, step)})", 4, split)
         for j in range(0, columns, 2):
             if self.along:
                 four = buffer.emit(f"ldmatrix4(ring_b, slice_b + {8 * j * self.pitch + first})")
@@ -87,6 +92,10 @@ class TensorText(CoresText):
                 pairs = [(f"a{i}l", f"b{j}"), (f"a{i}", f"b{j}l")] if split else []
                 for a, b in [*pairs, (f"a{i}", f"b{j}")]:
                     buffer.line(f"acc{i}_{j} = mma_{self.product.name}(acc{i}_{j}, {a}, {b})")
+
+    def _left_place(self, i: int, step: int) -> str:
+        """Return the offset of a lane's row of the left operand's fragment ``i`` down the sub-tile."""
+        return f"slice_a + {16 * i * self.pitch + 2 * step * self.lanes}"
 
     def _stage(self, buffer: CodeBuffer, i: int, j: int, pitch: int) -> None:
         for down, half in enumerate(("low2", "high2")):

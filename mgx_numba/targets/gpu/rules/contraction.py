@@ -377,7 +377,7 @@ def _images_of(low: Lowering, problem: ConvProblem, x: View) -> ChannelPadding |
 
     def contraction(problem: ConvProblem, first_channel: int = 0) -> GpuContraction:
         request = Request(problem, Epilogue(), (), 1, False)
-        return GpuContraction(request, precision=low.options.precision, first_channel=first_channel)
+        return GpuContraction(request, precision=low.options.precision, constant=True, first_channel=first_channel)
 
     last = problem
     if not known_equal(x.lens[1], 1) and not known_in(x.strides[1], 1):
@@ -386,15 +386,15 @@ def _images_of(low: Lowering, problem: ConvProblem, x: View) -> ChannelPadding |
     if not has_lengths(last) and not gemv_refusal(contraction(last)):
         return None
     found = [f for f in channel_padding(problem) if in_vectors(contraction(f.problem, f.first_channel))]
-    if problem.groups == 1 or not found:
+    if not found or has_lengths(last):
         return found[0] if found else None
 
     def seconds(filled: ChannelPadding) -> float:
         copied = x.shape.bytes + prod(filled.lens) * x.type.size
-        return copied / machine().bandwidth + LAUNCH / machine().clock + _quickest(contraction(filled.problem))
+        return copied / machine().bandwidth + LAUNCH / machine().clock + _quickest(contraction(filled.problem, filled.first_channel))
 
-    filled = min(found, key=seconds)
-    gain = CLEAR_GAIN if in_vectors(contraction(last)) else 1.0
+    filled = found[0] if problem.groups == 1 else min(found, key=seconds)
+    gain = CLEAR_GAIN if problem.groups > 1 and in_vectors(contraction(last)) else 1.0
     return filled if gain * seconds(filled) < _quickest(contraction(last)) else None
 
 
