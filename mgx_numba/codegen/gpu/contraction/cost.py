@@ -44,6 +44,8 @@ class BlockWork:
         itemsize: bytes of an operand element.
         products: multiplications/cycle of a fully occupied multiprocessor.
         together: resident blocks per multiprocessor (occupancy).
+        arrival: bytes/cycle that a multiprocessor loads; 0 for `ARRIVAL` beside multiplying. Otherwise threads load
+            through registers, and do not multiply meanwhile.
     """
 
     rows: int
@@ -53,6 +55,7 @@ class BlockWork:
     itemsize: int
     products: float
     together: int = 2
+    arrival: float = 0.0
 
 
 def tiles_seconds(contraction: GpuContraction, work: BlockWork, splits: int = 1) -> float:
@@ -64,8 +67,10 @@ def tiles_seconds(contraction: GpuContraction, work: BlockWork, splits: int = 1)
     sharing = min(work.together, -(-blocks // cores))
     slices = -(-extent.depth // work.slice)
     multiplying = work.rows * work.columns * work.slice / work.products
-    bringing = (work.rows + work.columns) * work.slice * work.itemsize / ARRIVAL
+    bringing = (work.rows + work.columns) * work.slice * work.itemsize / (work.arrival or ARRIVAL)
     slice = max(sharing * max(multiplying, bringing), LATENCY / work.stages)
+    if work.arrival:
+        slice = max(sharing * (multiplying + bringing), LATENCY / work.stages + multiplying + bringing)
     if isinstance(contraction.problem, ConvProblem):
         slice *= GATHERING
     storing = sharing * work.rows * work.columns / STORING

@@ -4,7 +4,7 @@ tuning."""
 from __future__ import annotations
 
 import functools
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ....dataclass import dataclass
@@ -29,7 +29,7 @@ from .operands import Extent
 from .patches import PatchText, patch_refusal, patch_seconds, patch_solution
 from .right_columns import OrderedColumns, ordered_columns
 from .ring import LEAST_SLICES, RingText, RingTile, ring_solution, slices_of
-from .tensor_cores import TensorText, tensor_refusal
+from .tensor_cores import NarrowText, TensorText, narrow_lanes, narrow_refusal, tensor_refusal
 from .weights import CHANNELS, COLUMNS, ROWS, WeightOrder
 from .wgmma import wgmma_choice, wgmma_solution, wgmma_tiles
 from .wgmma_bf16_split import bf16_split_solution, bf16_split_tiles
@@ -346,12 +346,33 @@ class TensorCores(_OfRing):
 
     def _rate(self, contraction: GpuContraction) -> float:
         """Return the multiplications/cycle of a multiprocessor: in TF32 half of those in 16 bits, in 8 bits twice."""
-        if self.text() is not TensorText:
+        if not issubclass(self.text(), TensorText):
             return declared_tiles(contraction)[0].rate
         times = ITEMSIZE[contraction.problem.types.a] / 2
         if contraction.problem.types.a == "float32" and contraction.precision == "high":
             times *= 3
         return machine().warp_products / times
+
+
+class NarrowCores(TensorCores):
+    """Tensor cores of warps for rows that are no whole vectors (`tensor_narrow`)."""
+
+    name = "tensor_narrow"
+    arrivals = {1: 20.0, 2: 30.0}
+    """Bytes/cycle that arrive in loads of one and of two 16-bit elements, and through registers at most."""
+
+    refusal = staticmethod(narrow_refusal)
+
+    def text(self) -> type[RingText]:
+        return NarrowText
+
+    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
+        tile, splits = self.tile(contraction, tiling)
+        work = self.work(contraction, tile, self._rate(contraction))
+        size, most = work.itemsize, max(self.arrivals)
+        arrival = self.arrivals[min(most, max(1, min(narrow_lanes(contraction)) * size // 2))]
+        together = min(4, 512 // tile.threads + (tile.threads < 128))
+        return tiles_seconds(contraction, replace(work, arrival=arrival, stages=1, together=together), splits)
 
 
 class Patches(_OfRing):
@@ -432,6 +453,7 @@ SOLVERS: tuple[GpuSolver, ...] = (
     Warpgroups(),
     WarpgroupBf16Split(),
     TensorCores(),
+    NarrowCores(),
     Patches(),
     MultiplyAdds(),
     Tiles(),

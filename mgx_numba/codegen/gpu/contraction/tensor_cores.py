@@ -3,12 +3,16 @@ products."""
 
 from __future__ import annotations
 
+from ....core.dim import known_in
 from ...printer import CodeBuffer
+from ...problems.element_types import ITEMSIZE
+from ...problems.gemm import GemmProblem
+from ..cluster.flat_index import whole_vectors, widest
 from ..driver.device import known_architecture
 from ..products import product_of
 from .cores import CoresText
-from .gpu_contraction import GpuContraction
-from .ring import RingTile, ring_refusal
+from .gpu_contraction import VECTOR_BYTES, GpuContraction
+from .ring import NARROW, RingForm, RingTile, ring_refusal
 
 MASK = -(1 << 13)
 """Mask of the float32 bits that TF32 keeps, as an int32."""
@@ -101,6 +105,47 @@ class TensorText(CoresText):
         for down, half in enumerate(("low2", "high2")):
             place = f"area + (group + {8 * down}) * {pitch} + {8 * j} + word * 2"
             buffer.line(f"store_aligned(staged, {place}, {half}(acc{i}_{j}))")
+
+
+class NarrowText(TensorText):
+    """Kernel text of a product whose rows are no whole vectors: threads load fewer neighbouring elements."""
+
+    @classmethod
+    def form_of(cls, contraction: GpuContraction) -> RingForm:
+        return NARROW
+
+    def _loaded_lanes(self) -> tuple[int, int]:
+        return narrow_lanes(self.contraction)
+
+
+def narrow_refusal(contraction: GpuContraction) -> str:
+    """Return the reason why `NarrowText` does not compute a contraction; "" if it does."""
+    problem, arch = contraction.problem, known_architecture()
+    reason = product_refusal(contraction)
+    if reason or (arch is not None and not arch.nvidia):
+        return reason or "AMD's matrix cores take whole vectors"
+    if not isinstance(problem, GemmProblem) or problem.prologue is not None:
+        return "it is no product, or has a prologue"
+    if not known_in(problem.a_strides[-1], 1):
+        return "the left operand's rows are not contiguous"
+    if not (known_in(problem.b_strides[len(problem.batch)], 1) or known_in(problem.b_strides[-1], 1)):
+        return "neither rows nor columns of the right operand are contiguous"
+    if known_in(problem.b_strides[-1], 1) and ITEMSIZE[problem.types.b] == 1:
+        return f"columns of {problem.types.b} cannot be turned"
+    return "" if min(narrow_lanes(contraction)) * ITEMSIZE[problem.types.a] < VECTOR_BYTES else "rows are whole vectors"
+
+
+def narrow_lanes(contraction: GpuContraction) -> tuple[int, int]:
+    """Return the elements per aligned load of both operands of a product."""
+    problem = contraction.problem
+    assert isinstance(problem, GemmProblem)
+    most, rank, right = VECTOR_BYTES // ITEMSIZE[problem.types.a], len(problem.batch), problem.b_strides
+    along = known_in(right[rank], 1)
+    apart = (*right[:rank], right[-1] if along else right[rank])
+    return (
+        widest(most, lambda lanes: whole_vectors(lanes, problem.k, *problem.a_strides[:-1])),
+        widest(most, lambda lanes: whole_vectors(lanes, problem.k if along else problem.n, *apart)),
+    )
 
 
 def split_words(buffer: CodeBuffer, name: str, words: str, lanes: int, split: bool) -> None:
