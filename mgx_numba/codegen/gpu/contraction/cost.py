@@ -67,9 +67,11 @@ def tiles_seconds(contraction: GpuContraction, work: BlockWork, splits: int = 1)
     sharing = min(work.together, -(-blocks // cores))
     slices = -(-extent.depth // work.slice)
     multiplying = work.rows * work.columns * work.slice / work.products
-    bringing = (work.rows + work.columns) * work.slice * work.itemsize / (work.arrival or ARRIVAL)
+    bringing = (work.rows + work.columns) * work.slice * work.itemsize / ARRIVAL
     slice = max(sharing * max(multiplying, bringing), LATENCY / work.stages)
     if work.arrival:
+        lines = min(work.rows, extent.rows) + min(work.columns, extent.columns)
+        bringing = lines * work.slice * work.itemsize / work.arrival
         slice = max(sharing * (multiplying + bringing), LATENCY / work.stages + multiplying + bringing)
     if isinstance(contraction.problem, ConvProblem):
         slice *= GATHERING

@@ -366,12 +366,17 @@ class NarrowCores(TensorCores):
     def text(self) -> type[RingText]:
         return NarrowText
 
+    def tile(self, contraction: GpuContraction, tiling: Tiling | None) -> tuple[RingTile, int]:
+        if tiling is None:
+            tiling = min(self.tilings(contraction), key=lambda one: self.estimate(contraction, one))
+        return super().tile(contraction, tiling)
+
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
         tile, splits = self.tile(contraction, tiling)
         work = self.work(contraction, tile, self._rate(contraction))
         size, most = work.itemsize, max(self.arrivals)
         arrival = self.arrivals[min(most, max(1, min(narrow_lanes(contraction)) * size // 2))]
-        together = min(4, 512 // tile.threads + (tile.threads < 128))
+        together = 256 // tile.threads  # of the registers that loads in flight take
         return tiles_seconds(contraction, replace(work, arrival=arrival, stages=1, together=together), splits)
 
 
