@@ -106,6 +106,8 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
             return AttentionTile(1, 64, 2, 4)
     if features > 2 * SLICE:
         return AttentionTile(2, 64, 2, 1)
+    if features > SLICE and preferred(less_equal(problem.keys, SLICE)):
+        return AttentionTile(1, 64, 1, 3)
     if features > SLICE:
         rounds = ceil_div(_blocks(problem, 2), multiprocessors())
         return AttentionTile(2, 128, 2, 1, preferred(less_equal(MANY_KEYS, rounds * problem.keys)))
@@ -157,7 +159,8 @@ class WarpgroupAttentionText(AttentionText):
         self.query_bytes = self.deep * tile.warpgroups * BOX_BYTES
         self.key_bytes, self.value_bytes = (n * tile.keys // SLICE * BOX_BYTES for n in (self.deep, self.across))
         self.shared_bytes = self.query_bytes + tile.stages * (self.key_bytes + self.value_bytes)
-        self.loads_mask_early = self._registers() <= min(MOST_REGISTERS, REGISTER_FILE // (self.threads * tile.blocks))
+        each = REGISTERS[tile.warpgroups] if tile.producer else REGISTER_FILE // (self.threads * tile.blocks)
+        self.loads_mask_early = self._registers() <= min(MOST_REGISTERS, each)
         down = ceil_div(problem.queries, self.rows)
         blocks, part = down * problem.heads * problem.batch, problem.keys
         if not (is_symbolic(blocks) or is_symbolic(part)) and part > FEW_KEYS:
