@@ -1,7 +1,8 @@
 """Convolutions of few channels or few outputs on tensor cores of warps, with patches of the images in shared memory.
 
-A block computes a rectangle of pixels of one image. It reads the patch under the rectangle once, and all taps read their
-left fragments from there; the ring of slices holds weights alone. Of many channels it takes one chunk after another.
+A block computes a rectangle of pixels of one image. It reads the patch under the rectangle once, and all taps read
+their left fragments from there; the ring of slices holds weights alone. Of many channels it takes one chunk after
+another.
 Channels that are no whole vectors are padded with zeros in the patch, so that no other launch copies the images.
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from math import prod
 
 from ....dataclass import dataclass
 from ...alternatives import has_lengths
@@ -20,7 +20,7 @@ from ...problems.element_types import ITEMSIZE
 from ..cluster.flat_index import whole_vectors, widest
 from ..driver.device import known_architecture
 from ..machine import machine, multiprocessors
-from .cost import ARRIVAL, BEGINNING, STORING, not_below_memory
+from .cost import ARRIVAL, BEGINNING, not_below_memory
 from .gpu_contraction import VECTOR_BYTES, GpuContraction
 from .operands import Extent
 from .ring import RingTile, ring_solution
@@ -32,10 +32,18 @@ MOST_VECTORS = 1024
 """Most vectors of K in a chunk: two tables of 4 KiB hold where they lie."""
 MOST_PATCH, MOST_CHUNK = 72 << 10, 256
 """Most bytes of a patch, such that three blocks share a multiprocessor, and most bytes of a chunk of channels."""
-IN_FLIGHT = 4
+IN_FLIGHT = 8
 """Narrow vectors of a patch that a thread loads before it stores the first."""
-PATCH_LATENCY = 2500
-"""Cycles of a block in which nothing is multiplied: tables, the first patch, and the last stores."""
+# Fitted to the times of 75 tiles of convolutions on an H200 (`bench.gpu_random --tiles`), with a mean error of 15%.
+REUSE, BESIDE = 9.0, 50
+"""Multiplications per cycle relative to those of ``mma.sync``, if reading a left fragment took no time; and the columns
+whose products take as long as reading it."""
+LOADING, STORED = 2.3, 4.3
+"""Time of loads relative to that of their bytes at `ARRIVAL`, and accumulators/cycle that the epilogue stores."""
+WAITING = 4300
+"""Cycles of a block alone on its multiprocessor that a chunk takes beside its work: until its patch has arrived."""
+NARROW_ITEM, NARROW_WAIT = 0.4, 1000
+"""Cycles for a narrow vector of a patch: 50 instructions of 32 lanes by four schedulers; and until loads arrive."""
 MOST_ROWS = 1 << 31
 
 
@@ -133,18 +141,22 @@ def patch_seconds(contraction: GpuContraction, tile: RingTile) -> float:
         return float("inf")
     extent, size = Extent.of(problem), ITEMSIZE[problem.types.a]
     blocks = patch.down * patch.side * problem.batch * -(-extent.columns // tile.columns) * extent.planes
-    resident = max(1, min(8, (227 << 10) // (patch.bytes + text.table_bytes + STAGES * tile.columns * 144)))
-    resident = min(resident, 2048 // tile.threads // (2 if tile.columns > 32 else 1))
+    resident = max(1, (227 << 10) // (patch.bytes + text.table_bytes + STAGES * tile.columns * 144))
+    resident = min(resident, 8, 2048 // tile.threads // (4 if tile.columns > 32 else 2))
     depth = problem.taps * patch.vectors * VECTOR_BYTES // size
-    multiplying = tile.rows * max(tile.columns, 24) * depth / (machine().warp_products * 2 / size)
-    issued = patch.rows * patch.columns * patch.vectors * (VECTOR_BYTES // size // _lanes(problem))
-    loading = max(patch.bytes + tile.columns * depth * size, 4 * issued) / ARRIVAL
+    multiplying = tile.rows * (tile.columns + BESIDE) * depth * size / (REUSE * machine().warp_products)
+    loading = (patch.bytes + tile.columns * depth * size) / ARRIVAL * LOADING
+    waiting = WAITING
+    narrow = VECTOR_BYTES // size // _lanes(problem)
+    if narrow > 1:
+        items = patch.rows * patch.columns * patch.vectors * narrow
+        loading += items * NARROW_ITEM
+        waiting += -(-items // (tile.threads * IN_FLIGHT)) * NARROW_WAIT
     sharing = min(resident, -(-blocks // multiprocessors()))
     rounds = -(-blocks // (multiprocessors() * resident))
-    storing = tile.rows * min(tile.columns, extent.columns) / STORING
+    storing = tile.rows * min(tile.columns, extent.columns) / STORED
     busy = patch.chunks * (multiplying + loading) + storing
-    alone = patch.chunks * (multiplying + loading + PATCH_LATENCY / 2) + storing + PATCH_LATENCY
-    cycles = rounds * max(sharing * busy, alone)
+    cycles = rounds * max(sharing * busy, busy + patch.chunks * waiting)
     return not_below_memory(contraction, (cycles + BEGINNING) / machine().clock)
 
 
@@ -190,12 +202,14 @@ class PatchText(TensorText):
             "chunk": patch.vectors * self.lanes, "vectors": patch.vectors, "total": total,
             "zero": patch.rows * patch.columns * patch.pitch * self.lanes, "row_w": problem.taps * self.channels,
             "padded": self.channels, "taps_x": full.kernel[2], "out_y": full.out_lens[1], "out_x": full.out_lens[2],
-            "items": patch.rows * patch.columns * patch.vectors * self.lanes // self.narrow, "x_image": full.x_strides[0],
+            "items": patch.rows * patch.columns * patch.vectors * self.lanes // self.narrow,
+            "x_image": full.x_strides[0],
         }  # fmt: skip
         for axis, name in enumerate("yx", 1):
             names |= {
-                f"step_{name}": full.stride[axis], f"reach_{name}": full.dilation[axis], f"len_{name}": full.in_lens[axis],
-                f"pad_{name}": full.pads_begin[axis], f"x_{name}": full.x_strides[axis + 1],
+                f"step_{name}": full.stride[axis], f"reach_{name}": full.dilation[axis],
+                f"len_{name}": full.in_lens[axis], f"pad_{name}": full.pads_begin[axis],
+                f"x_{name}": full.x_strides[axis + 1],
             }  # fmt: skip
         self.arguments.integers(**names)
 
@@ -244,8 +258,8 @@ class PatchText(TensorText):
         return y, x, buffer.emit(f"{place} - zero") if self.odd else place
 
     def _tables(self, buffer: CodeBuffer) -> None:
-        """Emit the tables of where vectors of K lie in the patch (``near``) and in a row of weights (``far``), -1 behind
-        the last; and of the results' rows of the tile's rows (``places``)."""
+        """Emit the tables of where vectors of K lie in the patch (``near``) and in a row of weights (``far``), -1
+        behind the last; and of the results' rows of the tile's rows (``places``)."""
         threads, slice = self.tile.threads, self.depth // self.lanes
         with buffer.block(f"for turn in range(idiv32(total + {slice + threads - 1}, {threads})):"):
             buffer.line(f"item = turn * {threads} + thread")
@@ -288,21 +302,17 @@ class PatchText(TensorText):
                 y = buffer.emit(f"first_y * step_y - pad_y + {below}")
                 x = buffer.emit(f"first_x * step_x - pad_x + {pixel} - {below} * patch_wide")
                 inside = f"({y} >= 0) & ({y} < len_y) & ({x} >= 0) & ({x} < len_x)"
-                if not copied:
-                    inside += f" & (channel + {along} < channels) & ({item} < items)"
-                inside = buffer.emit(inside)
-                place = buffer.emit(f"image * x_image + {y} * x_y + {x} * x_x + channel + {along}")
                 to = buffer.emit(f"{pixel} * pitch + {along}")
+                place = f"image * x_image + {y} * x_y + {x} * x_x + channel + {along}"
                 if copied:
                     with buffer.block(f"if {item} < items:"):
                         buffer.line(f"copy_async(ring_a, {to}, r_x, {place}, {inside})")
                     continue
-                value = buffer.fresh()
-                buffer.line(f"{value} = const_{dtype}(0, {self.narrow})")
-                with buffer.block(f"if {inside}:"):
-                    load = "load_aligned" if self.narrow > 1 else "load"
-                    buffer.line(f"{value} = {load}(r_x, {place}, {self.narrow})")
-                found.append((item, to, value))
+                inside = buffer.emit(f"{inside} & (channel + {along} < channels)")
+                y, x = (buffer.emit(f"imin(imax({at}, 0), len_{name} - 1)") for at, name in ((y, "y"), (x, "x")))
+                place = f"image * x_image + {y} * x_y + {x} * x_x + imin(channel + {along}, channels - {self.narrow})"
+                value = buffer.emit(f"load{'_aligned' * (self.narrow > 1)}(r_x, {place}, {self.narrow})")
+                found.append((item, to, f"where({inside}, {value}, const_{dtype}(0, {self.narrow}))"))
             for item, to, value in found:
                 with buffer.block(f"if {item} < items:"):
                     buffer.line(f"store{'_aligned' * (self.narrow > 1)}(ring_a, {to}, {value})")

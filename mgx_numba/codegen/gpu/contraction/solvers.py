@@ -44,6 +44,10 @@ MOST_REFINEMENTS = 12
 with other problems of the same structure."""
 
 
+NARROW_ARRIVALS = 16.0, 30.0
+"""Bytes/cycle that arrive through registers in loads of two bytes, and in longer loads."""
+
+
 class GpuSolver(Protocol):
     """One algorithm for contractions.
 
@@ -358,9 +362,6 @@ class NarrowCores(TensorCores):
     """Tensor cores of warps for rows that are no whole vectors (`tensor_narrow`)."""
 
     name = "tensor_narrow"
-    arrivals = {1: 20.0, 2: 30.0}
-    """Bytes/cycle that arrive in loads of one and of two 16-bit elements, and through registers at most."""
-
     refusal = staticmethod(narrow_refusal)
 
     def text(self) -> type[RingText]:
@@ -374,10 +375,9 @@ class NarrowCores(TensorCores):
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
         tile, splits = self.tile(contraction, tiling)
         work = self.work(contraction, tile, self._rate(contraction))
-        size, most = work.itemsize, max(self.arrivals)
-        arrival = self.arrivals[min(most, max(1, min(narrow_lanes(contraction)) * size // 2))]
+        arrival = NARROW_ARRIVALS[min(narrow_lanes(contraction)) * work.itemsize > 2]
         together = 256 // tile.threads  # of the registers that loads in flight take
-        return tiles_seconds(contraction, replace(work, arrival=arrival, stages=1, together=together), splits)
+        return tiles_seconds(contraction, replace(work, arrival=arrival, together=together), splits)
 
 
 class Patches(_OfRing):

@@ -17,7 +17,6 @@ from ....codegen.gpu.contraction.block_quant_mma import (
     chunked,
     pack_chunks,
 )
-from ....codegen.gpu.contraction.cost import LAUNCH
 from ....codegen.gpu.contraction.gemv import gemv_refusal
 from ....codegen.gpu.contraction.gpu_contraction import (
     VECTOR_BYTES,
@@ -69,9 +68,9 @@ from .contraction_weights import (
 )
 from .table import lowering
 
-CLEAR_GAIN = 1.5
-"""Estimated gain from which groups of whole vectors are copied into whole slices: 16 x 64 x 8 x 64 to 112 channels, 5 x
-5, 2 groups, took 18 us on an H200, 22 with a copy that promised a quarter less."""
+COPIED, COPYING = 0.5, 1900
+"""Part of the bandwidth that copies into whole rows reach, and cycles of their launch: of 574 MB and of 40 KB on an
+H200 (`bench.gpu_random`)."""
 FLOATS = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type)
 """Floating-point types for which contractions have kernels with an epilogue."""
 
@@ -388,14 +387,11 @@ def _images_of(low: Lowering, problem: ConvProblem, x: View) -> ChannelPadding |
     found = [f for f in channel_padding(problem) if in_vectors(contraction(f.problem, f.first_channel))]
     if not found or has_lengths(last):
         return found[0] if found else None
-
-    def seconds(filled: ChannelPadding) -> float:
-        copied = x.shape.bytes + prod(filled.lens) * x.type.size
-        return copied / machine().bandwidth + LAUNCH / machine().clock + _quickest(contraction(filled.problem, filled.first_channel))
-
-    filled = found[0] if problem.groups == 1 else min(found, key=seconds)
-    gain = CLEAR_GAIN if problem.groups > 1 and in_vectors(contraction(last)) else 1.0
-    return filled if gain * seconds(filled) < _quickest(contraction(last)) else None
+    filled = found[0]
+    copied = x.shape.bytes + prod(filled.lens) * x.type.size
+    seconds = copied / machine().bandwidth + COPYING / machine().clock
+    seconds += _quickest(contraction(filled.problem, filled.first_channel))
+    return filled if seconds < _quickest(contraction(last)) else None
 
 
 def _quickest(contraction: GpuContraction) -> float:
@@ -406,17 +402,10 @@ def _quickest(contraction: GpuContraction) -> float:
 def _filled_up(low: Lowering, ins: Instruction, filled: ChannelPadding, x: View) -> View:
     """Append the copy that makes the images with aligned channel vectors, and return them."""
     lens = filled.lens
-    if filled.groups > 1:
-        (_, channel, *spatial), channels = x.strides, x.lens[1] // filled.groups
-        split = (x.lens[0], channels, *x.lens[2:], filled.groups)
-        x = x.with_shape(Shape(x.type, split, (x.strides[0], channel, *spatial, channels * channel)))
     out = low.allocate(Shape.from_permutation(x.type, lens, (0, *range(2, len(lens)), 1)))
     how = filled.channels, filled.before, filled.step, filled.block, filled.taken
     launch = channel_padding_launch(x.tensor, out.tensor, *how, low.origin(ins))
     low.launch(launch, {"x": x, "out": out}, ins)
-    if filled.groups > 1:
-        whole = lens[0], filled.problem.in_channels, *lens[2:-1]
-        return out.with_shape(Shape.from_permutation(x.type, whole, (0, *range(2, len(whole)), 1)))
     return out
 
 
@@ -447,7 +436,7 @@ def _in_whole_rows(
         problem, a_strides=strides.get("x", problem.a_strides), b_strides=strides.get("w", problem.b_strides)
     )
     moved = 2 * sum(views[name].shape.bytes for name in strides)
-    copies = moved / machine().bandwidth + len(strides) * LAUNCH / machine().clock
+    copies = moved / (COPIED * machine().bandwidth) + len(strides) * COPYING / machine().clock
     if _estimate(low, padded, fused, places) + copies >= _estimate(low, problem, fused, places):
         return problem
     for name, own in strides.items():
