@@ -19,7 +19,7 @@ from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.engine import Engine
 
 from ..cpu.agreement import reference
-from .programs import compiled, interpreter
+from .programs import compiled
 
 F16, BF16, F32, INT8 = Type.half_type, Type.bf16_type, Type.float_type, Type.int8_type
 ALLOWED = {F16: 2e-3, BF16: 2e-2, F32: 2e-3}
@@ -67,7 +67,7 @@ def drawn(type: Type, lens: tuple[int, ...], seed: int) -> Any:
     ],
 )
 def test_patches_of_images(
-    type: Type, lens: tuple[int, ...], outputs: int, kernel: tuple[int, ...], attributes: dict[str, Any]
+    type: Type, lens: tuple[int, ...], outputs: int, kernel: tuple[int, ...], attributes: dict[str, Any], on: Engine
 ) -> None:
     program = Program()
     m, rank = program.main, len(kernel)
@@ -78,7 +78,7 @@ def test_patches_of_images(
     m.add_return([m.add_instruction("transpose", [y], permutation=(0, *range(2, rank + 2), 1))])
     inputs = {"x": drawn(type, lens, 2)}
     inputs["x"].reshape(-1)[[5, 77]] = np.nan, np.inf
-    (label,) = agrees(program, inputs, ALLOWED[type], interpreter())
+    (label,) = agrees(program, inputs, ALLOWED[type], on)
     assert "convolution_patch" in label
 
 
@@ -91,7 +91,7 @@ def test_patches_of_images(
     ],
 )  # fmt: skip
 def test_products_of_rows_that_are_no_whole_vectors(
-    type: Type, rows: int, depth: int, columns: int, right: str
+    type: Type, rows: int, depth: int, columns: int, right: str, on: Engine
 ) -> None:
     program = Program()
     m, lens = program.main, (depth, columns) if right != "columns" else (columns, depth)
@@ -103,7 +103,7 @@ def test_products_of_rows_that_are_no_whole_vectors(
         w = m.add_instruction("transpose", [w], permutation=(1, 0)) if right == "columns" else w
     m.add_return([m.add_instruction("dot", [x, w])])
     inputs["x"].reshape(-1)[[0, -1]] = np.nan, np.inf
-    (label,) = agrees(program, inputs, ALLOWED[type], interpreter())
+    (label,) = agrees(program, inputs, ALLOWED[type], on)
     assert "tensor_narrow" in label
 
 
