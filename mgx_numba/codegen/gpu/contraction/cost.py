@@ -32,8 +32,8 @@ of tensor cores on an H200, with `SHARED`."""
 MASKING = 100
 """Cycles in which a block finds which rows have a tap inside the image."""
 SHARED = 0.5
-"""Part of the shorter of multiplying and loading that adds to the longer: 90 tiles of products by ``mma.sync`` on an
-H200 took 1.2 to 2 times as long as the longer alone."""
+"""`BlockWork.shared` of ``mma.sync``: 90 tiles of products on an H200 took 1.2 to 2 times as long as the longer
+alone."""
 ROWS_BEGINNING = 2000
 """Cycles of fill and drain of a GEMV-like kernel: 768 by 768 takes 1.1 us on an H200."""
 
@@ -51,6 +51,7 @@ class BlockWork:
         together: resident blocks per multiprocessor (occupancy).
         arrival: bytes/cycle that a multiprocessor loads; 0 for `ARRIVAL` beside multiplying. Otherwise threads load
             through registers, and do not multiply meanwhile.
+        shared: part of the shorter of multiplying and loading that adds to the longer.
     """
 
     rows: int
@@ -61,6 +62,7 @@ class BlockWork:
     products: float
     together: int = 2
     arrival: float = 0.0
+    shared: float = 0.0
 
 
 def tiles_seconds(contraction: GpuContraction, work: BlockWork, splits: int = 1) -> float:
@@ -73,7 +75,7 @@ def tiles_seconds(contraction: GpuContraction, work: BlockWork, splits: int = 1)
     slices = -(-extent.depth // work.slice)
     multiplying = work.rows * work.columns * work.slice / work.products
     bringing = (work.rows + work.columns) * work.slice * work.itemsize / ARRIVAL
-    both = max(multiplying, bringing) + SHARED * min(multiplying, bringing)
+    both = max(multiplying, bringing) + work.shared * min(multiplying, bringing)
     slice = max(sharing * both, LATENCY / work.stages)
     if work.arrival:
         lines = min(work.rows, extent.rows) + min(work.columns, extent.columns)

@@ -18,7 +18,7 @@ from ..architecture import WARP
 from ..driver.device import known_architecture
 from ..machine import machine
 from . import block_quant, block_quant_mma, tiled
-from .cost import LAUNCH, BlockWork, near_seconds, not_below_memory, reading_seconds, tiles_seconds
+from .cost import LAUNCH, SHARED, BlockWork, near_seconds, not_below_memory, reading_seconds, tiles_seconds
 from .depthwise import PixelTiling, chosen_pixels, depthwise_refusal, depthwise_solution, depthwise_tilings, loads
 from .fma import FmaText, fma_refusal
 from .fma_tiles import FmaTile, fma_seconds, weighed_tiles
@@ -44,6 +44,8 @@ MOST_REFINEMENTS = 12
 with other problems of the same structure."""
 
 
+NARROW_BEGINNING = 1500
+"""Additional cycles until the first slice of narrow loads has arrived."""
 NARROW_ARRIVALS = 16.0, 30.0
 """Bytes/cycle that arrive through registers in loads of two bytes, and in longer loads."""
 
@@ -326,7 +328,8 @@ class _OfRing(_Choosing):
         """Return the work of a block for the cost model; ``products`` is the multiprocessor's multiplications/cycle."""
         itemsize = ITEMSIZE[contraction.problem.types.a]
         form = self.text().form_of(contraction)
-        return BlockWork(tile.rows, tile.columns, form.words * 4 // itemsize, form.stages, itemsize, products)
+        slice = form.words * 4 // itemsize
+        return BlockWork(tile.rows, tile.columns, slice, form.stages, itemsize, products, shared=SHARED)
 
 
 class TensorCores(_OfRing):
@@ -377,7 +380,8 @@ class NarrowCores(TensorCores):
         work = self.work(contraction, tile, self._rate(contraction))
         arrival = NARROW_ARRIVALS[min(narrow_lanes(contraction)) * work.itemsize > 2]
         together = 256 // tile.threads  # of the registers that loads in flight take
-        return tiles_seconds(contraction, replace(work, arrival=arrival, together=together), splits)
+        seconds = tiles_seconds(contraction, replace(work, arrival=arrival, together=together), splits)
+        return seconds + NARROW_BEGINNING / machine().clock
 
 
 class Patches(_OfRing):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from math import gcd, prod
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from ....codegen.gpu.contraction.block_quant_mma import (
 )
 from ....codegen.gpu.contraction.gemv import gemv_refusal
 from ....codegen.gpu.contraction.gpu_contraction import (
+    LINE_BYTES,
     VECTOR_BYTES,
     GpuContraction,
     line_padded,
@@ -71,6 +73,8 @@ from .table import lowering
 COPIED, COPYING = 0.5, 1900
 """Part of the bandwidth that copies into whole rows reach, and cycles of their launch: of 574 MB and of 40 KB on an
 H200 (`bench.gpu_random`)."""
+CLEAR_GAIN = 0.85
+"""Estimated part of the time from which rows that kernels could read are copied into whole lines."""
 FLOATS = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type)
 """Floating-point types for which contractions have kernels with an epilogue."""
 
@@ -417,35 +421,39 @@ def _in_whole_rows(
     places: tuple[tuple[int, ...], ...],
     operands: dict[str, View],
 ) -> GemmProblem:
-    """Return the product with operands copied into rows of whole vectors, if tensor cores gain more than copies take.
+    """Return the product with operands copied into rows of whole lines or vectors, if kernels gain more than copies
+    take.
 
-    TMA and vector loads read no other rows: of odd length, unaligned, or walked across.
+    TMA reads no other rows than whole vectors, and rows of whole lines two to three times as fast as others.
     """
     if problem.prologue is not None or product_of(problem.types) is None or has_lengths((problem, places)):
         return problem
     views = {"x": operands["x"]} if fused.weights is not None else {"x": operands["x"], "w": operands["w"]}
     lanes = VECTOR_BYTES // ITEMSIZE[problem.types.a]
     strides = {
-        name: _padded_strides(view, lanes)
+        name: _padded_strides(view, lanes, name == "w")
         for name, view in views.items()
-        if not _in_vectors(view, lanes, either=name == "w") and ITEMSIZE[view.type.dtype_name] * lanes == VECTOR_BYTES
+        if ITEMSIZE[view.type.dtype_name] * lanes == VECTOR_BYTES
+        and not _in_vectors(view, LINE_BYTES // VECTOR_BYTES * lanes, either=name == "w")
     }
-    if not strides:
-        return problem
-    padded = replace(
-        problem, a_strides=strides.get("x", problem.a_strides), b_strides=strides.get("w", problem.b_strides)
-    )
-    moved = 2 * sum(views[name].shape.bytes for name in strides)
-    copies = moved / (COPIED * machine().bandwidth) + len(strides) * COPYING / machine().clock
-    if _estimate(low, padded, fused, places) + copies >= _estimate(low, problem, fused, places):
-        return problem
-    for name, own in strides.items():
-        view = views[name]
-        once = [n if s else 1 for n, s in zip(view.lens, own)]
-        rows = [s or prod(view.lens) * lanes for s in own]
+    needed = not all(_in_vectors(view, lanes, either=name == "w") for name, view in views.items())
+    best, least, chosen = problem, _estimate(low, problem, fused, places), ()
+    for count in range(1, len(strides) + 1):
+        for names in combinations(strides, count):
+            own = {"x": problem.a_strides, "w": problem.b_strides, **{name: strides[name] for name in names}}
+            padded = replace(problem, a_strides=own["x"], b_strides=own["w"])
+            moved = 2 * sum(views[name].shape.bytes for name in names)
+            seconds = moved / (COPIED * machine().bandwidth) + count * COPYING / machine().clock
+            seconds += _estimate(low, padded, fused, places)
+            if seconds < (least if needed or chosen else CLEAR_GAIN * least):
+                best, least, chosen = padded, seconds, names
+    for name in chosen:
+        view, apart = views[name], strides[name]
+        once = [n if s else 1 for n, s in zip(view.lens, apart)]
+        rows = [s or prod(view.lens) * lanes for s in apart]
         copied = low.materialized(view.with_shape(Shape(view.type, once, view.strides)), rows, ins)
-        operands[name] = copied.with_shape(Shape(view.type, view.lens, own))
-    return padded
+        operands[name] = copied.with_shape(Shape(view.type, view.lens, apart))
+    return best
 
 
 def _in_vectors(view: View, lanes: int, either: bool) -> bool:
@@ -458,12 +466,16 @@ def _in_vectors(view: View, lanes: int, either: bool) -> bool:
     return False
 
 
-def _padded_strides(view: View, lanes: int) -> tuple[int, ...]:
+def _padded_strides(view: View, lanes: int, either: bool) -> tuple[int, ...]:
     """Return strides of a copy whose rows are whole vectors of ``lanes`` elements, or whole lines; batch axes without a
-    stride keep none."""
-    strides, size = [1], line_padded(view.lens[-1], VECTOR_BYTES // lanes)
-    for axis in range(len(view.lens) - 2, -1, -1):
-        repeated = axis < len(view.lens) - 2 and view.strides[axis] == 0
+    stride keep none. With ``either``, columns that are contiguous stay so."""
+    turned = either and view.strides[-2] == 1 != view.strides[-1]
+    row, column = (-2, -1) if turned else (-1, -2)
+    padded = line_padded(view.lens[row], VECTOR_BYTES // lanes)
+    strides, size = [1, 1], padded * view.lens[column]
+    strides[column] = padded
+    for axis in range(len(view.lens) - 3, -1, -1):
+        repeated = view.strides[axis] == 0
         strides.insert(0, 0 if repeated else size)
         size *= 1 if repeated else view.lens[axis]
     return tuple(strides)
