@@ -102,6 +102,8 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
     us, without 265; 2048 queries and 8192 keys of 8 heads 104 and 122. With few keys it
     starts later: 8 x 12 heads of 384 of 96 features take 23.2 us, without 22.2.
 
+    Of 129 to 192 features 96 keys fit twice: 4 x 3 heads of 1152 of 192 take 37.5 us, with 64 keys 41.5.
+
     Causal attention of at most 32 features takes one warpgroup: 4 x 12 heads of 1600 36 us, two 53.
 
     Windows of at most 64 queries and keys take one warpgroup and four blocks per multiprocessor: 512 x 3 heads of 49 of
@@ -113,12 +115,17 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
             return AttentionTile(1, 64, 1, 4)
         if features < SLICE:
             return AttentionTile(1, 64, 2, 4)
+    few = preferred(less_equal(problem.keys, SLICE))
+    if features > 2 * SLICE and few:
+        return AttentionTile(1, 64, 1, 2)
     if features > 2 * SLICE:
+        if features <= 3 * SLICE and preferred(less_equal(problem.keys, 2 * SLICE)):
+            return AttentionTile(2, 128, 1, 1)
         return AttentionTile(2, 96 if features <= 3 * SLICE else 64, 2, 1)
     short = features > SLICE and preferred(less(problem.queries, LONG_CAUSAL))
     if problem.causal and (short or features <= SLICE // 2):
         return AttentionTile(2 if SLICE < features <= 80 else 1, 64, 2, 2)
-    if features > SLICE and preferred(less_equal(problem.keys, SLICE)):
+    if features > SLICE and few:
         return AttentionTile(1, 64, 1, 3)
     if features > SLICE:
         rounds = ceil_div(_blocks(problem, 2), multiprocessors())

@@ -159,8 +159,10 @@ def _alignment(pitch: Length, size: int) -> int:
 def _pixel_alignment(problem: ConvProblem, size: int) -> int:
     """Return the alignment (bytes, at most a line) of pixels, or `SHORT_PIXELS`."""
     pixel = problem.x_strides[-1]
-    short = not is_symbolic(pixel) and VECTOR_BYTES < pixel * size < LINE_BYTES and pixel * size // VECTOR_BYTES % 2
-    return SHORT_PIXELS if short else _alignment(pixel, size)
+    odd = not is_symbolic(pixel) and pixel * size // VECTOR_BYTES % 2 and VECTOR_BYTES < pixel * size < LINE_BYTES
+    if odd:
+        return SHORT_PIXELS if 4 * pixel * size < 3 * LINE_BYTES else VECTOR_BYTES
+    return _alignment(pixel, size)
 
 
 def _weight_channels(contraction: GpuContraction) -> Length:

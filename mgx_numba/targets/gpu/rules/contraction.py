@@ -70,7 +70,7 @@ from .contraction_weights import (
 )
 from .table import lowering
 
-COPIED, COPYING = 0.5, 1900
+COPIED, COPYING = 0.5, 2300
 """Part of the bandwidth that copies into whole rows reach, and cycles of their launch: of 574 MB and of 40 KB on an
 H200 (`bench.gpu_random`)."""
 CLEAR_GAIN = 0.85
