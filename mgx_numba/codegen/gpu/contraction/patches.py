@@ -54,7 +54,8 @@ class Patch:
     Attributes:
         high, wide: pixels of the result.
         down, side: blocks that cover the height and the width of an image.
-        rows, columns: pixels of the image.
+        rows, columns: pixels of the image. Columns that a stride apart are neighbours in memory, so that the rows of a
+            fragment are in different banks.
         vectors: 16-byte vectors of a pixel, in one chunk of channels.
         chunks: chunks of channels.
     """
@@ -70,8 +71,7 @@ class Patch:
 
     @property
     def pitch(self) -> int:
-        """Return the vectors from one pixel of the patch to the next: an odd number, so that the rows of a fragment are
-        in different banks."""
+        """Return the vectors from one pixel of the patch to the next: an odd number, for different banks."""
         return self.vectors | 1
 
     @property
@@ -93,6 +93,7 @@ def patch_of(problem: ConvProblem, pixels: int) -> Patch | None:
         down = -(-tall // min(tall, pixels // wide))
         high, side = -(-tall // down), -(-long // wide)
         rows, columns = ((n - 1) * step + far for n, step, far in zip((high, wide), steps, reach))
+        columns = -(-columns // steps[1]) * steps[1]
         weight = down * side * (pixels * problem.taps * 16 / machine().warp_products + 2 * rows * columns / ARRIVAL)
         if weight >= least:
             continue
@@ -198,7 +199,8 @@ class PatchText(TensorText):
         self.odd, self.whole = total % 2 == 1, total % (self.depth // self.lanes) == 0
         names = {
             "tiles": patch.down * patch.side, "side": patch.side, "high": patch.high, "wide": patch.wide,
-            "patch_wide": patch.columns, "pitch": patch.pitch * self.lanes, "chunks": patch.chunks,
+            "patch_wide": patch.columns, "turn_x": patch.columns // full.stride[2],
+            "pitch": patch.pitch * self.lanes, "chunks": patch.chunks,
             "chunk": patch.vectors * self.lanes, "vectors": patch.vectors, "total": total,
             "zero": patch.rows * patch.columns * patch.pitch * self.lanes, "row_w": problem.taps * self.channels,
             "padded": self.channels, "taps_x": full.kernel[2], "out_y": full.out_lens[1], "out_x": full.out_lens[2],
@@ -254,7 +256,7 @@ class PatchText(TensorText):
         """Emit the indices of a tile's row in the block's rectangle, and its offset in the patch."""
         y = buffer.emit(f"idiv32({row}, wide)")
         x = buffer.emit(f"{row} - {y} * wide")
-        place = buffer.emit(f"(imin({y}, high - 1) * step_y * patch_wide + {x} * step_x) * pitch")
+        place = buffer.emit(f"(imin({y}, high - 1) * step_y * patch_wide + {x}) * pitch")
         return y, x, buffer.emit(f"{place} - zero") if self.odd else place
 
     def _tables(self, buffer: CodeBuffer) -> None:
@@ -269,7 +271,8 @@ class PatchText(TensorText):
                     f"along = (item - tap * vectors) * {self.lanes}",
                     "tap_y = idiv32(tap, taps_x)",
                     "inside = imin(imax(total - item, 0), 1)",
-                    "moved = (tap_y * reach_y * patch_wide + (tap - tap_y * taps_x) * reach_x) * pitch + along",
+                    "tap_x = (tap - tap_y * taps_x) * reach_x",
+                    f"moved = (tap_y * reach_y * patch_wide + {self._in_turns('tap_x')}) * pitch + along",
                     "store_scalar(near, item, cast_int32(inside * (moved + 1) - 1))",
                     "store_scalar(far, item, cast_int32(inside * (tap * padded + along + 1) - 1))",
                 )
@@ -299,10 +302,11 @@ class PatchText(TensorText):
                 pixel = buffer.emit(f"idiv32({item}, per_pixel)")
                 along = buffer.emit(f"({item} - {pixel} * per_pixel) * {self.narrow}")
                 below = buffer.emit(f"idiv32({pixel}, patch_wide)")
+                own = buffer.emit(f"{pixel} - {below} * patch_wide")
                 y = buffer.emit(f"first_y * step_y - pad_y + {below}")
-                x = buffer.emit(f"first_x * step_x - pad_x + {pixel} - {below} * patch_wide")
+                x = buffer.emit(f"first_x * step_x - pad_x + {own}")
                 inside = f"({y} >= 0) & ({y} < len_y) & ({x} >= 0) & ({x} < len_x)"
-                to = buffer.emit(f"{pixel} * pitch + {along}")
+                to = buffer.emit(f"({below} * patch_wide + {self._in_turns(own)}) * pitch + {along}")
                 place = f"image * x_image + {y} * x_y + {x} * x_x + channel + {along}"
                 if copied:
                     with buffer.block(f"if {item} < items:"):
@@ -367,3 +371,9 @@ class PatchText(TensorText):
 
     def _result_row(self, row: str) -> str:
         return f"cast_int64(load_scalar(places, {row}))"
+
+    def _in_turns(self, column: str) -> str:
+        """Return the place of a patch's column in its row: columns a stride apart are neighbours."""
+        if self.problem.stride[-1] == 1:
+            return column
+        return f"(idiv32({column}, step_x) + ({column} - idiv32({column}, step_x) * step_x) * turn_x)"

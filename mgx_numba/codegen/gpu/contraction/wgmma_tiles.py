@@ -219,9 +219,9 @@ PIXEL_RATES = {16: 15.0, SHORT_PIXELS: 8.5}
 """The same by the alignment in bytes of pixels, where it is less. On an H200 64 images of 192 x 192 x 88 channels take
 8 to 9 cycles for each pixel of a slice, 8 of 144 x 144 x 40 take 15 to 17."""
 OUTSIDE, OUTSIDE_ROW = 8, 4
-"""Cycles for each column, and row, of a tile behind the last, which TMA fills with zeros: 8 images of 128 x 128 x 64 channels, 3 x
-3, take 884 cycles for each slice of 128 by 64 with 16 outputs, 787 with 32, and 510 with 64; 6303 x 144 x 4624 takes
-827 for 64 by 192."""
+"""Cycles for each column, and row, of a tile behind the last, which TMA fills with zeros: 8 images of 128 x 128 x 64
+channels, 3 x 3, take 884 cycles for each slice of 128 by 64 with 16 outputs, 787 with 32, and 510 with 64; 6303 x 144
+x 4624 takes 827 for 64 by 192."""
 LEAST_SLICE = 297
 """Least cycles per slice, however small the tile."""
 BEGINNING = 2099
