@@ -375,8 +375,8 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
     if question.reads and splits == 1:
         storing += READING * max(1, tile.columns / 16 / tile.reads_at_once)
     if tile.pingpong == 1:
-        multiplied = max(part * slice, TILE_LATENCY) if rounds > 1 else part * slice
-        cycles = rounds * (multiplied + storing) + BEGINNING
+        sliced = max(part * slice, TILE_LATENCY) if rounds > 1 and not question.reads else part * slice
+        cycles = rounds * (sliced + storing) + BEGINNING
     else:  # one of multiplying and storing waits for the other
         cycles = max(rounds * part * slice + storing, part * slice + rounds * storing) + BEGINNING
     if shared > 1:

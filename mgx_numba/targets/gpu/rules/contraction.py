@@ -26,7 +26,7 @@ from ....codegen.gpu.contraction.gpu_contraction import (
     line_padded,
 )
 from ....codegen.gpu.contraction.im2row import ChannelPadding, channel_padding
-from ....codegen.gpu.contraction.solvers import SOLVERS, in_vectors, own_candidates
+from ....codegen.gpu.contraction.solvers import SOLVERS, Tiles, in_vectors, own_candidates
 from ....codegen.gpu.contraction.symbolic_lengths import solve_open
 from ....codegen.gpu.contraction.wgmma_operands import PIECE
 from ....codegen.gpu.data.channels import channel_padding_launch
@@ -391,16 +391,13 @@ def _images_of(low: Lowering, problem: ConvProblem, x: View) -> ChannelPadding |
     found = [f for f in channel_padding(problem) if in_vectors(contraction(f.problem, f.first_channel))]
     if not found or has_lengths(last):
         return found[0] if found else None
-    filled = found[0]
+    filled, direct = found[0], own_candidates(contraction(last))[0]
     copied = x.shape.bytes + prod(filled.lens) * x.type.size
     seconds = copied / machine().bandwidth + COPYING / machine().clock
-    seconds += _quickest(contraction(filled.problem, filled.first_channel))
-    return filled if seconds < _quickest(contraction(last)) else None
-
-
-def _quickest(contraction: GpuContraction) -> float:
-    """Return the estimated seconds of the best kernel of a contraction."""
-    return own_candidates(contraction)[0].solver.estimate(contraction)
+    whole = contraction(filled.problem, filled.first_channel)
+    seconds += own_candidates(whole)[0].solver.estimate(whole)
+    beside = isinstance(direct.solver, Tiles)  # which would leave the tensor cores
+    return filled if beside or seconds < direct.solver.estimate(contraction(last)) else None
 
 
 def _filled_up(low: Lowering, ins: Instruction, filled: ChannelPadding, x: View) -> View:
