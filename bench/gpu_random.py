@@ -38,7 +38,7 @@ from bench.random_problems import DEVICE, KINDS, Attention, Convolution, Product
 from bench.timing import geometric_mean
 from mgx_numba.codegen.gpu.architecture import ENVIRONMENT
 from mgx_numba.codegen.gpu.contraction.library_solvers import CublasLtProducts
-from mgx_numba.codegen.gpu.contraction.solvers import Warpgroups, WarpgroupTiling, own_candidates
+from mgx_numba.codegen.gpu.contraction.solvers import SOLVER_SET, Warpgroups, WarpgroupTiling
 from mgx_numba.codegen.gpu.contraction.wgmma_tiles import WarpgroupTile
 from mgx_numba.codegen.gpu.machine import H200, planning_for
 from mgx_numba.codegen.kernel import KernelSource
@@ -86,7 +86,7 @@ def other_tiles(problem: Any, most: int) -> Iterable[tuple[str, Solution]]:
     seen: set[str] = set()
     for padded in (True, False):
         contraction = problem.contraction(padded)
-        for candidate in own_candidates(contraction):
+        for candidate in SOLVER_SET.own_candidates(contraction):
             solver = candidate.solver
             if solver.name not in MEASURED:
                 continue

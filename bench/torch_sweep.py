@@ -9,6 +9,10 @@ Models run on the CPU in float32 unless ``--device cuda`` or ``--half`` is given
 device.
 ``--only ^networks/`` selects the networks of `bench.gpu_inductor`.
 
+``--json FILE`` keeps each row when it is measured. A later run with the same file and the same settings measures only
+models without a row, and prints the whole table. With ``--minutes M`` no model is begun that would end, by the time
+that rows took on average, after M minutes.
+
 Results must agree with eager mode within 1e-4 of the largest magnitude of each result, with ``--half`` 2e-2; for a
 larger difference in float32 a note gives both errors against float64. Columns: the largest such difference;
 operators that ran in eager mode; milliseconds of a call; how many times faster ours is;
@@ -21,6 +25,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import math
 import os
 import re
 import subprocess
@@ -61,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="device of models and inputs")
     parser.add_argument("--half", action="store_true", help="float16 instead of float32")
     parser.add_argument("--budget", type=float, default=3.0, help="seconds of timing for each model")
-    parser.add_argument("--json", type=Path, help="file for all figures")
+    parser.add_argument("--json", type=Path, help="file of all figures, whose rows are kept")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="minutes of this run; needs --json")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--engines", default="eager,ours,inductor", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -74,17 +80,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         print("\n".join(chosen))
         return 0
+    if math.isfinite(options.minutes) and options.json is None:
+        parser.error("--minutes needs --json FILE, where the next run finds the rows of this one")
+    settings = {key: getattr(options, key) for key in ("check", "threads", "mode", "device", "half", "budget")}
+    kept = _kept(options.json, settings)
     print(_line(HEAD), flush=True)
-    rows = []
+    rows, begin = [], time.perf_counter()
     for number, name in enumerate(chosen):
-        if sys.stderr.isatty():
-            print(f"\r{number + 1}/{len(chosen)} {name:40}", end="\r", file=sys.stderr, flush=True)
-        rows.append(_row(name, options))
+        if name not in kept:
+            if time.perf_counter() - begin + _seconds(kept) > 60 * options.minutes:
+                continue
+            if sys.stderr.isatty():
+                print(f"\r{number + 1}/{len(chosen)} {name:40}", end="\r", file=sys.stderr, flush=True)
+            start = time.perf_counter()
+            kept[name] = _row(name, options)
+            kept[name].update(seconds=time.perf_counter() - start, settings=settings)
+            if options.json:
+                written = options.json.with_suffix(".part")
+                written.write_text(json.dumps(list(kept.values()), indent=1))
+                written.replace(options.json)
+        rows.append(kept[name])
         print(_shown(rows[-1]), flush=True)
     _summarise(rows)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1))
+    left = len(chosen) - len(rows)
+    if left:
+        print(f"{left} models are left, about {left * _seconds(kept) / 60:.0f} minutes")
     return sum(not row["right"] for row in rows)
+
+
+def _kept(path: Path | None, settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the rows of earlier runs by model.
+
+    Raises:
+        SystemExit: they were measured with other settings.
+    """
+    if path is None or not path.exists():
+        return {}
+    rows = json.loads(path.read_text())
+    for row in rows:
+        if row["settings"] != settings:
+            raise SystemExit(f"{path}: {row['name']} was measured with {row['settings']}, not {settings}")
+    return {row["name"]: row for row in rows}
+
+
+def _seconds(rows: Mapping[str, Mapping[str, Any]]) -> float:
+    """Return the average time (s) of measuring a row; 0 if there is none."""
+    return sum(row["seconds"] for row in rows.values()) / max(1, len(rows))
 
 
 def _row(name: str, options: argparse.Namespace) -> dict[str, Any]:

@@ -93,6 +93,7 @@ def _with_methods(cls: Any, frozen: bool, eq: bool) -> type:
     if eq and not hashes:
         if frozen:
             _write_later(cls, "__hash__", lambda: _hash(cls))
+            cls.__getstate__ = _state
         else:
             cls.__hash__ = None
     if frozen:
@@ -199,10 +200,24 @@ def _eq(cls: type) -> Any:
 
 
 def _hash(cls: type) -> Any:
-    """Return ``__hash__`` of the compared fields."""
+    """Return ``__hash__`` of the compared fields, which computes an instance's hash once."""
     fields = dataclasses.fields(cls)
     values = _values([field.name for field in fields if (field.compare if field.hash is None else field.hash)])
-    return lambda self: hash(values(self))
+
+    def __hash__(self: Any) -> int:
+        try:
+            return self._known_hash  # type: ignore[no-any-return]
+        except AttributeError:
+            found = hash(values(self))
+            object.__setattr__(self, "_known_hash", found)
+            return found
+
+    return __hash__
+
+
+def _state(self: Any) -> dict[str, Any]:
+    """Return the attributes to copy or pickle; hashes of strings differ between processes."""
+    return {name: value for name, value in self.__dict__.items() if name != "_known_hash"}
 
 
 def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:

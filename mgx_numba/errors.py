@@ -23,7 +23,7 @@ class ShapeError(MgxError, ValueError):
     """Shapes or element types do not fit an operator or each other."""
 
 
-class IndexRangeError(ShapeError):
+class IndexRangeError(ShapeError, IndexError):
     """An index among the values of a run is out of range for its axis."""
 
 

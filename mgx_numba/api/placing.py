@@ -17,8 +17,6 @@ from .results import result_of
 if TYPE_CHECKING:
     from .program import program
 
-__all__ = ["run_into"]
-
 
 def run_into(p: program, params: Mapping[str, Any], outputs: Mapping[str, Any], there: bool = False) -> list[Any]:
     """Run a program with some results in given memory; see `program.run`.

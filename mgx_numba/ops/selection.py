@@ -96,13 +96,15 @@ class Unique(Operator):
 
     The result is a tuple: the values, the position of the first appearance of each, for each element the
     position of its value, and the number of appearances of each (int64). How many there are is known at run
-    time only.
+    time only. Without ``equal_nan`` each NaN is a value of its own.
     """
 
     name: ClassVar[str] = "unique"
     AXES: ClassVar[tuple[str, ...]] = ("axis",)
+    UNLESS_SET: ClassVar[tuple[str, ...]] = ("equal_nan",)
     axis: int | None = None
     sorted: bool = True
+    equal_nan: bool = True
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
@@ -124,7 +126,7 @@ class Unique(Operator):
         if self.axis is None:
             x = x.reshape(-1)
         found, first, inverse, counts = np.unique(
-            x, return_index=True, return_inverse=True, return_counts=True, axis=axis
+            x, return_index=True, return_inverse=True, return_counts=True, axis=axis, equal_nan=self.equal_nan
         )
         inverse = inverse.reshape(-1)
         if not self.sorted:

@@ -177,11 +177,14 @@ class ScanSlice(Operator):
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2)
         shape = inputs[0]
-        if shape.is_dynamic or inputs[1].elements != 1:
-            raise self.fail(f"needs static data and one index, got {shape} and {inputs[1]}")
+        if not shape.ranked or inputs[1].is_dynamic or inputs[1].elements != 1:
+            raise self.fail(f"needs data of a known rank and one index, got {shape} and {inputs[1]}")
         if self.direction not in (0, 1):
             raise self.fail(f"direction must be 0 or 1, got {self.direction}")
         axis = self.resolve_axis(self.axis, shape.ndim)
+        if shape.is_dynamic:
+            one = DynamicDimension(1, 1)
+            return Shape.dynamic(shape.type, [one if a == axis else n for a, n in enumerate(shape.dims)])
         return Shape.view(shape.type, [1 if a == axis else n for a, n in enumerate(shape.lens)], shape.strides)
 
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:

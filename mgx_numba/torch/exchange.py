@@ -41,10 +41,11 @@ def _detached(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 def from_array(array: np.ndarray[Any, Any]) -> torch.Tensor:
     """Return a tensor over an array's memory."""
-    known = _OF_ARRAY.get(array.dtype)
-    if known is None:
+    theirs, bits = _OF_ARRAY.get(array.dtype, (None, None))
+    if not array.size:  # NumPy's strides of empty arrays are not PyTorch's
+        return torch.empty(array.shape, dtype=theirs or torch.from_numpy(array).dtype)
+    if theirs is None:
         return torch.from_numpy(array)
-    theirs, bits = known
     return torch.from_numpy(array.view(np.int16 if bits is torch.int16 else np.uint8)).view(theirs)
 
 

@@ -34,6 +34,7 @@ def divide(graph_module: GraphModule, unsupported: Collection[Node], min_size: i
         min_size: least number of operators of a region, unless one region has all nodes that can be compiled.
     """
     _give_bodies(graph_module)
+    _give_views(graph_module)
     lengths = _of_lengths(graph_module)
     left = set(unsupported) | _views_at_end(graph_module) | set(lengths)
     left.update(node for node in graph_module.graph.nodes if node.target in _OF_COMPLEX)
@@ -75,6 +76,36 @@ def _give_bodies(graph_module: GraphModule) -> None:
         for user in list(node.users)[1:]:
             with graph_module.graph.inserting_before(user):
                 user.replace_input_with(node, graph_module.graph.node_copy(node))
+
+
+def _give_views(graph_module: GraphModule) -> None:
+    """Give results views of their own, where compiled operators read the same views.
+
+    PyTorch makes such results: AOTAutograd tells from their strides and offsets where they lie in an input's memory.
+    """
+    graph = graph_module.graph
+    output = graph.output_node()
+
+    def given(node: Node) -> Node:
+        source = node.args[0] if node.op == "call_function" and node.args else None
+        member = node.target is operator.getitem and isinstance(source, Node) and is_view(source)
+        if not isinstance(source, Node) or not (member or is_view(node)):
+            return node
+        own = given(source)
+        if own is source and all(user is output for user in node.users):
+            return node
+        with graph.inserting_before(output):
+            copy = graph.node_copy(node)
+        copy.replace_input_with(source, own)
+        return copy
+
+    results = output.args[0]
+    if isinstance(results, (list, tuple)):
+        known = {node: given(node) for node in dict.fromkeys(results) if isinstance(node, Node)}
+        output.args = (tuple(known.get(r, r) if isinstance(r, Node) else r for r in results),)
+    for node in reversed(graph.nodes):  # views that only results read
+        if node.op == "call_function" and not node.users and of_no_cost(node):
+            graph.erase_node(node)
 
 
 def _with_bodies(group: Collection[Node]) -> list[Node]:

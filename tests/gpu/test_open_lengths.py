@@ -21,7 +21,7 @@ from mgx_numba.runtime.gpu.constants import DeviceConstants
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.runtime.gpu.executor import DeviceExecutable
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
-from mgx_numba.targets.gpu.dynamic import DynamicGpuProgram
+from mgx_numba.targets.gpu.program import DynamicGpuProgram
 
 from ..cpu.agreement import assert_agrees, reference
 from ..dynamic.models import MODELS, Case, encoder
@@ -68,7 +68,19 @@ def at_host(engine: Engine, value: DeviceArray) -> np.ndarray:
     return to_host(engine, value).reshape(value.shape.array_lens)
 
 
-@pytest.mark.parametrize("name", ["encoder", "decoder", "shuffle_net"])
+def test_the_first_run_takes_memory_that_compile_has_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    on = interpreter()
+    program, w = product()
+    net = compiled(program, on)
+    taken: list[Any] = []
+    for name in ("allocate", "staging"):
+        monkeypatch.setattr(InterpreterEngine, name, lambda self, *given: taken.append(given))
+    feeds, wanted = values(40, w)
+    close(net.run(feeds)[0], wanted)
+    assert not taken
+
+
+@pytest.mark.parametrize("name", ["encoder", "decoder", "shuffle_net", "detector_head"])
 def test_new_lengths_need_no_kernel_and_no_plan(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     case, on = MODELS[name](), interpreter()

@@ -182,8 +182,8 @@ def test_worker_answers_by_its_protocol(distinct: Callable[[int], KernelSource])
     try:
         assert batch.read_message(process.stdout) == {"ready": True}
         for source in (good, bad):
-            request = {"backend": source.backend, "name": source.name, "text": source.text, "origin": ""}
-            batch.write_message(process.stdin, request)
+            fields = {"backend": source.backend, "name": source.name, "text": source.text, "origin": ""}
+            batch.write_message(process.stdin, {"symbol": source.symbol, **fields})
         assert read_object(batch.read_message(process.stdout)["object"]).defined == {good.symbol}
         assert "bad_kernel" in batch.read_message(process.stdout)["error"]
     finally:

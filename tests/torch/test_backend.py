@@ -15,10 +15,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import mgx_numba as mgx
 from mgx_numba.errors import MgxError, OptionError
 from mgx_numba.torch.backend import mgx_numba
 from mgx_numba.torch.options import parse_options
 
+from .exported import module_of
 from .models import Block, Counting, Images, Odd, agree, odd
 
 
@@ -315,3 +317,60 @@ def test_result_that_a_builder_does_not_give_runs_in_eager_mode() -> None:
     compiled = torch.compile(sums, backend="mgx_numba")
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), sums(x), atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_views_that_are_results_and_read_lie_where_eager_mode_has_them(dynamic: bool) -> None:
+    def parts(x: Tensor) -> tuple[Tensor, ...]:
+        x.mul_(2)
+        inner, y = x[0].tensor_split(3)[1], x[0, :, :2] + 1
+        first, second = y.split(1, 1)
+        return inner, inner.roll(1, 0), y, first, first.cos(), second[1:]
+
+    function = torch.compile(parts, backend=mgx_numba, dynamic=dynamic, options={"target": "ref"})
+    mine, theirs = (torch.arange(72.0).reshape(3, 8, 3).transpose(0, 2) for _ in range(2))
+    found, expected = function(mine), parts(theirs)
+    agree(found, expected)
+    agree(mine, theirs)
+    for own, other, base in ((found, mine, found[2]), (expected, theirs, expected[2])):
+        assert [own[0].data_ptr() - other.data_ptr(), own[0].stride()] == [36, (3, 24)]
+        assert [own[5].data_ptr() - base.data_ptr(), own[5].stride()] == [36, (1, 8)]
+
+
+@torch.no_grad()
+def test_numbers_with_fractions_follow_from_lengths(programs: list[Any]) -> None:
+    def scaled(x: Tensor) -> tuple[Tensor, ...]:
+        sizes = (nn.functional.interpolate(x, size=(7,)), nn.functional.interpolate(x, scale_factor=0.7))
+        own = nn.functional.interpolate(x, scale_factor=1.5, mode="nearest-exact", recompute_scale_factor=True)
+        return *sizes, own, x * x.shape[-1] ** 0.5, x * (x.shape[1] / x.shape[2])
+
+    function = torch.compile(scaled, backend=mgx_numba, dynamic=True)
+    for lens in ((2, 3, 5), (4, 2, 9)):
+        x = torch.randn(lens)
+        agree(function(x), scaled(x))
+    assert len(programs) == 1
+
+
+@torch.no_grad()
+def test_unread_results_of_deferred_operators_and_empty_complex_results() -> None:
+    def attended(q: Tensor, k: Tensor) -> Tensor:
+        return nn.functional.scaled_dot_product_attention(q, k, k)
+
+    function = torch.compile(attended, backend=mgx_numba, dynamic=True, options={"target": "ref"})
+    for length in (4, 6):
+        q, k = torch.randn(2, 2, length, 8), torch.randn(2, 2, length + 1, 8)
+        agree(function(q, k), attended(q, k))
+    z = torch.zeros(2, 0, dtype=torch.complex64)
+    agree(compiled(lambda z: z * 2 + z)(z), z)
+
+
+@torch.no_grad()
+def test_views_by_strides_are_those_of_the_memory() -> None:
+    def strided(x: Tensor, y: Tensor) -> Tensor:
+        return x.as_strided((2, 2), (1, 3), 1) + y.as_strided((2, 2), (1, 3), 1)
+
+    x, y = torch.randn(3, 4).t(), torch.randn(4, 4)[1:]
+    agree(compiled(strided)(x, y), strided(x, y))
+    with pytest.raises(MgxError, match="as_strided.*not row-major"):
+        mgx.from_torch(module_of(strided), (x, y))

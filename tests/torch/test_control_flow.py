@@ -66,11 +66,20 @@ def test_bodies_that_differ_in_a_constant_are_different_programs(programs: list[
     assert len(programs) == 3
 
 
-def test_scan_over_an_open_length_is_left_to_pytorch(caplog: pytest.LogCaptureFixture) -> None:
-    function = FUNCTIONS["scan"]
-    compiled = torch.compile(function, backend="mgx_numba", dynamic=True)
-    with torch.no_grad():
-        for n in (4, 6):
-            args = [torch.randn(n, 3), torch.ones(3)]
-            torch.testing.assert_close(compiled(*args), function(*args))
-    assert "scan (the scanned length is open)" in caplog.text
+@pytest.mark.parametrize("name", FUNCTIONS)
+@torch.no_grad()
+def test_one_program_with_one_plan_is_for_all_lengths(name: str, programs: list[Any]) -> None:
+    function = FUNCTIONS[name]
+    compiled = torch.compile(function, backend="mgx_numba", dynamic=True, fullgraph=True)
+    for n, m in ((4, 3), (6, 3), (9, 5), (2, 2)):
+        args = [torch.randn(n, m), torch.ones(m)]
+        torch.testing.assert_close(compiled(*args), function(*args))
+    (made,) = programs
+    assert len(made.open_plans()) == 1
+
+
+@pytest.mark.parametrize("name", ["scan", "map"])
+def test_exported_loop_over_an_open_length(name: str) -> None:
+    n = torch.export.Dim("n", min=2, max=9)
+    shapes = ({0: n}, None)
+    check(FUNCTIONS[name], [torch.randn(4, 3), torch.ones(3)], [torch.randn(7, 3), -torch.ones(3)], dynamic=shapes)

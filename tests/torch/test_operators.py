@@ -358,3 +358,59 @@ def test_gather_by_indices_of_another_rank_and_crossed_limits() -> None:
     check(
         lambda x, i, e: (x.gather(0, i), x.gather(0, e), x.logit(0.6)), [x, torch.tensor(2), torch.zeros(2, 0).long()]
     )
+
+
+def test_quotients_and_remainders_of_zeros_and_infinities_are_rounded_down_as_in_python() -> None:
+    def signs(*results: Any) -> tuple[Any, ...]:
+        return tuple(y for x in results for y in (x, x.nan_to_num(1).signbit()))
+
+    a, b = special()[:, None].contiguous(), special()
+    check(lambda a, b: signs(a // b, a % b, a // 2, a % -3, 1 // a, torch.div(a, 0.5, rounding_mode="floor")), [a, b])
+
+
+def test_floats_wrap_around_in_integers_of_few_bits() -> None:
+    x = torch.tensor([0.0, -1, -2.7, 127.9, 128, -129, 255, 256, 300, 40000, -40000])
+    check(lambda x: (x.to(torch.uint8), x.to(torch.int8), x.to(torch.int16), x.double().to(torch.uint8)), [x])
+
+
+def test_runs_of_equal_elements_and_distinct_nans() -> None:
+    def runs(x: Any) -> Any:
+        every = torch.unique_consecutive(x, return_inverse=True, return_counts=True)
+        return *every, *torch.unique_consecutive(x[None].expand(2, -1), dim=1, return_counts=True), torch.unique(x)
+
+    check(runs, [torch.tensor([1, 1, 2, 2, 2, 1, NAN, NAN, 3])])
+    check(lambda x: torch.unique_consecutive(x, return_inverse=True), [torch.zeros(0, 2)])
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_embeddings_without_padding(mode: str) -> None:
+    bags, flat, starts = torch.tensor([[1, 2, 2], [2, 2, 2]]), torch.tensor([4, 2, 2, 0, 1]), torch.tensor([0, 2, 2, 5])
+
+    def embedded(w: Any, bags: Any, flat: Any, starts: Any) -> Any:
+        last = f.embedding_bag(flat, w, starts, mode=mode, include_last_offset=True)
+        return f.embedding_bag(bags, w, mode=mode, padding_idx=2), f.embedding_bag(flat, w, starts, mode=mode), last
+
+    check(embedded, [torch.randn(5, 3), bags, flat, starts])
+
+
+def test_diagonals_replaced_and_single_numbers_searched() -> None:
+    def found(x: Any, s: Any, q: Any) -> Any:
+        search = (torch.bucketize(0.3, s), torch.searchsorted(s, 0.5, right=True), torch.bucketize(q, s))
+        return x.diagonal_scatter(x.diagonal() * 2), x.diagonal_scatter(x.diagonal(1, 0, -1) * 0, 1, 0, -1), *search
+
+    check(found, [torch.randn(3, 5, 4), torch.tensor([-1.0, 0, 0.5, 2]), torch.tensor([NAN, 0.5, INF, -INF])])
+
+
+def test_means_with_a_divisor_and_windows_beyond_the_image() -> None:
+    def means(x: Any) -> Any:
+        partly = f.avg_pool2d(x, 2, 3, 1, True, False, divisor_override=2)
+        return partly, f.avg_pool2d(x, (2, 3), (1, 2), 1, True, divisor_override=5)
+
+    check(means, [torch.randn(2, 3, 6, 7)])
+
+
+def test_diagonals_filled_and_elements_taken_along_no_axis() -> None:
+    def filled(x: Any, i: Any) -> Any:
+        return (x * 2).fill_diagonal_(4), torch.take_along_dim(x, i), torch.take_along_dim(x, i[:, :1], 1)
+
+    check(filled, [torch.randn(3, 4), torch.tensor([[0, 1], [2, 1], [3, 0]])])

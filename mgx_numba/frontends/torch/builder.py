@@ -19,6 +19,7 @@ from .types import is_number, promoted
 
 __all__ = ["AtenBuilder", "is_scalar", "rank"]
 
+_WRAPPED = (Type.int8_type, Type.uint8_type, Type.int16_type, Type.uint16_type)
 NARROW = (Type.half_type, Type.bf16_type)
 
 
@@ -49,7 +50,12 @@ class AtenBuilder(GraphBuilder):
         return self.literal(x, type)
 
     def cast(self, x: Instruction, type: Type) -> Instruction:
-        """Emit the conversion of ``x`` as PyTorch defines it: the model asked for it, so passes keep it."""
+        """Emit the conversion of ``x`` as PyTorch defines it: the model asked for it, so passes keep it.
+
+        Floats become integers of 8 and 16 bits by way of int32, of which the lower bits remain.
+        """
+        if x.shape.type.is_floating and type in _WRAPPED:
+            x = self.op("convert", x, target_type=Type.int32_type)
         return x if x.shape.type is type else self.op("convert", x, target_type=type)
 
     def combined(self, op: str, type: Type, *operands: Any) -> Instruction:

@@ -61,13 +61,16 @@ def scan(
 ) -> list[Instruction]:
     """Emit a loop over the first axis of ``scanned``: ``body`` gives the next carried values, then a row of each
     result."""
-    length = g.lens(scanned[0])[0]
     inner = g.inner("scan")
     number, values = _parameters(inner, carried)
     rows = [inner.squeeze(inner.op("scan_slice", x, number, axis=0, direction=0), [0]) for x in scanned]
     inner.module.add_return([inner.literal(np.array([True])), *inline(body, [*values, *rows, *further], inner)])
-    trips = g.literal(array_of_lengths([length], (1,)))
-    return _looped(g, inner, trips, g.literal(np.array([True])), carried, length)
+    x, always = scanned[0], g.literal(np.array([True]))
+    if x.shape.is_dynamic:
+        trips = g.op("dimensions_of", x, start=0, end=1)
+        return _looped(g, inner, trips, always, carried, x.shape.dims[0].max, counted=True)
+    length = g.lens(x)[0]
+    return _looped(g, inner, g.literal(array_of_lengths([length], (1,))), always, carried, length)
 
 
 def map_impl(
@@ -94,8 +97,15 @@ def _parameters(inner: AtenBuilder, carried: Sequence[Instruction]) -> tuple[Ins
 
 
 def _looped(
-    g: AtenBuilder, inner: AtenBuilder, trips: Instruction, start: Instruction, carried: Sequence[Any], most: Any
+    g: AtenBuilder,
+    inner: AtenBuilder,
+    trips: Instruction,
+    start: Instruction,
+    carried: Sequence[Any],
+    most: Any,
+    counted: bool = False,
 ) -> list[Instruction]:
+    """Emit the loop; with ``counted`` scan outputs are as long as ``trips``, which is not known yet."""
     rows = len(inner.module.results()) - 1 - len(carried)
     looped = g.op(
         "loop",
@@ -105,6 +115,7 @@ def _looped(
         modules=[inner.module],
         max_iterations=most,
         scan_output_directions=(0,) * rows,
+        use_dyn_output=counted and rows > 0,
     )
     values = members(g, looped, inner.module)
     kept = [as_entered(g, value, before) for value, before in zip(values, carried, strict=False)]

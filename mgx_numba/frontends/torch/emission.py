@@ -83,6 +83,9 @@ def _numbers(g: AtenBuilder, node: AtenNode, args: Sequence[Any], kwargs: Mappin
     """Return the arguments with symbolic numbers in the place of int64 scalars that stand for them."""
 
     def known(x: Instruction) -> Any:
+        if x in g.lengths and x.shape.type is not Type.int64_type:
+            value = g.constants.value(x)
+            return x if value is None else float(value.reshape(-1)[0])
         return g.int_value(x, "length") if x in g.lengths else x
 
     return _replaced([list(args), dict(kwargs)], known)  # type: ignore[return-value]
@@ -147,7 +150,7 @@ def _deferred(
         "arguments": tree,
         "numbers": numbers,
     }
-    present = [k for k, s in enumerate(shapes) if s is not None]
+    present = node.read()
     own = [shapes[k] for k in present]
     op = Deferred(
         operator=node.operator,

@@ -41,7 +41,7 @@ def take(g: AtenBuilder, node: AtenNode, x: Instruction, index: Instruction) -> 
     return g.op("gather", g.flat(x), index, axis=0)
 
 
-@register("gather", "take_along_dim")
+@register("gather")
 def gather(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Instruction, **_: Any) -> Instruction:
     """Emit the element at each index along an axis; other axes of the index may be shorter."""
     if rank(x) == 0:
@@ -98,6 +98,19 @@ def index(g: AtenBuilder, node: AtenNode, x: Instruction, indices: Sequence[Inst
         return y
     order = [*range(count, count + first), *range(count), *range(count + first, rank(y))]
     return g.transpose(y, order)
+
+
+@register("take_along_dim")
+def take_along_dim(g: AtenBuilder, node: AtenNode, x: Instruction, index: Instruction, dim: Any = None) -> Instruction:
+    """Emit the element at each index along an axis; of all elements in a row if no axis is given."""
+    if dim is None:
+        return g.op("gather", g.flat(x), g.flat(index), axis=0)
+    axis = g.axis(dim, rank(x))
+    lens = [list(g.lens(v)) for v in (x, index)]
+    for k, (n, m) in enumerate(zip(*lens)):
+        if k != axis:
+            lens[0][k] = lens[1][k] = m if known_equal(n, 1) else n
+    return gather(g, node, g.broadcast(x, lens[0]), dim, g.broadcast(index, lens[1]))
 
 
 @register("index_put", "_unsafe_index_put")
@@ -333,7 +346,7 @@ def unique(
 ) -> list[Instruction]:
     """Emit the distinct elements, or slices of an axis, in order; if asked for, the number of each element's and the
     counts, else empty vectors."""
-    result = g.op("unique", x, axis=axis, sorted=True)
+    result = g.op("unique", x, axis=axis, sorted=True, equal_nan=False)
     values, _, places, counts = (g.op("get_tuple_elem", result, index=k) for k in range(4))
     none = g.literal(np.zeros(0, np.int64))
     places = g.reshape(places, g.lens(x)) if axis is None and return_inverse else places
@@ -347,6 +360,32 @@ def unique_slices(
     """Emit the distinct slices of an axis; see `unique`."""
     asked = (*asked, False, False)
     return unique(g, node, x, sorted, asked[0], asked[1], g.axis(dim, rank(x)))
+
+
+@register("unique_consecutive")
+def unique_consecutive(
+    g: AtenBuilder,
+    node: AtenNode,
+    x: Instruction,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> list[Instruction]:
+    """Emit the elements, or slices of an axis, that differ from the one before; else as `unique`."""
+    axis = 0 if dim is None else g.axis(dim, rank(x))
+    own = g.flat(x) if dim is None else x
+    count, none = g.lens(own)[axis], g.literal(np.zeros(0, np.int64))
+    if known_equal(count, 0):
+        return [own, g.reshape(none, g.lens(x)) if dim is None and return_inverse else none, none]
+    differs = g.op("not", g.pointwise("equal", g.slice(own, axis, 1, count), g.slice(own, axis, 0, count - 1)))
+    others = [k for k in range(rank(own)) if k != axis]
+    changes = g.cast(g.reduce("reduce_max", g.cast(differs, Type.int32_type), others, keep=False), Type.int64_type)
+    passed = g.op("prefix_scan_sum", changes, axis=0, exclusive=False, reverse=False)
+    runs = g.op("unique", g.op("concat", g.literal(np.zeros(1, np.int64)), passed, axis=0), axis=None, sorted=True)
+    _, starts, places, counts = (g.op("get_tuple_elem", runs, index=k) for k in range(4))
+    places = g.reshape(places, g.lens(x)) if dim is None else places
+    found = g.op("gather", own, starts, axis=axis)
+    return [found, places if return_inverse else none, counts if return_counts else none]
 
 
 @register("nonzero")
@@ -370,8 +409,9 @@ def masked_scatter(g: AtenBuilder, node: AtenNode, x: Instruction, mask: Instruc
     x, mask = g.same_lens(x, mask)
     flags = g.cast(g.flat(mask), Type.int64_type)
     number = g.op("prefix_scan_sum", flags, axis=0, exclusive=True, reverse=False)
-    last = g.literal(max(0, source.shape.elements - 1), Type.int64_type)
-    chosen = g.op("gather", g.flat(g.cast(source, x.shape.type)), g.pointwise("min", number, last), axis=0)
+    given = g.flat(g.cast(source, x.shape.type))
+    last = g.pointwise("sub", g.op("dimensions_of", given, start=0, end=1), g.literal(1, Type.int64_type))
+    chosen = g.op("gather", given, g.pointwise("min", number, last), axis=0)
     return g.pointwise("where", mask, g.reshape(chosen, g.lens(x)), x)
 
 
@@ -382,6 +422,10 @@ def one_hot(g: AtenBuilder, node: AtenNode, x: Instruction, num_classes: int = -
         raise UnsupportedError("one_hot needs num_classes: the number of classes would follow from data")
     places = g.iota(num_classes, rank(x), rank(x) + 1)
     return g.cast(g.pointwise("equal", g.unsqueeze(x, [rank(x)]), places), Type.int64_type)
+
+
+_MAX = 2
+"""Mode of `embedding_bag` that takes the greatest elements."""
 
 
 @register("embedding_bag", "_embedding_bag_forward_only", "_embedding_bag")
@@ -398,19 +442,33 @@ def embedding_bag(
     include_last: bool = False,
     padding_idx: int = -1,
 ) -> list[Instruction | None]:
-    """Emit the sum or mean of the rows of each bag; bag k has the indices from ``offsets[k]`` up to the next."""
-    if mode not in (0, 1) or (padding_idx is not None and padding_idx >= 0):
-        raise UnsupportedError("embedding_bag supports the modes sum and mean without padding_idx")
+    """Emit the sum, mean or greatest elements of the rows of each bag, without rows of the padding index.
+
+    Bag k has the indices from ``offsets[k]`` up to the next offset.
+    """
     (count,) = g.lens(indices)
-    rows = g.op("gather", weight, indices, axis=0)
-    if per_sample is not None:
-        rows = g.pointwise("mul", rows, g.unsqueeze(per_sample, [1]))
     starts = g.slice(offsets, 0, 0, g.lens(offsets)[0] - 1) if include_last else offsets
     begun = g.pointwise("less_or_equal", g.unsqueeze(g.cast(starts, Type.int64_type), [0]), g.iota(count, 0, 2))
     bag = g.reduce("reduce_sum", g.cast(begun, Type.int64_type), [1], keep=False)
     bag = g.pointwise("sub", bag, g.like(1, bag))
-    bags = g.lens(starts)[0]
-    member = g.cast(g.pointwise("equal", g.iota(bags, 0, 2), g.unsqueeze(bag, [0])), node.type)
+    inside = g.pointwise("equal", g.iota(g.lens(starts)[0], 0, 2), g.unsqueeze(bag, [0]))
+    if padding_idx is not None and padding_idx >= 0:
+        inside = g.pointwise(
+            "logical_and", inside, g.op("not", g.pointwise("equal", indices, g.like(padding_idx, indices)))
+        )
+    rows = g.op("gather", weight, indices, axis=0)
+    if mode == _MAX:
+        lowest = g.pointwise(
+            "where", g.unsqueeze(inside, [2]), g.unsqueeze(rows, [0]), g.like(limits(node.type)[0], rows)
+        )
+        any_ = g.reduce("reduce_max", g.cast(inside, Type.int32_type), [1])
+        found = g.pointwise(
+            "where", g.cast(any_, Type.bool_type), g.reduce("reduce_max", lowest, [1], keep=False), g.like(0, rows)
+        )
+        return [found, *[None] * (len(node.types) - 1)]
+    if per_sample is not None:
+        rows = g.pointwise("mul", rows, g.unsqueeze(per_sample, [1]))
+    member = g.cast(inside, node.type)
     total = g.matmul(member, rows)
     if mode == 1:
         size = g.reduce("reduce_sum", member, [1])

@@ -225,6 +225,29 @@ def as_strided(
     """Emit a view by strides of a row-major tensor; a gather unless the strides are those of a reshape."""
     if not offset and known_same(stride, row_major_strides(size)) and known_equal(prod(size), x.shape.elements):
         return g.reshape(x, size)
+    return g.op("gather", g.flat(x), g.literal(_strided_places(g, x, size, stride, offset)), axis=0)
+
+
+@register("as_strided_scatter", "prims::as_strided_scatter")
+def as_strided_scatter(
+    g: AtenBuilder,
+    node: AtenNode,
+    x: Instruction,
+    source: Instruction,
+    size: Sequence[Any],
+    stride: Sequence[Any],
+    offset: Any = None,
+) -> Instruction:
+    """Emit a row-major tensor with the elements of a view by strides replaced."""
+    places = _strided_places(g, x, size, stride, offset).reshape(-1)
+    made = g.op("scatter_none", g.flat(x), g.literal(places), g.flat(g.cast(source, x.shape.type)), axis=0)
+    return g.reshape(made, g.lens(x))
+
+
+def _strided_places(
+    g: AtenBuilder, x: Instruction, size: Sequence[Any], stride: Sequence[Any], offset: Any
+) -> np.ndarray:
+    """Return the flat positions in ``x`` of the elements of a view by strides."""
     if any(isinstance(n, Dim) for n in (*size, *stride, offset)) or x.shape.is_dynamic:
         raise UnsupportedError("as_strided of open lengths is not supported")
     g.limit(prod(size), "a table of positions")
@@ -233,7 +256,7 @@ def as_strided(
         places += (np.arange(n) * step).reshape([-1 if k == axis else 1 for axis in range(len(size))])
     if places.size and places.max() >= x.shape.elements:
         raise ShapeError(f"strides {list(stride)} of lengths {list(size)} go beyond {x.shape.elements} elements")
-    return g.op("gather", g.flat(x), g.literal(places), axis=0)
+    return places
 
 
 @register("unfold", "unfold_copy")
@@ -254,11 +277,31 @@ def diagonal(
     g: AtenBuilder, node: AtenNode, x: Instruction, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> Instruction:
     """Emit a diagonal of two axes as a new last axis."""
+    flat, places, _ = _diagonal_places(g, x, offset, dim1, dim2)
+    return g.op("gather", flat, g.literal(places), axis=rank(flat) - 1)
+
+
+@register("diagonal_scatter")
+def diagonal_scatter(
+    g: AtenBuilder, node: AtenNode, x: Instruction, source: Instruction, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Instruction:
+    """Emit ``x`` with a diagonal of two axes replaced."""
+    flat, places, order = _diagonal_places(g, x, offset, dim1, dim2)
+    index = g.broadcast(g.literal(places), g.lens(source))
+    made = g.op("scatter_none", flat, index, g.cast(source, x.shape.type), axis=rank(flat) - 1)
+    whole = g.reshape(made, [g.lens(x)[k] for k in order])
+    return g.transpose(whole, [order.index(k) for k in range(rank(x))])
+
+
+def _diagonal_places(
+    g: AtenBuilder, x: Instruction, offset: int, dim1: int, dim2: int
+) -> tuple[Instruction, np.ndarray, list[int]]:
+    """Return ``x`` with two axes moved to the end and joined, the diagonal's positions there, and the axes' order."""
     first, second = g.axis(dim1, rank(x)), g.axis(dim2, rank(x))
-    others = [k for k in range(rank(x)) if k not in (first, second)]
-    x = g.transpose(x, [*others, first, second])
-    *outer, rows, columns = g.lens(x)
-    down, right = max(0, -offset), max(0, offset)
-    count = max(0, min(rows - down, columns - right))
-    places = (np.arange(count) + down) * columns + np.arange(count) + right
-    return g.op("gather", g.reshape(x, (*outer, rows * columns)), g.literal(places.astype(np.int64)), axis=len(outer))
+    order = [*(k for k in range(rank(x)) if k not in (first, second)), first, second]
+    *outer, rows, columns = (g.lens(x)[k] for k in order)
+    if isinstance(rows, Dim) or isinstance(columns, Dim):
+        raise UnsupportedError("diagonals of open lengths are not supported")
+    count = max(0, min(rows - max(0, -offset), columns - max(0, offset)))
+    places = (np.arange(count) + max(0, -offset)) * columns + np.arange(count) + max(0, offset)
+    return g.reshape(g.transpose(x, order), (*outer, rows * columns)), places.astype(np.int64), order

@@ -45,6 +45,10 @@ class AtenNode:
         """Return whether nothing reads a result."""
         return result < len(self.used) and not self.used[result]
 
+    def read(self) -> list[int]:
+        """Return the positions of the tensors among the results, without results that nothing reads."""
+        return [k for k, t in enumerate(self.types) if t is not None and not self.unused(k)]
+
     @property
     def where(self) -> str:
         """Return a description of the node for messages."""

@@ -11,6 +11,7 @@ from ...graph.instruction import Instruction
 from .builder import AtenBuilder, rank
 from .node import AtenNode
 from .registry import register
+from .types import promoted
 
 
 def _both(g: AtenBuilder, x: Instruction, k: Any, dim: int, largest: bool) -> list[Instruction]:
@@ -103,33 +104,27 @@ def median(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int | None = Non
     return found if keepdim else [g.squeeze(v, [axis]) for v in found]
 
 
-@register("searchsorted.Tensor", "bucketize.Tensor")
+@register("searchsorted.Tensor", "bucketize.Tensor", "searchsorted.Scalar", "bucketize.Scalar")
 def search(
     g: AtenBuilder,
     node: AtenNode,
-    a: Instruction,
-    b: Instruction,
+    a: Any,
+    b: Any,
     out_int32: bool = False,
     right: bool = False,
     side: str | None = None,
     sorter: Any = None,
 ) -> Instruction:
-    """Emit the number of boundaries below each value; with ``right`` also of equal ones."""
+    """Emit the number of boundaries below each value; with ``right`` also of equal ones. All are below NaN."""
     bounds, values = (a, b) if node.base == "searchsorted" else (b, a)
+    type = promoted([bounds, values])
+    values = g.value(values, type)
     if sorter is not None:
         bounds = g.op("gather_elements", bounds, g.cast(sorter, Type.int64_type), axis=rank(bounds) - 1)
     above = right or side == "right"
-    if rank(bounds) == 1:
-        aligned = bounds
-        wide = g.unsqueeze(values, [rank(values)])
-    else:
-        aligned = g.unsqueeze(bounds, [rank(bounds) - 1])
-        wide = g.unsqueeze(values, [rank(values)])
-    from .types import promoted
-
-    type = promoted([bounds, values])
-    op = "less_or_equal" if above else "less"
-    below = g.pointwise(op, g.cast(aligned, type), g.cast(wide, type))
+    aligned = bounds if rank(bounds) == 1 else g.unsqueeze(bounds, [rank(bounds) - 1])
+    op = "greater" if above else "greater_or_equal"
+    below = g.op("not", g.pointwise(op, g.cast(aligned, type), g.unsqueeze(values, [rank(values)])))
     count = g.reduce("reduce_sum", g.cast(below, Type.int64_type), [rank(below) - 1], keep=False)
     return g.cast(count, node.type)
 

@@ -42,6 +42,8 @@ IGNORED = frozenset(
 """Operators that check and give no result."""
 COMPLEX_VIEWS = frozenset({"aten::view_as_real", "aten::view_as_complex"})
 """Operators that do nothing to a complex tensor of a program, whose parts are a last axis of length 2."""
+OF_MEMORY = "the strides are those of a tensor that is not row-major"
+"""Reason why a view of memory is not supported."""
 SKIPPED = frozenset("device layout pin_memory memory_format non_blocking copy generator requires_grad".split())
 """Arguments that do not affect the values of a result."""
 
@@ -83,12 +85,21 @@ def unsupported(graph_module: GraphModule) -> list[tuple[Node, str]]:
         if name not in IGNORED and not _is_member(node) and (trains or registry.find(name) is None):
             found.append((node, "it takes random numbers" if trains else "there is no builder for it"))
             continue
+        if "as_strided" in name and not _is_row_major(node.args[0]):
+            found.append((node, OF_MEMORY))
+            continue
         values = [x.meta.get("val") for x in node.all_input_nodes]
         types = [x.dtype for x in _tensors([node.meta.get("val"), *values])]
         lacking = [t for t in types if str(t) not in TYPES or TYPES[str(t)].hosted]
         if lacking:
             found.append((node, f"element type {lacking[0]} is not supported"))
     return found
+
+
+def _is_row_major(node: Any) -> bool:
+    """Return whether a node's value lies in memory as a row-major tensor of its own."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_contiguous() and not value.storage_offset()
 
 
 def is_higher_order(node: Node) -> bool:
@@ -110,9 +121,6 @@ def _body_unsupported(graph_module: GraphModule, node: Node) -> str:
     values = node.meta.get("val")
     if not isinstance(values, (list, tuple)) or not all(isinstance(x, torch.Tensor) for x in values):
         return "a result is no tensor"
-    scanned = node.args[-2] if operator_name(node) in ("scan", "map_impl") else ()
-    if any(isinstance(x.meta["val"].shape[0], torch.SymInt) for x in scanned):  # type: ignore[union-attr]
-        return "the scanned length is open"
     lacking = [pair for graph in bodies(graph_module, node) for pair in unsupported(graph)]
     return f"in its body {operator_name(lacking[0][0])}: {lacking[0][1]}" if lacking else ""
 
@@ -267,6 +275,8 @@ class AtenGraphParser:
             return body(self.builder, self._inlined, *map(self._argument, node.args))
         if registry.find(described.operator) is None:
             raise UnsupportedError("the operator is not supported")
+        if "as_strided" in described.operator and not _is_row_major(node.args[0]):
+            raise UnsupportedError(OF_MEMORY)
         g = self.builder
         g.symbols = (node.name,)
         args = [self._argument(a) for a in node.args]

@@ -55,7 +55,6 @@ BINARY = {
     "min.other": "min",
     "minimum": "min",
     "mul": "mul",
-    "remainder": "mod",
 }
 """Operators of two operands computed in the result's type."""
 COMPARISONS = {"eq": "equal", "ge": "greater_or_equal", "gt": "greater", "le": "less_or_equal", "lt": "less"}
@@ -173,15 +172,35 @@ def angle(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
     return g.pointwise("where", g.op("isnan", x), x, found)
 
 
+@register("remainder")
+def remainder(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+    """Emit the remainder of `floor_divide`, which has the sign of ``b``."""
+    if not node.type.is_floating:
+        return combined(g, node.type, "mod", a, b)
+    first, second = g.same_lens(g.value(a, node.type), g.value(b, node.type))
+    rest, below = _rest(g, first, second)
+    return g.pointwise("where", below, g.pointwise("add", rest, second), rest)
+
+
 @register("floor_divide")
 def floor_divide(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
     """Emit the quotient rounded down; of floats it is computed from the remainder, as in Python."""
-    first, second = g.value(a, node.type), g.value(b, node.type)
-    rest = g.pointwise("mod", first, second)
-    exact = g.pointwise("div", g.pointwise("sub", first, rest), second)
+    first, second = g.same_lens(g.value(a, node.type), g.value(b, node.type))
     if not node.type.is_floating:
-        return exact
-    return g.pointwise("where", g.op("isnan", rest), g.pointwise("div", first, second), g.op("nearbyint", exact))
+        rest = g.pointwise("mod", first, second)
+        return g.pointwise("div", g.pointwise("sub", first, rest), second)
+    zero, plain = g.like(0, first), g.pointwise("div", first, second)
+    rest, below = _rest(g, first, second)
+    exact = g.op("nearbyint", g.pointwise("div", g.pointwise("sub", first, rest), second))
+    exact = g.pointwise("where", below, g.pointwise("sub", exact, g.like(1, exact)), exact)
+    signed = g.pointwise("where", g.pointwise("equal", exact, zero), g.pointwise("mul", plain, zero), exact)
+    return g.pointwise("where", g.pointwise("equal", second, zero), plain, signed)
+
+
+def _rest(g: AtenBuilder, a: Instruction, b: Instruction) -> tuple[Instruction, Instruction]:
+    """Emit the remainder of the quotient rounded towards 0, and whether its sign is not that of ``b``."""
+    rest = g.pointwise("fmod", a, b)
+    return rest, g.pointwise("less", g.pointwise("mul", rest, g.op("sign", b)), g.like(0, rest))
 
 
 def truncated(g: AtenBuilder, x: Instruction) -> Instruction:

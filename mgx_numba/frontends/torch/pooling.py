@@ -109,21 +109,27 @@ def avg_pool(
     """Emit the mean of each window; ``divisor`` replaces the number of its elements."""
     count = _axes_of(node)
     x, alone = _batched(g, x, count)
-    kernel = spread(kernel, count)
+    kernel, padding = spread(kernel, count), spread(padding, count)
+    steps = spread(stride, count) if stride or stride == 0 else kernel
+    if divisor is not None and ceil_mode:  # windows beyond the padding have fewer elements: zeros make up for them
+        lens, x = g.lens(x), g.cast(x, node.type)
+        out = [-(-(n + 2 * p - k) // s) + 1 for n, p, k, s in zip(lens[2:], padding, kernel, steps)]
+        out = [m - ((m - 1) * s >= n + p) for m, n, p, s in zip(out, lens[2:], padding, steps)]
+        extra = [max(0, (m - 1) * s + k - n - p) for m, n, p, k, s in zip(out, lens[2:], padding, kernel, steps)]
+        x = g.op("pad", x, pads=(0, 0, *padding, 0, 0, *extra), value=0.0)
+        padding, ceil_mode = (0,) * count, False
     y = g.op(
         "pooling",
         x,
         mode="average",
         lengths=kernel,
-        stride=spread(stride, count) if stride or stride == 0 else kernel,
-        padding=spread(padding, count),
+        stride=steps,
+        padding=padding,
         dilations=(1,) * count,
         ceil_mode=ceil_mode,
         count_include_pad=count_include_pad or divisor is not None,
     )
     if divisor is not None:
-        if ceil_mode:
-            raise UnsupportedError("divisor_override with ceil_mode is not supported")
         y = g.pointwise("mul", y, g.like(prod(kernel) / divisor, y))
     return g.squeeze(y, [0]) if alone else y
 

@@ -38,8 +38,9 @@ FAMILIES = {
         "to.dtype_layout to.other type_as float double half bfloat16 int long bool repeat tile pixel_shuffle "
         "pixel_unshuffle channel_shuffle movedim.int moveaxis.int swapaxes numpy_T mT adjoint view_as view.dtype "
         "repeat_interleave.self_int dropout native_dropout feature_dropout alpha_dropout as_strided as_strided_copy "
+        "as_strided_scatter prims::as_strided_scatter "
         "unfold unfold_copy resolve_conj resolve_neg _conj conj real conj_physical _assert_tensor_metadata "
-        "diagonal diagonal_copy"
+        "diagonal diagonal_copy diagonal_scatter"
     ),
     "indexing": (
         "cat concat stack hstack vstack slice.Tensor slice_copy.Tensor select.int select_copy.int narrow split.Tensor "
@@ -52,11 +53,12 @@ FAMILIES = {
         "scatter.src scatter.value "
         "scatter_add scatter_reduce.two index_add index_copy index_fill.int_Scalar masked_scatter nonzero one_hot "
         "take_along_dim masked_select embedding_bag _embedding_bag_forward_only _embedding_bag scatter.reduce "
-        "scatter.value_reduce unfold_backward index_reduce put repeat_interleave.Tensor _unique2 unique_dim"
+        "scatter.value_reduce unfold_backward index_reduce put repeat_interleave.Tensor _unique2 unique_dim "
+        "unique_consecutive"
     ),
     "order": (
         "median median.dim nanmedian nanmedian.dim histc topk sort sort.stable argsort argsort.stable "
-        "searchsorted.Tensor bucketize.Tensor kthvalue"
+        "searchsorted.Tensor bucketize.Tensor searchsorted.Scalar bucketize.Scalar kthvalue"
     ),
     "reduction": (
         "sum sum.dim_IntList mean mean.dim amax amin max max.dim min min.dim prod prod.dim_int any any.dim any.dims "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...errors import MgxError
+from ...errors import MgxError, UnsupportedError
 from ...graph.deferred import register_reader
 from ...graph.folding import Constants
 from ...graph.instruction import Instruction
@@ -30,12 +30,15 @@ class AtenReader:
         g.lengths = {x for x, number in zip(inputs, numbers) if number}
         try:
             results = build(g, node, args, kwargs)
+            found = [x for k in node.read() for x in results[k : k + 1] if x is not None]
+            if len(found) != len(node.read()):
+                raise UnsupportedError("a result is read that its builder does not give")
         except BaseException as error:
             g.take_back(0)
             if isinstance(error, MgxError):
                 raise located(error, node) from error
             raise
-        return [x for x, t in zip(results, node.types) if t is not None and x is not None]
+        return found
 
 
 register_reader(READER, AtenReader)

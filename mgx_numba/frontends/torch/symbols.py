@@ -84,12 +84,12 @@ class Symbols:
         return DynamicDimension(low, max(low, UNBOUNDED if high > _UNLIMITED else high), symbol=str(expression))
 
     def instruction(self, value: Any) -> Any:
-        """Return a symbolic number as an int64 scalar instruction, or as a number if it is one."""
+        """Return a symbolic number as an int64 or float64 scalar instruction, or as a number if it is one."""
         return self._made(value.node.expr)
 
     def _made(self, expression: Any) -> Any:
         if expression.is_number:
-            return int(expression) if expression.is_integer else float(expression)
+            return int(expression) if expression.is_integer and not expression.is_Float else float(expression)
         if expression not in self._known:
             self._known[expression] = made = self._computed(expression)
             self._g.lengths.add(made)
@@ -121,17 +121,30 @@ class Symbols:
             for _ in range(parts[1] - 1):
                 result = self._pair("mul", result, parts[0])
             return result
+        if kind in _OF_FLOATS:
+            return g.pointwise(_OF_FLOATS[kind], *map(self._float, parts))
         if kind in ("Pow", "PowByNatural") and parts[1] == -1:
             raise UnsupportedError(f"the quotient in length {expression} is not supported")
         if kind == "ModularIndexing" and len(parts) == 3:
             return self._pair("mod", self._pair("div", parts[0], parts[1]), parts[2])
-        if kind in ("TruncToInt", "ToFloat", "Identity", "FloorToInt"):
+        if kind == "ToFloat":
+            return self._float(parts[0])
+        if kind in _ROUNDED or kind == "TruncToInt":
+            wide = self._float(parts[0])
+            return g.cast(g.pointwise(_ROUNDED[kind], wide) if kind in _ROUNDED else wide, Type.int64_type)
+        if kind == "Identity":
             return parts[0]
         raise UnsupportedError(f"{kind} in length {expression} is not supported")
 
+    def _float(self, x: Any) -> Instruction:
+        return self._g.value(x, Type.double_type)
+
     def _pair(self, op: str, a: Any, b: Any) -> Instruction:
-        g = self._g
-        return g.pointwise(op, *(x if isinstance(x, Instruction) else g.literal(x, Type.int64_type) for x in (a, b)))
+        floats = [
+            x.shape.type is Type.double_type if isinstance(x, Instruction) else isinstance(x, float) for x in (a, b)
+        ]
+        type = Type.double_type if any(floats) else Type.int64_type
+        return self._g.pointwise(op, self._g.value(a, type), self._g.value(b, type))
 
 
 _FOLDED = {"Add": "add", "Mul": "mul", "Max": "max", "Min": "min"}
@@ -139,11 +152,21 @@ _FOLDED = {"Add": "add", "Mul": "mul", "Max": "max", "Min": "min"}
 _PAIRS = {
     "FloorDiv": "div",
     "CleanDiv": "div",
-    "IntTrueDiv": "div",
     "Mod": "mod",
     "PythonMod": "mod",
 }
 """Operator of each function of two lengths, none of which is negative."""
+_OF_FLOATS = {
+    "IntTrueDiv": "div",
+    "FloatTrueDiv": "div",
+    "FloatPow": "pow",
+    "OpaqueUnaryFn_sqrt": "sqrt",
+    "OpaqueUnaryFn_log2": "log2",
+    "OpaqueUnaryFn_exp": "exp",
+}
+"""Operator of each function that has float64 numbers as arguments and as its value."""
+_ROUNDED = {"FloorToInt": "floor", "CeilToInt": "ceil", "RoundToInt": "nearbyint"}
+"""Operator of each function from a float64 number to a length."""
 
 
 def _integer(bound: Any, otherwise: int) -> int:

@@ -17,6 +17,7 @@ from math import prod
 
 import numpy as np
 
+from ....core.dim import maximum
 from ....dataclass import dataclass
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
@@ -172,7 +173,7 @@ def _in_rows(problem: ConvProblem, lanes: int) -> ChannelPadding:
         channels *= 2
     together = max(1, lanes // channels)
     outer, across = problem.in_lens[:-1], problem.out_lens[-1]
-    pixels = max(before + problem.in_lens[-1], (across - 1) * step + taps)
+    pixels = maximum(before + problem.in_lens[-1], (across - 1) * step + taps)
     pixels = -(-pixels // together) * together
     rows = packed_strides((*outer, pixels * channels))[:-1]
     filled = replace(

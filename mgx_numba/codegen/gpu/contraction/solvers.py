@@ -4,16 +4,17 @@ tuning."""
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ....dataclass import dataclass
-from ....errors import UnsupportedError
 from ...launch import Solution
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
 from ...tuning.record import TuningRecord
 from ...tuning.request import Candidate, Estimate
+from ...tuning.solver_set import SolverSet
 from ..architecture import WARP
 from ..driver.device import known_architecture
 from ..machine import machine, multiprocessors
@@ -224,78 +225,61 @@ class Depthwise(_Choosing):
         return depthwise_solution(contraction, tiling or chosen_pixels(contraction))
 
 
-class Warpgroups(_Own):
+class _OfWarpgroups(_Own):
+    """Base class of solvers with warpgroup MMA."""
+
+    order = COLUMNS
+    parts = False
+    tiles: Callable[[GpuContraction], tuple[tuple[float, WarpgroupTile, int], ...]]
+    solution: Callable[..., Solution]
+
+    def tilings(self, contraction: GpuContraction) -> list[Any]:
+        return [_warpgroup_tiling(tile, splits) for _, tile, splits in self.tiles(contraction)]
+
+    def chosen(self, contraction: GpuContraction) -> WarpgroupTiling:
+        return _warpgroup_tiling(*wgmma_choice(contraction, parts=self.parts))
+
+    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
+        return next(seconds for seconds, own in self.weighed(contraction) if tiling in (None, own))
+
+    def weighed(self, contraction: GpuContraction) -> list[tuple[float, Any]]:
+        before, clock = self._before(contraction), machine().clock
+        return [
+            (not_below_memory(contraction, cycles / clock) + before, _warpgroup_tiling(tile, splits))
+            for cycles, tile, splits in self.tiles(contraction)
+        ]
+
+    def _before(self, contraction: GpuContraction) -> float:
+        """Return the estimated time (s) of the launches before the product."""
+        raise NotImplementedError
+
+    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
+        return self.solution(contraction, tiling, 0 if tiling is None else tiling.splits)
+
+
+class Warpgroups(_OfWarpgroups):
     """Warpgroup MMA with TMA loads (`wgmma`)."""
 
     name = "warpgroup"
-    order = COLUMNS
-
     refusal = staticmethod(wgmma_refusal)
+    tiles = staticmethod(wgmma_tiles)
+    solution = staticmethod(wgmma_solution)
 
-    def tilings(self, contraction: GpuContraction) -> list[Any]:
-        return [_warpgroup_tiling(tile, splits) for _, tile, splits in wgmma_tiles(contraction)]
-
-    def chosen(self, contraction: GpuContraction) -> WarpgroupTiling:
-        return _warpgroup_tiling(*wgmma_choice(contraction))
-
-    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
-        return _warpgroup_seconds(contraction, wgmma_tiles(contraction), tiling) + self._before(contraction)
-
-    def weighed(self, contraction: GpuContraction) -> list[tuple[float, Any]]:
-        return _all_seconds(contraction, wgmma_tiles(contraction), self._before(contraction))
-
-    @staticmethod
-    def _before(contraction: GpuContraction) -> float:
+    def _before(self, contraction: GpuContraction) -> float:
         return _ordering(ordered_columns(contraction)) if wants_order(contraction.problem) else 0.0
 
-    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        return wgmma_solution(contraction, tiling, 0 if tiling is None else tiling.splits)
 
-
-class WarpgroupBf16Split(_Own):
+class WarpgroupBf16Split(_OfWarpgroups):
     """Warpgroup MMA for float32 as three bfloat16 products (`wgmma_parts`)."""
 
     name = "warpgroup_parts"
-    order = COLUMNS
-
+    parts = True
     refusal = staticmethod(bf16_split_refusal)
+    tiles = staticmethod(bf16_split_tiles)
+    solution = staticmethod(bf16_split_solution)
 
-    def tilings(self, contraction: GpuContraction) -> list[Any]:
-        return [_warpgroup_tiling(tile, splits) for _, tile, splits in bf16_split_tiles(contraction)]
-
-    def chosen(self, contraction: GpuContraction) -> WarpgroupTiling:
-        return _warpgroup_tiling(*wgmma_choice(contraction, parts=True))
-
-    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
-        return _warpgroup_seconds(contraction, bf16_split_tiles(contraction), tiling) + _ordering(
-            ordered_columns(contraction, "bfloat16")
-        )
-
-    def weighed(self, contraction: GpuContraction) -> list[tuple[float, Any]]:
-        return _all_seconds(
-            contraction, bf16_split_tiles(contraction), _ordering(ordered_columns(contraction, "bfloat16"))
-        )
-
-    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        return bf16_split_solution(contraction, tiling, 0 if tiling is None else tiling.splits)
-
-
-def _warpgroup_seconds(
-    contraction: GpuContraction, weighed: tuple[tuple[float, WarpgroupTile, int], ...], tiling: WarpgroupTiling | None
-) -> float:
-    """Return the estimated time (s) of ``tiling``, or of the first tile of ``weighed`` if it is None."""
-    found = (c for c, tile, splits in weighed if tiling in (None, _warpgroup_tiling(tile, splits)))
-    return not_below_memory(contraction, next(found) / machine().clock)
-
-
-def _all_seconds(
-    contraction: GpuContraction, weighed: tuple[tuple[float, WarpgroupTile, int], ...], before: float
-) -> list[tuple[float, Any]]:
-    """Return (estimated seconds, tiling) of each tile; ``before`` is the time (s) of preceding launches."""
-    return [
-        (not_below_memory(contraction, cycles / machine().clock) + before, _warpgroup_tiling(tile, splits))
-        for cycles, tile, splits in weighed
-    ]
+    def _before(self, contraction: GpuContraction) -> float:
+        return _ordering(ordered_columns(contraction, "bfloat16"))
 
 
 def _ordering(columns: OrderedColumns) -> float:
@@ -516,67 +500,49 @@ def _libraries() -> tuple[LibrarySolver, ...]:
     return LIBRARIES
 
 
-def candidates(contraction: GpuContraction) -> list[Candidate]:
-    """See `SolverSet.candidates`: `own_candidates`, then each library with its heuristic's first algorithm."""
-    called = [s for s in _libraries() if not refusal_of(s, contraction)]
-    return [*own_candidates(contraction), *(Candidate(s, s.tilings(contraction)[0]) for s in called)]
+class GpuSolvers(SolverSet[GpuContraction]):
+    """See `SolverSet`. Libraries are used only after measurement."""
+
+    def solvers(self, request: GpuContraction) -> tuple[GpuSolver, ...]:
+        return SOLVERS
+
+    def refusal(self, solver: Any, request: GpuContraction) -> str:
+        return refusal_of(solver, request)
+
+    def seconds(self, solver: Any, request: GpuContraction) -> float:
+        seconds: float = solver.estimate(request)
+        return seconds
+
+    def candidates(self, request: GpuContraction) -> list[Candidate]:
+        """See `SolverSet.candidates`: `own_candidates`, then each library with its heuristic's first algorithm."""
+        called = [s for s in _libraries() if not refusal_of(s, request)]
+        return [*self.own_candidates(request), *(Candidate(s, s.tilings(request)[0]) for s in called)]
+
+    def estimates(self, request: GpuContraction) -> list[Estimate]:
+        called = ((s.name, refusal_of(s, request)) for s in _libraries())
+        measured = "taken only where measuring finds it the fastest"
+        return [*super().estimates(request), *(Estimate(name, None, reason or measured) for name, reason in called)]
+
+    def refinements(self, request: GpuContraction, winner: Candidate) -> list[Candidate]:
+        """See `SolverSet.refinements`: other tilings of the winner's solver, least estimated time first."""
+        others = [tiling for tiling in winner.solver.tilings(request) if tiling != winner.blocking]
+        others.sort(key=lambda tiling: winner.solver.estimate(request, tiling))
+        return [Candidate(winner.solver, tiling) for tiling in others[:MOST_REFINEMENTS]]
+
+    def candidate_of(self, request: GpuContraction, record: TuningRecord) -> Candidate | None:
+        called = (s for s in _libraries() if s.name == record.solver and not refusal_of(s, request))
+        library = next(called, None)
+        if library is None:
+            return super().candidate_of(request, record)
+        named = self.configured(library, request, record.configuration)
+        return named if named is not None and library.builds(request, named.blocking) else None
+
+    def configured(self, solver: Any, request: GpuContraction, configuration: Mapping[str, int]) -> Candidate | None:
+        """See `SolverSet.configured`; None for a library's default algorithm, which may differ between versions."""
+        if not configuration:
+            return Candidate(solver) if solver in SOLVERS else None
+        found = (Candidate(solver, tiling) for tiling in solver.tilings(request))
+        return next((c for c in found if c.configuration == dict(configuration)), None)
 
 
-def own_candidates(contraction: GpuContraction) -> list[Candidate]:
-    """Return the applicable solvers of this package with their own choice of tiling, least estimated time first."""
-    able = [solver for solver in SOLVERS if not refusal_of(solver, contraction)]
-    return [Candidate(s) for s in (able if len(able) == 1 else sorted(able, key=lambda s: s.estimate(contraction)))]
-
-
-def choose(contraction: GpuContraction) -> Candidate:
-    """Return the first of `own_candidates`; libraries are used only after measurement.
-
-    Raises:
-        UnsupportedError: no solver applies; the message lists every solver's reason.
-    """
-    found = own_candidates(contraction)
-    if not found:
-        reasons = "; ".join(f"{s.name}: {refusal_of(s, contraction)}" for s in SOLVERS)
-        raise UnsupportedError(f"no solver for {contraction.problem}: {reasons}")
-    return found[0]
-
-
-def estimates(contraction: GpuContraction) -> list[Estimate]:
-    able = [Estimate(c.solver.name, c.solver.estimate(contraction)) for c in own_candidates(contraction)]
-    refused = [(s.name, refusal_of(s, contraction)) for s in SOLVERS]
-    refused += [
-        (s.name, refusal_of(s, contraction) or "taken only where measuring finds it the fastest") for s in _libraries()
-    ]
-    return [*able, *(Estimate(name, None, reason) for name, reason in refused if reason)]
-
-
-def refinements(contraction: GpuContraction, winner: Candidate) -> list[Candidate]:
-    """See `SolverSet.refinements`: other tilings of the winner's solver, least estimated time first."""
-    others = [tiling for tiling in winner.solver.tilings(contraction) if tiling != winner.blocking]
-    others.sort(key=lambda tiling: winner.solver.estimate(contraction, tiling))
-    return [Candidate(winner.solver, tiling) for tiling in others[:MOST_REFINEMENTS]]
-
-
-def _builds(contraction: GpuContraction, named: Candidate) -> bool:
-    """Return whether a library accepts the algorithm of a tuning record; true for kernels of this package."""
-    return named.solver in SOLVERS or named.solver.builds(contraction, named.blocking)
-
-
-def revisions(contraction: GpuContraction) -> dict[str, int]:
-    """See `SolverSet.revisions`: of solvers with kernels of this package."""
-    return {s.name: s.revision for s in SOLVERS if s.revision and not refusal_of(s, contraction)}
-
-
-def candidate_of(contraction: GpuContraction, record: TuningRecord) -> Candidate | None:
-    """See `SolverSet.candidate_of`. Return None for a tiling that the solver lacks, and for a library's default
-    algorithm, which may differ in another version of the library."""
-    solvers: tuple[GpuSolver | LibrarySolver, ...] = (*SOLVERS, *_libraries())
-    for solver in solvers:
-        if solver.name == record.solver and not refusal_of(solver, contraction):
-            if not record.configuration:
-                return Candidate(solver) if solver in SOLVERS else None
-            wanted = dict(record.configuration)
-            found = (Candidate(solver, tiling) for tiling in solver.tilings(contraction))
-            named = next((c for c in found if c.configuration == wanted), None)
-            return None if named is None or not _builds(contraction, named) else named
-    return None
+SOLVER_SET = GpuSolvers()

@@ -3,6 +3,8 @@ products."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from ....core.dim import known_in
 from ...printer import CodeBuffer
 from ...problems.element_types import ITEMSIZE
@@ -41,7 +43,12 @@ def product_refusal(contraction: GpuContraction) -> str:
 class TensorText(CoresText):
     """Kernel text of one contraction."""
 
-    tiles = (RingTile(128, 128, 2, 4), RingTile(128, 64, 4, 2), RingTile(64, 64, 2, 2), RingTile(32, 32, 1, 2))
+    tiles: ClassVar[tuple[RingTile, ...]] = (
+        RingTile(128, 128, 2, 4),
+        RingTile(128, 64, 4, 2),
+        RingTile(64, 64, 2, 2),
+        RingTile(32, 32, 1, 2),
+    )
     split_tile = tiles[2]
 
     def __init__(self, contraction: GpuContraction, tile: RingTile | None, splits: int) -> None:

@@ -9,6 +9,8 @@ from itertools import combinations
 from math import gcd, prod
 from typing import NamedTuple
 
+import numpy as np
+
 from ....codegen.alternatives import has_lengths, only_where
 from ....codegen.body import ScalarBody
 from ....codegen.gpu.contraction.block_quant import block_quant_refusal, block_quant_solution, pack_codes
@@ -26,7 +28,7 @@ from ....codegen.gpu.contraction.gpu_contraction import (
     line_padded,
 )
 from ....codegen.gpu.contraction.im2row import ChannelPadding, channel_padding
-from ....codegen.gpu.contraction.solvers import SOLVERS, Tiles, in_vectors, own_candidates
+from ....codegen.gpu.contraction.solvers import SOLVER_SET, SOLVERS, Tiles, in_vectors
 from ....codegen.gpu.contraction.symbolic_lengths import solve_open
 from ....codegen.gpu.contraction.wgmma_operands import PIECE
 from ....codegen.gpu.data.channels import channel_padding_launch
@@ -112,7 +114,7 @@ def joins_halves(precision: str, product: Instruction) -> bool:
     problem = GemmProblem(m, n, k, a.lens[:-2], b_strides=right, types=ElementTypes(name, name, name, name))
     problem, _ = _planes_as_rows(problem, ())
     contraction = GpuContraction(Request(problem, Epilogue(), (), 1, False), constant=True, precision=precision)
-    quickest = own_candidates(contraction)[0].solver.name
+    quickest = SOLVER_SET.own_candidates(contraction)[0].solver.name
     return quickest == "few_rows" or (quickest == "warpgroup" and n % (2 * PIECE) == 0)
 
 
@@ -264,7 +266,7 @@ def _solved(low: Lowering, contraction: GpuContraction) -> tuple[Candidate, Solu
     lengths."""
     chosen = contraction_problem.chosen_solver(low, contraction)
     if low.shared is not None and chosen.solver not in SOLVERS:
-        chosen = own_candidates(contraction)[0]
+        chosen = SOLVER_SET.own_candidates(contraction)[0]
     tiling = chosen.blocking or chosen.solver.chosen(contraction)
     key = (chosen.solver.name, tiling, contraction)
     return chosen, low.solutions.of(key, lambda: chosen.solver.plan(contraction, tiling))
@@ -292,10 +294,14 @@ def _packed_blocks(low: Lowering, problem: GemmProblem, fused: Contraction, oper
         operands["w"] = low.packed_blocks(blocks, "chunks", lambda: pack_chunks(form, *blocks))
         return _BlockPlans(block_quant_mma_refusal, block_quant_mma_solution, unpacked_chunks_launch)
     operands["w"] = low.packed_constant(blocks.codes, "codes", lambda: pack_codes(form, blocks.codes))
-    operands["scales"] = low.packed_constant(blocks.scales, "scales", lambda: blocks.scales)
-    points = blocks.zero_points
-    if points is not None:
-        operands["points"] = low.packed_constant(points, "points", lambda: points)
+
+    def add(name: str, values: np.ndarray | None) -> None:
+        if values is not None:
+            operands[name] = low.packed_constant(values, name, lambda: values)
+
+    add("scales", blocks.scales)
+    add("points", blocks.zero_points)
+    add("offsets", blocks.offsets)
     return _BlockPlans(block_quant_refusal, block_quant_solution, unpacked_weights_launch)
 
 
@@ -315,17 +321,25 @@ def _with_blocks(
 ) -> GemmProblem:
     """Return a product with block-quantised weights, and add its operands. For more than a few rows a launch unpacks
     the weights first."""
-    form = problem.blocks
-    assert form is not None
     packed = _packed_blocks(low, problem, fused, operands)
     operands["x"] = _aligned(low, ins, operands["x"])
     request = Request(problem, fused.epilogue, places, low.threads, low.options.fast_math)
     if not packed.refusal(GpuContraction(request)):
         return problem
+    return _unpacked(low, ins, problem, packed, operands, 1)
+
+
+def _unpacked(
+    low: Lowering, ins: Instruction, problem: GemmProblem, packed: _BlockPlans, operands: dict[str, View], where: Length
+) -> GemmProblem:
+    """Append the launch that unpacks block-quantised weights under a condition; return the product with them."""
+    form = problem.blocks
+    assert form is not None
     count = form.blocks(problem.k)
     whole = low.allocate(Shape(operands["x"].type, (problem.n, count * form.size)))
     launch = packed.unpacked(form, problem.n, count, problem.types.b, low.origin(ins))
-    low.launch(launch, {**operands, "codes": operands["w"], "out": whole}, ins)
+    for once in only_where(where, Solution((launch,))).launches:
+        low.launch(once, {**operands, "codes": operands["w"], "out": whole}, ins)
     operands["w"] = whole
     return replace(problem, blocks=None, b_strides=(*(0 for _ in problem.batch), 1, count * form.size))
 
@@ -347,8 +361,6 @@ def _with_open_blocks(
         the remaining product over unpacked weights, the strides of the epilogue's operands, and the condition under
         which the product is computed.
     """
-    form, blocks = problem.blocks, fused.blocks
-    assert form is not None and isinstance(blocks, BlockWeights)
     problem, places = _all_rows(problem, places)
     packed = _packed_blocks(low, problem, fused, operands)
     operands["x"] = _aligned(low, ins, operands["x"])
@@ -360,14 +372,7 @@ def _with_open_blocks(
         solution = only_where(negate(more), packed.solution(one))
         extras = {f"e{k}": view for k, view in enumerate(fused.extras)}
         low.launch_all(solution, {**operands, **extras}, ins)
-    count = form.blocks(problem.k)
-    whole = low.allocate(Shape(operands["x"].type, (problem.n, count * form.size)))
-    launch = packed.unpacked(form, problem.n, count, problem.types.b, low.origin(ins))
-    for once in only_where(more, Solution((launch,))).launches:
-        low.launch(once, {**operands, "codes": operands["w"], "out": whole}, ins)
-    operands["w"] = whole
-    strides = (*(0 for _ in problem.batch), 1, count * form.size)
-    return replace(problem, blocks=None, b_strides=strides), places, more
+    return _unpacked(low, ins, problem, packed, operands, more), places, more
 
 
 def _images_of(low: Lowering, problem: ConvProblem, x: View) -> ChannelPadding | None:
@@ -391,11 +396,11 @@ def _images_of(low: Lowering, problem: ConvProblem, x: View) -> ChannelPadding |
     found = [f for f in channel_padding(problem) if in_vectors(contraction(f.problem, f.first_channel))]
     if not found or has_lengths(last):
         return found[0] if found else None
-    filled, direct = found[0], own_candidates(contraction(last))[0]
+    filled, direct = found[0], SOLVER_SET.own_candidates(contraction(last))[0]
     copied = x.shape.bytes + prod(filled.lens) * x.type.size
     seconds = copied / machine().bandwidth + COPYING / machine().clock
     whole = contraction(filled.problem, filled.first_channel)
-    seconds += own_candidates(whole)[0].solver.estimate(whole)
+    seconds += SOLVER_SET.own_candidates(whole)[0].solver.estimate(whole)
     beside = isinstance(direct.solver, Tiles)  # which would leave the tensor cores
     return filled if beside or seconds < direct.solver.estimate(contraction(last)) else None
 
@@ -434,7 +439,8 @@ def _in_whole_rows(
         and not _in_vectors(view, LINE_BYTES // VECTOR_BYTES * lanes, either=name == "w")
     }
     needed = not all(_in_vectors(view, lanes, either=name == "w") for name, view in views.items())
-    best, least, chosen = problem, _estimate(low, problem, fused, places), ()
+    chosen: tuple[str, ...] = ()
+    best, least = problem, _estimate(low, problem, fused, places)
     for count in range(1, len(strides) + 1):
         for names in combinations(strides, count):
             own = {"x": problem.a_strides, "w": problem.b_strides, **{name: strides[name] for name in names}}
@@ -486,7 +492,7 @@ def _estimate(low: Lowering, problem: GemmProblem, fused: Contraction, places: t
     contraction = GpuContraction(
         request, VECTOR_BYTES, low.options.precision, constant, constant and low.shared is None
     )
-    found = own_candidates(contraction)
+    found = SOLVER_SET.own_candidates(contraction)
     return found[0].solver.estimate(contraction) if found else float("inf")
 
 
