@@ -10,9 +10,14 @@ import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.contraction import solvers
+from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction
+from mgx_numba.codegen.gpu.contraction.wgmma_operands import wgmma_refusal
 from mgx_numba.codegen.gpu.machine import H200, planning_for
 from mgx_numba.codegen.problems.attention import AttentionProblem
-from mgx_numba.codegen.problems.gemm import packed_strides
+from mgx_numba.codegen.problems.element_types import ElementTypes
+from mgx_numba.codegen.problems.epilogue import Epilogue
+from mgx_numba.codegen.problems.gemm import GemmProblem, packed_strides
+from mgx_numba.codegen.tuning.request import Request
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
@@ -105,6 +110,14 @@ def test_products_of_rows_that_are_no_whole_vectors(
     inputs["x"].reshape(-1)[[0, -1]] = np.nan, np.inf
     (label,) = agrees(program, inputs, ALLOWED[type], on)
     assert "tensor_narrow" in label
+
+
+def test_a_single_row_of_odd_length_is_read_by_warpgroups() -> None:
+    """Its stride, which nothing walks, was refused: 1 x 201 x 7135 took 12 us instead of 4."""
+    types = ElementTypes(*["float16"] * 4)
+    for rows, reads in ((1, True), (2, False)):
+        problem = GemmProblem(rows, 40, 711, a_strides=(711, 1), b_strides=(1, 712), types=types)
+        assert (not wgmma_refusal(GpuContraction(Request(problem, Epilogue(), (), 1, False)))) is reads
 
 
 def attention(queries: int, keys: int, depth: int, heads: int, causal: bool) -> Callable[[], Any]:
