@@ -59,10 +59,6 @@ class Odometer:
             ]
         return [*lines, f"{self.prefix}i0 = {self.prefix}rest"]
 
-    def zero(self) -> list[str]:
-        """Return lines that set all indices to zero."""
-        return [f"{self.prefix}i{d} = 0" for d in range(self.rank)]
-
     def step(self) -> list[str]:
         """Return lines that advance to the next row."""
         lines: list[str] = []
