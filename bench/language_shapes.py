@@ -1,10 +1,12 @@
 """Language models of Llama's shapes with random 4-bit weights, for measurements of speed.
 
     python -m bench.language_shapes PATH --size 1b|3b|8b [--form gguf|genai] [--layout NAME] [--layers N]
+                                    [--type float32|float16] [--bits 4|16]
 
-``gguf`` writes a file with Q4_0 weights or those of another layout, ``genai`` a folder of onnxruntime-genai with
-MatMulNBits of blocks of 32. All weights are parts of one random array, which no kernel notices. Then measure by
-``mgx-numba-driver perf --llm PATH`` and ``python -m bench.language PATH``.
+``gguf`` writes a file with Q4_0 weights or those of another layout. ``genai`` writes a folder of onnxruntime-genai with
+MatMulNBits of blocks of 32, or with 16 bits MatMul, over activations of a type. All weights are parts of one random
+array, which no kernel notices. Then measure by ``mgx-numba-driver perf --llm PATH`` and ``python -m bench.language
+PATH``, on a GPU by ``python -m bench.gpu_language``.
 """
 
 from __future__ import annotations
@@ -87,8 +89,8 @@ def write_file(path: Path, s: Shape, vocabulary: int, kind: str) -> None:
 class _OnnxWriter:
     """Collects a decoder's nodes, and writes its weights to the external data file as they are made."""
 
-    def __init__(self, file: BinaryIO, seed: int = 0) -> None:
-        self.file, self.rng = file, np.random.default_rng(seed)
+    def __init__(self, file: BinaryIO, dtype: str, bits: int, seed: int = 0) -> None:
+        self.file, self.rng, self.dtype, self.bits = file, np.random.default_rng(seed), dtype, bits
         self.nodes: list[Any] = []
         self.tensors: list[Any] = []
 
@@ -113,16 +115,19 @@ class _OnnxWriter:
         return outputs[0]
 
     def product(self, name: str, x: str, n: int, k: int) -> str:
-        """Add a product with a 4-bit matrix."""
+        """Add a product with a matrix, of 4 bits or dense."""
+        if self.bits == 16:
+            dense = np.resize(self.rng.standard_normal(1 << 20).astype(self.dtype) * np.float16(0.02), (k, n))
+            return self.op("MatMul", [x, self.weight(f"{name}.dense", dense)], [f"{name}.y"])
         codes = np.resize(self.rng.integers(0, 256, 1 << 20).astype(np.uint8), (n, k // BLOCK, BLOCK // 2))
-        scales = np.full((n, k // BLOCK), 0.01, np.float32)
+        scales = np.full((n, k // BLOCK), 0.01, self.dtype)
         inputs = [x, self.weight(f"{name}.codes", codes), self.weight(f"{name}.scales", scales)]
         options = {"K": k, "N": n, "bits": 4, "block_size": BLOCK, "accuracy_level": 4}
         return self.op("MatMulNBits", inputs, [f"{name}.y"], "com.microsoft", **options)
 
     def norm(self, name: str, x: str, n: int) -> str:
         """Add a root mean square norm."""
-        weight = self.weight(f"{name}.weight", np.ones(n, np.float32))
+        weight = self.weight(f"{name}.weight", np.ones(n, self.dtype))
         return self.op("SimplifiedLayerNormalization", [x, weight], [f"{name}.y"], axis=-1, epsilon=1e-5, stash_type=1)
 
 
@@ -148,14 +153,14 @@ def _layers(w: _OnnxWriter, s: Shape, x: str) -> str:
     return x
 
 
-def write_folder(folder: Path, s: Shape, vocabulary: int) -> None:
+def write_folder(folder: Path, s: Shape, vocabulary: int, dtype: str = "float32", bits: int = 4) -> None:
     """Write a folder of onnxruntime-genai."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "model.onnx.data").open("wb") as file:
-        w = _OnnxWriter(file)
+        w = _OnnxWriter(file, dtype, bits)
         numbers = {"axis": np.array([1]), "one": np.array([1]), "at": np.int64(1)}
         w.op("ReduceSum", ["attention_mask", "axis"], ["counted"], keepdims=0)
         w.op("Cast", [w.op("Sub", ["counted", "one"], ["last"])], ["ends"], to=TensorProto.INT32)
@@ -163,18 +168,19 @@ def write_folder(folder: Path, s: Shape, vocabulary: int) -> None:
         w.op("Cast", ["total64"], ["total"], to=TensorProto.INT32)
         angles = np.arange(CONTEXT)[:, None] / THETA ** (np.arange(0, s.size, 2) / s.size)
         for name, function in (("cos", np.cos), ("sin", np.sin)):
-            w.weight(name, function(angles).astype(np.float32))
-        table = np.resize(w.rng.standard_normal(1 << 20).astype(np.float32), (vocabulary, s.hidden))
+            w.weight(name, function(angles).astype(dtype))
+        table = np.resize(w.rng.standard_normal(1 << 20).astype(dtype), (vocabulary, s.hidden))
         x = w.op("Gather", [w.weight("embedding", table), "input_ids"], ["embedded"])
         logits = w.product("output", w.norm("output_norm", _layers(w, s, x), s.hidden), vocabulary, s.hidden)
         w.op("Identity", [logits], ["logits"])
     inputs = [helper.make_tensor_value_info(n, TensorProto.INT64, ["b", t]) for n, t in IDS.items()]
-    outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["b", "s", vocabulary])]
+    floats = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    outputs = [helper.make_tensor_value_info("logits", floats, ["b", "s", vocabulary])]
     for i in range(s.layers):
         for kind in ("key", "value"):
             for listed, name, length in ((inputs, "past_key_values", "p"), (outputs, "present", "t")):
                 lens: list[str | int | None] = ["b", s.key_heads, length, s.size]
-                listed.append(helper.make_tensor_value_info(f"{name}.{i}.{kind}", TensorProto.FLOAT, lens))
+                listed.append(helper.make_tensor_value_info(f"{name}.{i}.{kind}", floats, lens))
     small = [numpy_helper.from_array(np.asarray(v), n) for n, v in numbers.items()]
     graph = helper.make_graph(w.nodes, "llama", inputs, outputs, [*w.tensors, *small])
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
@@ -211,6 +217,8 @@ def main() -> int:
     parser.add_argument("--layout", choices=LAYOUTS, default="q4_0", help="weights of a GGUF file")
     parser.add_argument("--layers", type=int, default=0, help="layers (default: of the size)")
     parser.add_argument("--vocabulary", type=int, default=32000, help="tokens of the vocabulary")
+    parser.add_argument("--type", choices=("float32", "float16"), default="float32", help="activations of a folder")
+    parser.add_argument("--bits", type=int, choices=(4, 16), default=4, help="weights of a folder")
     given = parser.parse_args()
     shape = SHAPES[given.size]
     if given.layers:
@@ -218,7 +226,7 @@ def main() -> int:
     if given.form == "gguf":
         write_file(given.path, shape, given.vocabulary, given.layout)
     else:
-        write_folder(given.path, shape, given.vocabulary)
+        write_folder(given.path, shape, given.vocabulary, given.type, given.bits)
     return 0
 
 

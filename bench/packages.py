@@ -94,6 +94,7 @@ def _run(python: Path, name: str, engine: str, cache: Path) -> Ran:
         path = Path(folder, "result.json")
         command = [str(python), "-m", "bench.package_cases", name, engine, str(path)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "MGX_CACHE_DIR": str(cache)}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
         begin = time.perf_counter()
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
         stop = threading.Timer(_TIMEOUT, process.kill)

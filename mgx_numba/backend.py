@@ -21,8 +21,6 @@ from .errors import OptionError, ParameterError
 if TYPE_CHECKING:
     from onnx import ValueInfoProto
 
-__all__ = ["MgxBackend", "MgxBackendRep", "prepare", "run_model", "run_node", "supports_device"]
-
 
 class MgxBackendRep(BackendRep):
     """A model that is ready to run.

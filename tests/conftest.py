@@ -23,9 +23,9 @@ from mgx_numba.api.lineage import PLAN_CACHE
 from mgx_numba.codegen.cpu.machine import machine, using
 from mgx_numba.codegen.files import ENVIRONMENT
 from mgx_numba.codegen.gpu.driver import library
-from mgx_numba.codegen.kept_answers import ANSWERS
 from mgx_numba.codegen.tuning.source import ENVIRONMENT as PROBLEM_CACHE
 from mgx_numba.codegen.workers import batch
+from mgx_numba.core.dim import forget_expressions
 from tests.caches import kept_folder, with_kernels
 
 _KEPT = pytest.StashKey[contextlib.ExitStack]()
@@ -69,7 +69,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True)
 def no_kept_answers() -> None:
     """A test may change what planners do; no earlier test has made its plans."""
-    ANSWERS.clear()
+    forget_expressions()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.cpu.classes import LEVELS
+from mgx_numba.codegen.cpu.host import LEVELS
 from mgx_numba.codegen.cpu.machine import Machine, using
 
 __all__ = ["ARM", "VNNI", "choosing_for", "features"]

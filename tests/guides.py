@@ -17,6 +17,7 @@ import html
 import importlib
 import inspect
 import io
+import itertools
 import os
 import re
 import shlex
@@ -411,15 +412,18 @@ def unknown_names(text: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def rows_of(path: Path) -> list[tuple[str, ...]]:
-    """The table of one guide: name, line, language, first words, verdict and reason of each block."""
-    walk, rows = Walk(), []
+def rows_of(path: Path) -> Iterator[tuple[str, ...]]:
+    """The table of one guide: name, line, language, first words, verdict and reason of each block, as it was tried."""
+    walk = Walk()
     with walk.surroundings():
         for block in blocks(path.read_text(encoding="utf-8")):
             verdict, why = walk.verdict(block)
             kind = block.language or "text"
-            rows.append((path.stem[:8], str(block.line), kind, block.title, verdict, why[:110]))
-    return rows
+            yield path.stem[:8], str(block.line), kind, block.title, verdict, why[:110]
+
+
+def _line(row: tuple[str, ...]) -> str:
+    return "| " + " | ".join(cell.replace("|", "/") for cell in row) + " |"
 
 
 def main(arguments: list[str]) -> int:
@@ -427,14 +431,17 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, help="write the table here, too")
     given = parser.parse_args(arguments)
-    rows = [("guide", "line", "kind", "begins", "verdict", "why")]
-    for path in sorted(p for p in given.folder.resolve().iterdir() if p.is_file()):
-        rows += rows_of(path)
-    table = "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in rows)
-    print(table)
-    if given.out:
-        given.out.write_text(table + "\n", encoding="utf-8")
-    return sum(row[4] == FAILS for row in rows)
+    out = given.out.resolve() if given.out else None
+    paths = sorted(p for p in given.folder.resolve().iterdir() if p.is_file())
+    lines, failed = [_line(("guide", "line", "kind", "begins", "verdict", "why"))], 0
+    print(lines[0], flush=True)
+    for row in itertools.chain.from_iterable(map(rows_of, paths)):
+        failed += row[4] == FAILS
+        lines.append(_line(row))
+        print(lines[-1], flush=True)
+    if out:
+        out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return failed
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from ..codegen.tuning.session import Choice
     from .explaining import StepReport
 
-__all__ = ["ARITHMETIC", "MEMORY", "advice"]
-
 ARITHMETIC, MEMORY = "the multiply-add units", "memory"
 """Names of the two resources that can bound a step (roofline model)."""
 

@@ -14,8 +14,6 @@ from ..errors import OptionError, ShapeError
 from ..interrupts import whole_module
 from .shape import shape, unwrap_shape
 
-__all__ = ["argument", "create_argument", "fill_argument", "generate_argument", "literal"]
-
 
 class argument(np.ndarray):
     """A tensor that borrows the memory of any buffer, NumPy array or DLPack exporter, and keeps its owner alive.

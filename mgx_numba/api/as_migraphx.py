@@ -12,8 +12,6 @@ from pathlib import Path
 from ..errors import MgxError, OptionError
 from ..graph.atomic_file import replace_file
 
-__all__ = ["install_as_migraphx", "uninstall_as_migraphx"]
-
 _NAME = "migraphx"
 _MARK = "Written by mgx_numba.install_as_migraphx(permanently=True)"
 _PACKAGE = __name__.partition(".")[0]

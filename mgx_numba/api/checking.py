@@ -19,8 +19,6 @@ from .argument import argument
 if TYPE_CHECKING:
     from .compiled_form import CompiledForm
 
-__all__ = ["buffer_of", "check"]
-
 
 def check(
     name: str,

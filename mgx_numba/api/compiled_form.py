@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ..codegen.tuning.session import Tuning
     from ..graph.program import Program
 
-__all__ = ["UNCOMPILED", "CompiledForm", "reference_form", "target_options"]
-
 UNCOMPILED = (
     f"the program is not compiled, so it runs on the target {REFERENCE} (NumPy), which is slow: "
     f'call program.compile(get_target("{DEFAULT}")) before run'

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ..graph.program import Program
     from .kept_compilations import KeptCompilation
 
-__all__ = ["compiled_form"]
-
 Quantized: TypeAlias = "Callable[[Sequence[str], str, Mapping[str, Any]], Program]"
 
 

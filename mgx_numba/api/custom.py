@@ -10,8 +10,6 @@ from ..errors import OperatorError
 from ..ops.custom import CustomKernel, define, undefine
 from .shape import shape
 
-__all__ = ["custom_kernel", "register_custom_op", "unregister_custom_op"]
-
 custom_kernel = CustomKernel
 
 

@@ -20,18 +20,6 @@ if TYPE_CHECKING:
     from ..runtime.gpu.engine import Engine
     from ..targets.base import OnDevice
 
-__all__ = [
-    "allocate_gpu",
-    "argument_from_pointer",
-    "borrowed",
-    "device_argument",
-    "fast_run",
-    "from_gpu",
-    "gpu_sync",
-    "gpudata_to_argument",
-    "to_gpu",
-]
-
 _DEFAULT_STREAM = 1
 """CUDA's default stream, as DLPack counts streams (dlpack.h, ``__dlpack__``)."""
 _NO_ORDER = -1

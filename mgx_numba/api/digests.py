@@ -21,8 +21,6 @@ from ..digest import digest, new_digest, text_digest
 from ..graph.content import FileContent
 from ..parallel import allowed_cpus, on_threads
 
-__all__ = ["content_digest", "file_digest", "may_have_changed", "plans_folder", "state_of"]
-
 _PIECE_BYTES = 8 << 20
 """Bytes that one thread hashes at a time: some milliseconds of work, so that threads finish together."""
 _ROOM_BYTES = 256 << 10

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from .compiled_form import CompiledForm
     from .file_form import FileForm
 
-__all__ = ["Explanation", "StepReport", "explanations"]
-
 _SHOWN = 8  # most names that a message lists
 
 

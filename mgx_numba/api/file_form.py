@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ..codegen.tuning.record import TuningRecord
     from ..graph.calibration import Calibration
 
-__all__ = ["FileForm"]
-
 
 class FileForm:
     """Compile options, tuning records and calibration of a program.

@@ -9,8 +9,6 @@ from typing import Any
 
 from ..errors import FormatError, ParseError
 
-__all__ = ["taken_for"]
-
 _ONNX, _MXR, _SAVED_MODEL = "an ONNX model", "an .mxr file", "a TensorFlow SavedModel"
 _READERS = {_ONNX: "parse_onnx reads it", _MXR: "load reads it", _SAVED_MODEL: "parse_tf reads it"}
 _MAGIC = {

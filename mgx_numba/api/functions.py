@@ -22,18 +22,6 @@ if TYPE_CHECKING:
     from ..frontends.onnx.check import Finding
     from ..graph.program import Program
 
-__all__ = [
-    "check_onnx",
-    "from_torch",
-    "get_onnx_operators",
-    "get_tf_operators",
-    "optimize",
-    "parse_onnx",
-    "parse_onnx_buffer",
-    "parse_tf",
-    "parse_tf_buffer",
-]
-
 
 def parse_onnx(
     filename: str | os.PathLike[str] | Any,

@@ -14,8 +14,6 @@ from ..errors import ParameterError
 from ..ops.sequence import holding
 from .argument import argument
 
-__all__ = ["held_value", "users_value"]
-
 
 class _Checked(np.ndarray):
     """A value that `held_value` has converted, which needs no second check."""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ..graph.program import Program
     from .lineage import Lineage
 
-__all__ = ["KeptCompilation", "kept_compilation"]
-
 _WITHOUT_DATA = frozenset(("fp16", "bf16", "int4_weights"))
 """Quantisations that depend on the program alone, not on calibration data."""
 _OF_MEASURING = ("exhaustive_tune", "tune_budget", "problem_cache")

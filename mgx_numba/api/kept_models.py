@@ -26,8 +26,6 @@ from .saved_plans import finish_writing, write
 if TYPE_CHECKING:
     from ..graph.program import Program
 
-__all__ = ["derive", "find_known", "keep_known", "note"]
-
 
 def derive(source: PortableForm, call: str, change: Callable[[Program], object]) -> bool:
     """Change a portable form, in place, and extend its lineage so that the result can be cached.

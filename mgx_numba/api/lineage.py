@@ -25,8 +25,6 @@ from ..graph.content import FileContent
 from ..targets.registry import DEFAULT, REFERENCE, Target
 from .digests import content_digest, file_digest, may_have_changed, state_of
 
-__all__ = ["PLAN_CACHE", "Lineage", "ModelSource", "environment", "open_source"]
-
 PLAN_CACHE = "MGX_PLAN_CACHE"
 
 _AT_ONCE_BYTES = 512 << 10

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ..graph.calibration import Calibration
     from ..graph.program import Program
 
-__all__ = ["load", "load_buffer"]
-
 
 def load(
     filename: str | os.PathLike[str], format: str = "msgpack", trust_objects: bool = False, device_id: int = 0

@@ -8,8 +8,6 @@ from typing import Any
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type
 
-__all__ = ["mismatch"]
-
 Lens = tuple[int, ...]
 
 _IMAGES = 3

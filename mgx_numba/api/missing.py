@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from ..nearest import did_you_mean
 
-__all__ = ["missing_method", "missing_name"]
-
 _METHODS = {
     "annotate": "print(program) shows it",
     "debug_print": "print(program) shows it",

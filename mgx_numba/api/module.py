@@ -17,8 +17,6 @@ from ..ops.base import Operator, make_op
 from .argument import argument
 from .shape import dynamic_dimension, shape
 
-__all__ = ["instruction_ref", "macro", "module", "op"]
-
 
 class op:
     """An operator: name and attributes.

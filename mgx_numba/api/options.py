@@ -14,16 +14,6 @@ from ..targets import registry
 from ..targets.options import FLOAT32_PRECISIONS
 from ..targets.registry import DEFAULT
 
-__all__ = [
-    "COMPILE_OPTIONS",
-    "CompileOptions",
-    "checked_device",
-    "parse_compile_options",
-    "parse_optimize_options",
-    "requested_quantizations",
-    "trace_level",
-]
-
 
 @dataclass(frozen=True)
 class CompileOptions:

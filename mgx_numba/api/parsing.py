@@ -22,17 +22,6 @@ if TYPE_CHECKING:
     from ..frontends.onnx.options import ParseOptions
     from ..graph.program import Program
 
-__all__ = [
-    "Parse",
-    "Parsed",
-    "external_folders",
-    "onnx_parser",
-    "option_text",
-    "parsed_onnx",
-    "parsed_tf",
-    "read_model",
-]
-
 _OF_ERRORS = ("print_program_on_error", "external_data_path")
 """Options of `parse_onnx` that do not affect its result; external data is identified by content, not by path."""
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from .lineage import Lineage
     from .reshaping import Reread
 
-__all__ = ["Known", "PortableForm"]
-
 
 @dataclass(frozen=True)
 class Known:

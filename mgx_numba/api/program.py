@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from .module import module
     from .traced_run import trace_info
 
-__all__ = ["program"]
-
 
 class program:
     """A model. ``compile`` prepares it for a target in place; the portable form is retained, and ``save`` writes it.

@@ -30,16 +30,6 @@ if TYPE_CHECKING:
 
 Batches = Iterable[Mapping[str, Any]]
 
-__all__ = [
-    "autocast_fp8",
-    "calibrate",
-    "quantize_bf16",
-    "quantize_fp8",
-    "quantize_fp16",
-    "quantize_int4_weights",
-    "quantize_int8",
-]
-
 
 def quantize_fp16(
     prog: program,

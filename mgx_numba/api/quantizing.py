@@ -27,19 +27,6 @@ if TYPE_CHECKING:
     from ..graph.program import Program
     from .sensitivity import Budget, Loss
 
-__all__ = [
-    "CONTRACTIONS",
-    "KINDS",
-    "LAYERS_IN_8_BITS",
-    "calibrate",
-    "quantize",
-    "quantize_8bits",
-    "quantize_int4",
-    "truncate",
-    "truncate_within",
-    "truncation_budget",
-]
-
 CONTRACTIONS = ("dot", "convolution")
 LAYERS_IN_8_BITS = (*CONTRACTIONS, "convolution_backwards")
 KINDS = ("int8", "fp8", "int4_weights", "fp16", "bf16")

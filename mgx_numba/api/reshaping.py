@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ..graph.program import Program
     from .program import program
 
-__all__ = ["Reread", "reshaped"]
-
 
 def reshaped(p: program, inputs: Mapping[str, Sequence[Any]]) -> program:
     """Return a program with other dimensions of its inputs; see ``program.reshape``."""

@@ -10,8 +10,6 @@ from ..core.shape import Shape
 from ..core.types import Type
 from .argument import argument
 
-__all__ = ["result_of", "result_shape", "shapes_beside_arrays"]
-
 
 def result_shape(s: Shape) -> Shape:
     """Return the shape in which ``run`` returns a result: standard, but a scalar of one element is unchanged."""

@@ -30,8 +30,6 @@ from ..targets.registry import target, target_names
 from .digests import plans_folder
 from .lineage import Background, Lineage
 
-__all__ = ["find", "finish_writing", "keep", "write"]
-
 LIMIT_BYTES = 4 << 30
 """Largest total size of all plans; the least recently used are deleted first."""
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from .portable import PortableForm
     from .program import program
 
-__all__ = ["SAVED_OPTIONS", "checked_format", "export_library", "keep_plan", "save", "save_buffer", "saved_options"]
-
 SAVED_OPTIONS = ("fast_math", "num_threads", "memory", "memory_reuse", "disabled_passes", "float32_matmul_precision")
 """Compile options that a file holds, if not None. Others are left out: a file must not make its reader measure, or
 access files of tuning records."""

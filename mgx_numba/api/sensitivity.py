@@ -23,17 +23,6 @@ if TYPE_CHECKING:
     from ..graph.program import Program
     from ..targets.base import Compiled
 
-__all__ = [
-    "Budget",
-    "In8Bits",
-    "In16Bits",
-    "Trial",
-    "largest_difference",
-    "largest_error",
-    "parse_accuracy",
-    "relative_error",
-]
-
 RANKING = 2
 """Number of samples by which layers are ranked, each alone. With 1, 2 and 4 samples, 44, 44 and 43 of YOLO's 60
 convolutions stay in float32; with 2 and 4, 18 of BERT's 37 products."""

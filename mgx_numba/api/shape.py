@@ -10,8 +10,6 @@ from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type, parse_type
 from ..errors import OptionError, ShapeError
 
-__all__ = ["dynamic_dimension", "shape", "shape_map"]
-
 
 class dynamic_dimension:
     """A range of lengths: ``()`` is {0, 0}; otherwise ``(min, max)`` or ``(min, max, optimals)``."""

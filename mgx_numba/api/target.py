@@ -5,8 +5,6 @@ from __future__ import annotations
 from ..errors import OptionError, UnsupportedError
 from ..targets.registry import missing, target_names
 
-__all__ = ["NOT_HERE", "get_gpu_context", "get_target", "target"]
-
 NOT_HERE = ("fpga",)
 """Targets of MIGraphX that exist here only if a plugin registers them."""
 

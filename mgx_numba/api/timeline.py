@@ -11,8 +11,6 @@ from ..errors import FormatError
 from ..targets.base import Observation, ThreadSpan, Timed
 from .program import program
 
-__all__ = ["CALLER", "complete_event", "run_timed", "thread_names", "write_events"]
-
 CALLER = 0
 """Thread number of the thread that calls `run`, by definition."""
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from ..codegen.tuning.record import TuningRecord
     from ..codegen.tuning.session import Tuning
 
-__all__ = ["merged_records", "records_of", "tuning_for"]
-
 
 def tuning_for(
     name: str, options: CompileOptions, records: Sequence[TuningRecord], show: Callable[[int, int, str], None] | None

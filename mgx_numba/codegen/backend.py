@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from .backends import Registrable, register, registered
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from .kernel import KernelSource
     from .launch import Solution
     from .store import Store
-    from .tuning.record import DeviceFingerprint, TuningRecord
-    from .tuning.request import Candidate, Estimate, TuningRequest
+    from .tuning.record import DeviceFingerprint
+    from .tuning.solver_set import SolverSet
 
 __all__ = ["Backend", "LoadKernels", "Progress", "backend", "register"]
 
@@ -22,38 +22,11 @@ LoadKernels: TypeAlias = "Callable[[Sequence[KernelSource]], list[int]]"
 """Returns handles of loaded kernels, like `Backend.load`."""
 
 
-class SolverSet(Protocol):
-    """The solvers of a back end's contractions: a module of functions."""
-
-    def choose(self, request: TuningRequest) -> Candidate:
-        """Return the solver that the cost model selects for a contraction.
-
-        Raises:
-            UnsupportedError: no solver applies; the message lists every solver's reason.
-        """
-
-    def revisions(self, request: TuningRequest) -> Mapping[str, int]:
-        """Return the nonzero revisions of applicable solvers by name. Records measured with another revision are
-        outdated."""
-
-    def estimates(self, request: TuningRequest) -> list[Estimate]:
-        """Return the cost model's estimate of every solver, applicable ones first, least time first."""
-
-    def candidates(self, request: TuningRequest) -> list[Candidate]:
-        """Return every applicable solver with its own blocking, least estimated time first."""
-
-    def refinements(self, request: TuningRequest, winner: Candidate) -> list[Candidate]:
-        """Return a few other blockings of a candidate's solver that may be faster."""
-
-    def candidate_of(self, request: TuningRequest, record: TuningRecord) -> Candidate | None:
-        """Return the candidate of a tuning record; None if its solver does not exist or does not apply."""
-
-
 class Planner(Protocol):
     """Plans kernel launches for one kind of device."""
 
     @property
-    def solvers(self) -> SolverSet:
+    def solvers(self) -> SolverSet[Any]:
         """Return the solvers of contractions; a process that only loads kernels does not import them."""
 
     def fingerprint(self) -> DeviceFingerprint:

@@ -1,7 +1,6 @@
 """Answers to questions about problems with symbolic lengths, kept for all programs of a process.
 
 Programs have the same problems: variants of a model, plans for other guards, bodies, layers of one family of networks.
-A kept answer is expressed by symbols in a scope of its own, and given by the symbols of the program that asks.
 """
 
 from __future__ import annotations
@@ -9,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
-from ..core.dim import Dim, Guard, Scope, transferred
-from .alternatives import lengths_in, with_lengths
+from ..core.dim import Guard
+from .alternatives import lengths_in
 
 MOST_ANSWERS = 256
 """Maximum number of kept answers, of some 100 KB each; a program with symbolic lengths asks some ten to forty. All are
@@ -19,86 +18,34 @@ dropped when it is reached."""
 T = TypeVar("T")
 
 
-class KeptAnswers:
-    """A thread-safe cache of answers by question and problem."""
+def kept_answer(question: Hashable, problem: Any, answer: Callable[[Any], T], like: Hashable | None = None) -> T:
+    """Return the answer to an equal question about an equal problem, or call ``answer``; exceptions are not kept.
 
-    def __init__(self) -> None:
-        self.clear()
+    An answer depends on the example lengths, samples and guards of the program that asks. It is kept in the space of
+    the lengths (`core.scope.ExpressionSpace`).
 
-    def clear(self) -> None:
-        """Forget all answers."""
-        self._scopes: dict[Hashable, Scope] = {}
-        self._answers: dict[Hashable, tuple[Any, tuple[Guard, ...]]] = {}
-
-    def of(self, question: Hashable, problem: Any, answer: Callable[[Any], T], like: Hashable | None = None) -> T:
-        """Return the answer to an equal question about an equal problem, or call ``answer``; exceptions are not kept.
-
-        Args:
-            question: identifies ``answer`` and everything that it depends on besides the problem.
-            problem: dataclasses, tuples, dictionaries and lengths; modules in it have no symbolic lengths.
-            like: a key of the problem, with its lengths; None: the problem is its own key.
-            answer: computes the answer for a problem; guards that it adds are added for every problem.
-        """
-        lengths = lengths_in(problem)
-        if not lengths:
-            return answer(problem)
-        scope = lengths[0].scope
-        before = list(scope.guards.values())
-
-        def named() -> tuple[Scope, Callable[[Dim], Any], Hashable]:
-            own = self._scope_like(scope)
-            renamed = _renaming(scope, own)
-            guards = tuple([(renamed(guard.condition), guard.answer) for guard in before])
-            return own, renamed, (question, guards, with_lengths(problem if like is None else like, renamed))
-
-        own, renamed, key = named()
-        try:
-            found = self._answers.get(key)
-        except TypeError:  # not hashable, such as constants in an array
-            return answer(problem)
-        if found is not None:
-            made, added = found
-            back = _renaming(own, scope)
-            for guard in added:
-                condition = back(guard.condition)
-                scope.guards[condition] = guard._replace(condition=condition)
-            return with_lengths(made, back)  # type: ignore[no-any-return]
-        result = answer(problem)
-        if len(self._answers) >= MOST_ANSWERS:
-            self.clear()
-            own, renamed, key = named()
-        new = list(scope.guards.values())[len(before) :]
-        added = tuple([guard._replace(condition=renamed(guard.condition)) for guard in new])
-        self._answers[key] = with_lengths(result, renamed), added
-        return result
-
-    def _scope_like(self, scope: Scope) -> Scope:
-        """Return the scope in which answers are kept for programs with the symbols, ranges, example lengths and samples
-        of ``scope``."""
-        symbols = tuple([(str(s), s.low, s.high, hint) for s, hint in scope.hints().items()])
-        like = symbols, tuple([tuple([sample.get(s) for s in scope.symbols]) for sample in scope.samples])
-        found = self._scopes.get(like)
-        if found is None:
-            made = Scope()
-            for name, low, high, hint in symbols:
-                made.symbol(name, low or 0, high, hint)
-            found = self._scopes.setdefault(like, made)
-        return found
-
-
-ANSWERS = KeptAnswers()
-
-
-def _renaming(source: Scope, target: Scope) -> Callable[[Dim], Any]:
-    """Return the function that expresses a length of one scope by the equal symbols of another."""
-    pairs = zip(source.symbols, target.symbols)
-    atoms = {old.terms[0][0][0]: new.terms[0][0][0] for old, new in pairs}
-    known: dict[Dim, Any] = {}
-
-    def renamed(length: Dim) -> Any:
-        found = known.get(length)
-        if found is None:
-            found = known[length] = transferred(length, atoms)
-        return found
-
-    return renamed
+    Args:
+        question: identifies ``answer`` and everything that it depends on besides the problem.
+        problem: dataclasses, tuples, dictionaries and lengths; modules in it have no symbolic lengths.
+        like: a key of the problem, with its lengths; None: the problem is its own key.
+        answer: computes the answer for a problem; guards that it adds are added for every problem.
+    """
+    lengths = lengths_in(problem)
+    if not lengths:
+        return answer(problem)
+    scope, answers = lengths[0].scope, lengths[0].space.answers
+    before = tuple([(guard.condition, guard.answer) for guard in scope.guards.values()])
+    samples = tuple([tuple([sample.get(s) for s in scope.symbols]) for sample in scope.samples])
+    key = question, problem if like is None else like, before, tuple(scope.hints().items()), samples
+    try:
+        found: tuple[Any, tuple[Guard, ...]] | None = answers.get(key)
+    except TypeError:  # not hashable, such as constants in an array
+        return answer(problem)
+    if found is None:
+        made = answer(problem)
+        if len(answers) >= MOST_ANSWERS:
+            answers.clear()
+        found = answers[key] = made, tuple(scope.guards.values())[len(before) :]
+    for guard in found[1]:
+        scope.guards[guard.condition] = guard
+    return found[0]  # type: ignore[no-any-return]

@@ -11,13 +11,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from ..core.dim import Dim, Length, all_of, any_of, evaluate, known_equal, negate
+from ..core.dim import Dim, Length, all_of, any_of, evaluate, known_equal, less, less_equal, negate
 from ..errors import UnsupportedError
 from .alternatives import Alternative, alternatives, lengths_in, one_solution, only_where, served
 from .launch import Solution
 
 K = TypeVar("K")
 Sample = Mapping[Dim, int]
+WORTH, WORTH_MEAN = 0.08, 0.01
+"""Part of the time that another candidate has to save at some length, and over all samples. No figures kept."""
 
 
 def loss(costs: Mapping[K, float], candidates: Iterable[K]) -> float:
@@ -25,6 +27,47 @@ def loss(costs: Mapping[K, float], candidates: Iterable[K]) -> float:
     if not costs:
         return 0.0
     return min((costs[one] for one in candidates if one in costs), default=math.inf) / min(costs.values()) - 1
+
+
+def worth_having(general: K, table: Sequence[Mapping[K, float]], most: int) -> list[K]:
+    """Return the general candidate and up to ``most`` others that save time; ``table`` has the costs at samples."""
+    names = list(dict.fromkeys(one for costs in table for one in costs))
+    picked = [general]
+    while len(picked) < 1 + most:
+        now = [loss(costs, picked) for costs in table]
+        best, saved = None, 0.0
+        for name in names:
+            own = [before - loss(costs, [*picked, name]) for before, costs in zip(now, table) if before > 0]
+            own = [min(gain, 100.0) for gain in own]
+            if max(own, default=0) > WORTH and sum(own) > max(saved, WORTH_MEAN * len(table)):
+                best, saved = name, sum(own)
+        if best is None:
+            break
+        picked.append(best)
+    return picked
+
+
+def fastest_where(
+    feature: Length | None, table: Sequence[tuple[Sample, Mapping[K, float]]], names: Sequence[K]
+) -> dict[K, Length]:
+    """Return the condition under which each candidate is taken, by thresholds of the feature, which grows in the
+    table."""
+    if not isinstance(feature, Dim) or len(names) == 1:
+        return {name: 1 if name == names[-1] else 0 for name in names}
+    runs: list[tuple[int, K]] = []  # from which length on, which
+    for sample, costs in table:
+        able = {name: costs[name] for name in names if name in costs}
+        if not able:
+            continue
+        best = min(able, key=lambda name: able[name])
+        if not runs or able.get(runs[-1][1], math.inf) > able[best]:
+            runs.append((evaluate(feature, sample), best))
+    where: dict[K, list[Length]] = {name: [] for name in names}
+    for k, (start, name) in enumerate(runs):
+        bounds = [less_equal(start, feature)] if k else []
+        bounds += [less(feature, runs[k + 1][0])] if k + 1 < len(runs) else []
+        where[name].append(all_of(*bounds))
+    return {name: any_of(*conditions) for name, conditions in where.items()}
 
 
 def shares(

@@ -57,12 +57,17 @@ class ShippedSection:
     Attributes:
         identity: identity of its kernels, see `KernelSource.identity`, without the source.
         machine: a representative device of the class, for readers.
-        objects: objects that export `NEUTRAL`, by the SHA-256 of the kernel's text in hexadecimal digits.
+        objects: objects that export `NEUTRAL`, by `text_key` of the kernel's text.
     """
 
     identity: Mapping[str, str]
     machine: str
     objects: Mapping[str, bytes]
+
+
+def text_key(text: str) -> str:
+    """Return the key of a kernel's text: the start of its SHA-256, in hexadecimal digits."""
+    return _hash(text.encode()).hex()
 
 
 def file_name(identity: Mapping[str, str]) -> str:
@@ -88,13 +93,13 @@ def pack(sections: Sequence[ShippedSection]) -> bytes:
     places: dict[bytes, bytes] = {}  # entry bytes after the key, by object
     entries, bodies = [], []
     for section in sections:
-        for digest, data in sorted(section.objects.items()):
+        for key, data in sorted(section.objects.items()):
             if data not in places:
                 body = zlib.compress(data, 9)
                 places[data] = _ENTRY.pack(b"", _hash(body), offset, len(body))[_HASH_BYTES:]
                 bodies.append(body)
                 offset += len(body)
-            entries.append(_key(digest) + places[data])
+            entries.append(bytes.fromhex(key) + places[data])
     return b"".join([_START.pack(MAGIC, len(header)), header, *entries, *bodies])
 
 
@@ -114,6 +119,10 @@ class ShippedKernels:
     def count(self, identity: Mapping[str, str]) -> int | None:
         """Return the number of kernels of an identity's environment; None if there is no intact file."""
         return self._asked(identity, lambda file: len(file.entries(identity)))
+
+    def objects(self, identity: Mapping[str, str]) -> dict[str, bytes]:
+        """Return the objects, which export `NEUTRAL`, of an identity's environment, by keys that `pack` takes."""
+        return self._asked(identity, lambda file: file.objects(identity)) or {}
 
     def _asked(self, identity: Mapping[str, str], ask: Callable[[_File], T]) -> T | None:
         name = file_name(identity)
@@ -172,11 +181,20 @@ class _File:
         Raises:
             FormatError: the object is damaged.
         """
-        key, entries = _key(identity["source"]), self.entries(identity)
+        key, entries = bytes.fromhex(identity["source"])[:_HASH_BYTES], self.entries(identity)
         found = bisect.bisect_left(entries, key, key=self._key_at)
         if found < len(entries) and self._key_at(entries[found]) == key:
             return self._object(*_ENTRY.unpack_from(self._data, entries[found]))
         return None
+
+    def objects(self, identity: Mapping[str, str]) -> dict[str, bytes]:
+        """Return all objects of an identity's environment, by key in hexadecimal digits.
+
+        Raises:
+            FormatError: an object is damaged.
+        """
+        found = (_ENTRY.unpack_from(self._data, place) for place in self.entries(identity))
+        return {entry[0].hex(): self._object(*entry) for entry in found}
 
     def entries(self, identity: Mapping[str, str]) -> range:
         """Return where the entries of an identity's environment lie; an empty range if no section has it."""
@@ -196,10 +214,6 @@ class _File:
 def _environment(identity: Mapping[str, str]) -> dict[str, str]:
     """Return the identity fields that name a section: without the source and the compiler's versions."""
     return {name: value for name, value in identity.items() if name != "source" and name not in _TOOLCHAIN}
-
-
-def _key(digest: str) -> bytes:
-    return bytes.fromhex(digest)[:_HASH_BYTES]
 
 
 def _hash(body: bytes) -> bytes:

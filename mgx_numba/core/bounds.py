@@ -31,7 +31,7 @@ FUNCTIONS: dict[str, Callable[..., int]] = {
 taken because a divisor is 0."""
 
 POINTS = ((0, 0), (0, 48), (48, 0), (48, 48), (1000, 1000))
-"""Sample values of a scope's symbols with even and with odd places, relative to their least values. A sum that is
+"""Sample values of symbols with even and with odd places, relative to their least values. A sum that is
 negative at a point needs no proof attempt."""
 
 
@@ -175,18 +175,17 @@ def values_at_points(terms: Terms) -> tuple[int, ...]:
 
 def values_of_atom(atom: Atom) -> tuple[int, ...]:
     """Return the values of an atom at `POINTS`."""
-    if atom.kind == "symbol":
-        place = len(atom.scope.symbols)  # it is being created
-        return tuple([_of_symbol(atom, point[place % 2], place) for point in POINTS])
     operands = [(one,) * len(POINTS) if isinstance(one, int) else one.at for one in atom.operands]
     if atom.kind == "select":
         return tuple([yes if chosen else no for chosen, yes, no in zip(*operands)])
     return tuple(map(FUNCTIONS[atom.kind], *operands))
 
 
-def _of_symbol(atom: Atom, more: int, place: int) -> int:
-    beyond = (atom.low or 0) + (more + place % 97 if more else 0)
-    return beyond if atom.high is None else min(beyond, atom.high)
+def values_of_symbol(low: int, high: int | None, place: int) -> tuple[int, ...]:
+    """Return the values at `POINTS` of the symbol that is the scope's number ``place``."""
+    more = [point[place % 2] for point in POINTS]
+    values = [low + (one + place % 97 if one else 0) for one in more]
+    return tuple(values if high is None else [min(value, high) for value in values])
 
 
 def facts_of(condition: Terms, answer: bool, ranges: AtomRanges = OWN) -> list[Terms]:

@@ -52,12 +52,12 @@ def maximum(first: Length, *others: Length) -> Any:
 
 def less(a: Length, b: Length) -> Any:
     """Return the condition ``a < b``: 1, 0, or an expression."""
-    scope = a.scope if isinstance(a, Dim) else b.scope if isinstance(b, Dim) else None
-    if scope is None:
+    space = a.space if isinstance(a, Dim) else b.space if isinstance(b, Dim) else None
+    if space is None:
         return int(a < b)
-    found = scope.lesser.get((a, b))
+    found = space.lesser.get((a, b))
     if found is None:
-        found = scope.lesser[a, b] = _less(a, b)
+        found = space.lesser[a, b] = _less(a, b)
     return found
 
 
@@ -85,12 +85,12 @@ def less_equal(a: Length, b: Length) -> Any:
 
 def equal(a: Length, b: Length) -> Any:
     """Return the condition that two lengths are equal: 1, 0, or an expression."""
-    scope = a.scope if isinstance(a, Dim) else b.scope if isinstance(b, Dim) else None
-    if scope is None:
+    space = a.space if isinstance(a, Dim) else b.space if isinstance(b, Dim) else None
+    if space is None:
         return int(a == b)
-    found = scope.equal.get((a, b))
+    found = space.equal.get((a, b))
     if found is None:
-        found = scope.equal[a, b] = _equal(a, b)
+        found = space.equal[a, b] = _equal(a, b)
     return found
 
 

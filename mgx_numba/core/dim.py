@@ -37,7 +37,7 @@ from .conditions import (
     preferred,
     select,
 )
-from .expressions import evaluate, hint, of_operation, operand_count, substitute, symbols_of, transferred, typical
+from .expressions import evaluate, hint, of_operation, operand_count, substitute, symbols_of, typical
 from .polynomials import (
     Atom,
     Dim,
@@ -49,11 +49,12 @@ from .polynomials import (
     range_of,
 )
 from .quotients import ceil_div, exact_quotient
-from .scope import Guard, Scope
+from .scope import ExpressionSpace, Guard, Scope, forget_expressions, shared_space
 
 __all__ = [
     "Atom",
     "Dim",
+    "ExpressionSpace",
     "Guard",
     "Length",
     "Scope",
@@ -67,6 +68,7 @@ __all__ = [
     "equal",
     "evaluate",
     "exact_quotient",
+    "forget_expressions",
     "hint",
     "is_symbolic",
     "known_equal",
@@ -86,8 +88,8 @@ __all__ = [
     "range_of",
     "same",
     "select",
+    "shared_space",
     "substitute",
     "symbols_of",
-    "transferred",
     "typical",
 ]

@@ -3,33 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .bounds import FUNCTIONS
 from .conditions import all_of, equal, less, maximum, minimum, negate, select
-from .polynomials import OPERATIONS, Atom, Dim, Length, number_of, place_of, twin_of, twin_of_atom
-
-if TYPE_CHECKING:
-    from .scope import Scope
-
-
-def parts_of(atom: Atom) -> tuple[Any, ...]:
-    """Return the picklable parts of an atom, from which `again` rebuilds it: a symbol's number in the scope, or an
-    operation."""
-    if atom.kind != "symbol":
-        return atom.kind, atom.operands
-    return (next(k for k, s in enumerate(atom.scope.symbols) if s.terms[0][0][0] is atom),)
-
-
-def again(scope: Scope, parts: Iterable[tuple[Sequence[tuple[Any, ...]], int]]) -> Any:
-    """Rebuild a pickled expression."""
-    found: Any = 0
-    for factors, coefficient in parts:
-        term: Any = coefficient
-        for kind, *operands in factors:
-            term = term * (_BUILDERS[kind](*operands[0]) if operands else scope.symbols[kind])
-        found = found + term
-    return found
+from .polynomials import Atom, Dim, Length
 
 
 def of_operation(kind: str, operands: Sequence[Any]) -> Any:
@@ -51,8 +29,9 @@ def typical(length: Length) -> int:
     """Return the expression's value at fixed typical lengths, which do not depend on the example lengths."""
     if not isinstance(length, Dim):
         return length
-    usual = {s: min(max(TYPICAL + k, s.low or 0), s.high or TYPICAL + k) for k, s in enumerate(length.scope.symbols)}
-    return evaluate(length, usual, length.scope.usual)
+    scope = length.scope
+    usual = {s: min(max(TYPICAL + k, s.low or 0), s.high or TYPICAL + k) for k, s in enumerate(scope.symbols)}
+    return evaluate(length, usual, scope.usual)
 
 
 def evaluate(length: Length, values: Mapping[Any, int], known: dict[Dim, int] | None = None) -> int:
@@ -126,32 +105,6 @@ def substitute(length: Length, replacements: Mapping[Dim, Length], known: dict[D
     return found
 
 
-def transferred(length: Length, atoms: dict[Atom, Atom]) -> Any:
-    """Return an expression of one scope in another scope that has symbols with the same ranges in the same order.
-
-    It is faster than `substitute`: proven ranges and canonical forms are kept.
-
-    Args:
-        length: the expression; a plain integer is unchanged.
-        atoms: the symbols' atoms in the other scope by those in the first; it is extended with those of operations.
-    """
-    if not isinstance(length, Dim):
-        return length
-    terms = []
-    for monomial, coefficient in length.terms:
-        own = [atoms.get(atom) or _transferred_atom(atom, atoms) for atom in monomial]
-        terms.append((tuple(sorted(own, key=number_of)), coefficient))
-    return twin_of(length, terms)
-
-
-def _transferred_atom(atom: Atom, atoms: dict[Atom, Atom]) -> Atom:
-    operands = [transferred(one, atoms) for one in atom.operands]
-    if atom.kind in ("min", "max", "all"):
-        operands.sort(key=place_of)
-    found = atoms[atom] = twin_of_atom(atom, tuple(operands))
-    return found
-
-
 def symbols_of(lengths: Iterable[Any]) -> list[Dim]:
     """Return the symbols in expressions, each once; plain values have none."""
     found: dict[Dim, None] = {}
@@ -168,6 +121,3 @@ def symbols_of(lengths: Iterable[Any]) -> list[Dim]:
                     found[atom.own] = None
                 waiting += (one for one in atom.operands if isinstance(one, Dim))
     return sorted(found, key=lambda s: s.terms[0][0][0].number)
-
-
-OPERATIONS.update({"parts": parts_of, "again": again})

@@ -12,7 +12,7 @@ from ..structural import asks_nothing
 from .bounds import interval, tightened, values_at_points, values_of_atom
 
 if TYPE_CHECKING:
-    from .scope import Scope
+    from .scope import ExpressionSpace, Scope
 
 
 class SymbolicLengthError(MgxError, TypeError):
@@ -28,13 +28,13 @@ class Atom:
         operands: operands of the operation; empty for a symbol.
         low, high: least and largest value; None for no bound.
         divisor: an integer that divides every value.
-        scope: the scope of its symbols.
+        space: holds the interned expressions with its symbols.
         name: a symbol's name.
         own: the expression that consists of this atom.
         at: values at `bounds.POINTS`, by which most proofs fail early.
     """
 
-    __slots__ = ("at", "divisor", "high", "kind", "low", "name", "number", "operands", "own", "scope")
+    __slots__ = ("at", "divisor", "high", "kind", "low", "name", "number", "operands", "own", "space")
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Atom:
         low: int | None,
         high: int | None,
         divisor: int,
-        scope: Scope,
+        space: ExpressionSpace,
         name: str = "",
         at: tuple[int, ...] = (),
     ) -> None:
@@ -52,7 +52,7 @@ class Atom:
         self.low = low
         self.high = high
         self.divisor = divisor
-        self.scope = scope
+        self.space = space
         self.name = name
         self.number = next(_numbers)
         self.own: Any = None
@@ -81,15 +81,20 @@ class Dim:
 
     Attributes:
         terms: pairs of a product of atoms and its coefficient, in canonical order; the empty product is the constant.
-        scope: the scope of its symbols.
+        space: holds the interned expressions with its symbols.
         at: values at `bounds.POINTS`, as in an `Atom`.
     """
 
-    __slots__ = ("_divisor", "_range", "_text", "at", "scope", "terms")
+    __slots__ = ("_divisor", "_range", "_text", "at", "space", "terms")
 
     terms: Terms
-    scope: Scope
+    space: ExpressionSpace
     at: tuple[int, ...]
+
+    @property
+    def scope(self) -> Scope:
+        """The scope in which this thread uses the symbols."""
+        return self.space.scope
 
     @property
     def low(self) -> int | None:
@@ -117,26 +122,19 @@ class Dim:
         return self._divisor
 
     def __add__(self, other: Any) -> Any:
-        if isinstance(other, Dim):
-            sums = self.scope.sums
-            found = sums.get((self, other))
-            if found is None:
-                found = sums[self, other] = polynomial([*self.terms, *other.terms])
-            return found
-        if isinstance(other, int):
-            if not other:
-                return self
-            *first, (monomial, constant) = self.terms
-            if monomial:
-                return _interned((*self.terms, ((), int(other))))
-            constant += other
-            return _interned((*first, ((), constant)) if constant else tuple(first))
-        return _as_integer(other, self.__add__)
+        if not isinstance(other, (int, Dim)):
+            return _as_integer(other, self.__add__)
+        sums = self.space.sums
+        found = sums.get((self, other))
+        if found is None:
+            more = other.terms if isinstance(other, Dim) else (((), int(other)),)
+            found = sums[self, other] = polynomial([*self.terms, *more])
+        return found
 
     __radd__ = __add__
 
     def __neg__(self) -> Any:
-        return _interned(tuple([(m, -c) for m, c in self.terms]))
+        return self * -1
 
     def __pos__(self) -> Any:
         return self
@@ -152,12 +150,12 @@ class Dim:
     def __mul__(self, other: Any) -> Any:
         if not isinstance(other, (int, Dim)):
             return _as_integer(other, self.__mul__)
-        if not isinstance(other, Dim):
-            return _interned(tuple([(m, c * int(other)) for m, c in self.terms])) if other else 0
-        found = self.scope.products.get((self, other))
+        products = self.space.products
+        found = products.get((self, other))
         if found is None:
-            found = polynomial([(product_of(m, n), c * d) for m, c in self.terms for n, d in other.terms])
-            self.scope.products[self, other] = found
+            factors = other.terms if isinstance(other, Dim) else (((), int(other)),)
+            found = polynomial([(product_of(m, n), c * d) for m, c in self.terms for n, d in factors])
+            products[self, other] = found
         return found
 
     __rmul__ = __mul__
@@ -258,13 +256,6 @@ class Dim:
     def __deepcopy__(self, memo: Any) -> Dim:
         return self
 
-    def __reduce__(self) -> Any:
-        """Pickle by atoms, so that equal expressions are the same object after unpickling too."""
-        parts = [
-            ([OPERATIONS["parts"](atom) for atom in monomial], coefficient) for monomial, coefficient in self.terms
-        ]
-        return OPERATIONS["again"], (self.scope, parts)
-
     _text: str | None
     _range: tuple[int | None, int | None] | None
     _divisor: int | None
@@ -364,52 +355,25 @@ def polynomial(terms: Sequence[tuple[Monomial, int]]) -> Any:
 
 def _interned(terms: Terms) -> Any:
     """Return the interned sum of terms in canonical form."""
-    scope = terms[0][0][0].scope
-    found = scope.interned.get(terms)
+    space = terms[0][0][0].space
+    found = space.interned.get(terms)
     if found is None:
-        found = scope.interned.setdefault(terms, _made(terms, scope))
+        found = space.interned.setdefault(terms, _made(terms, space))
     at = found.at
     if at.count(at[0]) == len(at) and found.low is not None and found.low == found.high and not _is_symbol(found):
         return found.low
     return found
 
 
-def _made(terms: Terms, scope: Scope) -> Dim:
+def _made(terms: Terms, space: ExpressionSpace) -> Dim:
     made = object.__new__(Dim)
     made.terms = terms
     made._text = made._range = made._divisor = None
-    made.scope = scope
-    if len(terms) > 1 and any(atom.scope is not scope for m, _ in terms for atom in m):
+    made.space = space
+    if len(terms) > 1 and any(atom.space is not space for m, _ in terms for atom in m):
         raise SymbolicLengthError(f"lengths of different programs in one expression: {made}")
     made.at = values_at_points(terms)
     return made
-
-
-def twin_of(dim: Dim, terms: list[tuple[Monomial, int]]) -> Dim:
-    """Return the sum of ``terms``, which are those of ``dim`` with equal symbols of another scope."""
-    terms.sort(key=_order)
-    own = tuple(terms)
-    scope = own[0][0][0].scope
-    found = scope.interned.get(own)
-    if found is None:
-        found = object.__new__(Dim)
-        found.terms, found.scope, found.at, found._text = own, scope, dim.at, None
-        found._range, found._divisor = dim._range, dim._divisor
-        found = scope.interned.setdefault(own, found)
-    return found
-
-
-def twin_of_atom(atom: Atom, operands: tuple[Length, ...]) -> Atom:
-    """Return the atom of an operation on ``operands``, which are those of ``atom`` with equal symbols of another
-    scope."""
-    scope = next(o.scope for o in operands if isinstance(o, Dim))
-    key = _Key((atom.kind, *operands))
-    found = scope.atoms.get(key)
-    if found is None:
-        found = Atom(atom.kind, operands, atom.low, atom.high, atom.divisor, scope, at=atom.at)
-        found.own = twin_of(atom.own, [((found,), 1)])
-        found = scope.atoms.setdefault(key, found)
-    return found
 
 
 def content_of(dim: Dim) -> int:
@@ -423,14 +387,14 @@ def constant_of(dim: Dim) -> int:
 
 
 def of_atom(kind: str, operands: tuple[Length, ...], low: int | None, high: int | None, divisor: int) -> Any:
-    """Return the expression of a single operation, interned in the operands' scope."""
-    scope = next(o.scope for o in operands if isinstance(o, Dim))
+    """Return the expression of a single operation, interned in the operands' space."""
+    space = next(o.space for o in operands if isinstance(o, Dim))
     key = _Key((kind, *operands))
-    atom = scope.atoms.get(key)
+    atom = space.atoms.get(key)
     if atom is None:
-        made = Atom(kind, operands, low, high, divisor, scope)
+        made = Atom(kind, operands, low, high, divisor, space)
         made.own = _interned((((made,), 1),))
-        atom = scope.atoms.setdefault(key, made)
+        atom = space.atoms.setdefault(key, made)
     return atom.own
 
 

@@ -1,14 +1,15 @@
-"""Scopes: the symbols of a program, and guards on them. See `core.dim`."""
+"""Scopes: the symbols of a program, and guards on them; spaces: the expressions of all programs. See `core.dim`."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .bounds import AtomRanges, decided, facts_of
+from .bounds import AtomRanges, decided, facts_of, values_of_symbol
 from .conditions import all_of, negate
 from .expressions import evaluate, substitute, symbols_of
 from .polynomials import Atom, Dim, Length, SymbolicLengthError, Terms, polynomial, range_of, single_atom
@@ -23,19 +24,102 @@ class Guard(NamedTuple):
     place: str
 
 
+class ExpressionSpace:
+    """Interned expressions, with what follows from their symbols' ranges: equal expressions are the same object.
+
+    Programs share a space (`shared_space`), since they have the same expressions: layers of one family of networks,
+    variants of a model, plans for other guards. What depends on one program is in its `Scope`.
+
+    Attributes:
+        symbols: symbols by their number in a scope, name and range.
+        interned: expressions by their terms; ``atoms`` by their operation.
+        sums, products: sums and products of pairs of lengths.
+        lesser, equal: for pairs that were compared the condition that the first is less, or that they are equal.
+        answers: answers to questions about problems, see `codegen.kept_answers`.
+    """
+
+    def __init__(self) -> None:
+        self.symbols: dict[tuple[int, str, int, int | None], Dim] = {}
+        self.interned: dict[Terms, Dim] = {}
+        self.atoms: dict[Any, Atom] = {}
+        self.sums: dict[tuple[Length, Length], Length] = {}
+        self.products: dict[tuple[Length, Length], Length] = {}
+        self.lesser: dict[tuple[Length, Length], Length] = {}
+        self.equal: dict[tuple[Length, Length], Length] = {}
+        self.answers: dict[Hashable, Any] = {}
+        self.used = _Used()
+
+    @property
+    def scope(self) -> Scope:
+        """The scope in which this thread uses the symbols.
+
+        Raises:
+            SymbolicLengthError: there is none, since the program was compiled.
+        """
+        if not self.used.scopes:
+            raise SymbolicLengthError("a question about lengths is asked after the program was compiled")
+        return self.used.scopes[-1]
+
+    def symbol(self, place: int, name: str, low: int, high: int | None) -> Dim:
+        """Return the symbol that is number ``place`` in a scope."""
+        key = place, name, low, high
+        found = self.symbols.get(key)
+        if found is None:
+            atom = Atom("symbol", (), low, high, 1, self, name, values_of_symbol(low, high, place))
+            atom.own = polynomial([((atom,), 1)])
+            found = self.symbols.setdefault(key, atom.own)
+        return found
+
+
+class _Used(threading.local):
+    """The scopes that a thread uses, the innermost last."""
+
+    def __init__(self) -> None:
+        self.scopes: list[Scope] = []
+
+
+MOST_EXPRESSIONS = 1 << 14
+"""Number of expressions of a shared space from which programs get a new one. They take 12 MB; an encoder of 12 layers
+has 600."""
+_shared = ExpressionSpace()
+
+
+def shared_space() -> ExpressionSpace:
+    """Return the space of programs that are compiled now."""
+    if len(_shared.interned) > MOST_EXPRESSIONS:
+        forget_expressions()
+    return _shared
+
+
+def forget_expressions() -> None:
+    """Give programs that are compiled from now on a new space."""
+    global _shared
+    _shared = ExpressionSpace()
+
+
 class Scope:
     """The symbols of one compiled program, their example lengths, and the guards and preferences that these answered.
 
+    Questions about the symbols are asked in a ``with`` block of the scope, unless it has a space of its own.
+
     Attributes:
+        space: holds the expressions.
         symbols: all symbols, in order of creation.
         samples: values of all symbols for which kernels are chosen (`codegen.alternatives`), besides the hints.
         guards: questions that ranges did not decide, each once, in order of asking.
         preferences: conditions that chose between correct alternatives, with the answers, see `preferred`.
-        interned: expressions by their terms; ``atoms`` by their operation. Equal ones are the same object.
         usual: values of expressions for typical lengths, see `typical`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, space: ExpressionSpace | None = None) -> None:
+        """Create a scope in a space that programs share; None: in a space of its own, which this thread uses."""
+        self.space = ExpressionSpace() if space is None else space
+        if space is None:
+            self.space.used.scopes.append(self)
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove all symbols, samples, guards and preferences."""
         self.symbols: list[Dim] = []
         self.samples: list[dict[Dim, int]] = []
         self.guards: dict[Dim, Guard] = {}
@@ -44,46 +128,26 @@ class Scope:
         self._hints: dict[Atom, int] = {}
         self._values: dict[Dim, int] = {}
         self._closed = False
-        self.interned: dict[Terms, Dim] = {}
-        self.atoms: dict[Any, Atom] = {}
-        self.sums: dict[tuple[Length, Length], Length] = {}
-        """Cache of sums: offsets and ranges of equal shapes are computed repeatedly."""
-        self.lesser: dict[tuple[Length, Length], Length] = {}
-        """For pairs that were compared the condition that the first one is less: 1, 0, or an expression."""
-        self.products: dict[tuple[Length, Length], Length] = {}
-        """Cache of products: strides of equal shapes are computed repeatedly."""
-        self.equal: dict[tuple[Length, Length], Length] = {}
-        """For pairs that were compared the condition that they are equal."""
         self._implied: dict[Dim, bool | None] = {}
         self._equals: dict[Dim, Length] = {}
         self._ranges: tuple[dict[Dim, Guard], int, AtomRanges] | None = None
         self._cautious = False
 
-    def clear(self) -> None:
-        """Remove all symbols, samples, guards and preferences."""
-        interned, atoms = self.interned, self.atoms
-        self.__init__()  # type: ignore[misc]
-        self.interned, self.atoms = interned, atoms  # expressions of those symbols may still be in use
+    def __enter__(self) -> Scope:
+        self.space.used.scopes.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.space.used.scopes.remove(self)
 
     def symbol(self, name: str, low: int = 0, high: int | None = None, hint: int | None = None) -> Dim:
-        """Create a symbol for lengths from ``low`` to ``high`` (None: unbounded); ``hint`` is its example length."""
-        atom = Atom("symbol", (), low, high, 1, self, name)
-        made = atom.own = polynomial([((atom,), 1)])
-        assert isinstance(made, Dim)
+        """Add a symbol for lengths from ``low`` to ``high`` (None: unbounded); ``hint`` is its example length."""
+        made = self.space.symbol(len(self.symbols), name, low, high)
         self.symbols.append(made)
-        self._hints[atom] = (low if high is None else min(max(low, 16), high)) if hint is None else hint
+        if hint is None:
+            hint = low if high is None else min(max(low, 16), high)
+        self._hints[made.terms[0][0][0]] = hint
         return made
-
-    def __reduce__(self) -> Any:
-        """Pickle symbols first, since all expressions are built from symbols."""
-        symbols = [(s.terms[0][0][0].name, s.low, s.high, self._hints[s.terms[0][0][0]]) for s in self.symbols]
-        state = {
-            "samples": self.samples,
-            "guards": self.guards,
-            "preferences": self.preferences,
-            "_closed": self._closed,
-        }
-        return _scope_of, (symbols,), state
 
     def __deepcopy__(self, memo: Any) -> Scope:
         return self
@@ -164,21 +228,12 @@ class Scope:
             self.guards, self.preferences, self._hints, self._values, self._closed, self._cautious = kept
 
     def close(self) -> None:
-        """Refuse new questions from now on, and drop intermediate caches."""
+        """Refuse new questions from now on."""
         self._closed = True
-        for known in (self.sums, self.products, self.lesser, self.equal):
-            known.clear()
 
     def holds(self) -> Length:
         """Return the condition that all guards have the recorded answers."""
         return all_of(*(g.condition if g.answer else negate(g.condition) for g in self.guards.values()))
-
-
-def _scope_of(symbols: Iterable[tuple[str, int, int | None, int]]) -> Scope:
-    scope = Scope()
-    for symbol in symbols:
-        scope.symbol(*symbol)
-    return scope
 
 
 def _replacement(guard: Guard) -> tuple[Dim, Length] | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from .bounds import POINTS
 from .polynomials import Dim, Length, Terms
-from .scope import Scope
+from .scope import ExpressionSpace
 
 
 class StoredLength(Dim):
@@ -58,10 +58,10 @@ class StoredLength(Dim):
         return found.divisor if isinstance(found, Dim) else abs(found)
 
     @property
-    def scope(self) -> Scope:  # type: ignore[override]
+    def space(self) -> ExpressionSpace:  # type: ignore[override]
         found = self.expression
         assert isinstance(found, Dim)
-        return found.scope
+        return found.space
 
     @property
     def at(self) -> tuple[int, ...]:  # type: ignore[override]

@@ -1,4 +1,7 @@
-"""Reading of a program by the flags of `add_loader`."""
+"""Reading of a program by the flags of `add_loader`.
+
+Conversion of a program's literals to parameters, so that weights are passed to each run, or left out of a file.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from ..api.functions import check_onnx, optimize, parse_onnx, parse_tf
 from ..api.loading import load
 from ..api.program import program
-from ..core.shape import Shape
+from ..core.shape import Shape, find_permutation
 from ..core.types import Type
 from ..errors import FormatError, MgxError, OptionError, ParseError, ShapeError, UnsupportedError
+from ..graph.instruction import Instruction, Literal
 from ..graph.passes import Options, run_passes
 from ..graph.program import Program
 from ..messages import warn
 from .arguments import FILE_TYPES
 from .dims import parse_dimension, parse_dynamic_inputs, parse_inputs, parse_symbols
-from .literals import replace_literals
 from .onnx_edits import read_proto, set_batch_of_reshapes, set_outputs
 from .quantizing import quantize_model, requested_kinds
 from .trim import trim
@@ -26,6 +29,28 @@ from .variables import NO_MLIR
 
 if TYPE_CHECKING:
     from ..frontends.onnx.check import Finding
+
+
+def replace_literals(program: Program) -> None:
+    """Replace the literals of the main module by parameters ``literal0``, ``literal1``, ..., in order, in place.
+
+    Single numbers remain literals, and so do literals of submodules: a submodule's parameters are not the program's.
+    """
+    main = program.main
+    number = 0
+    for ins in [ins for ins in main if isinstance(ins.op, Literal) and _is_weight(ins)]:
+        while main.parameter(f"literal{number}") is not None:
+            number += 1
+        given = main.add_parameter(f"literal{number}", ins.shape.to_standard())
+        if given.shape != ins.shape:
+            given = main.insert_instruction(ins, "layout", [given], permutation=find_permutation([ins.shape]))
+        main.replace_instruction(ins, given)
+        main.remove_instruction(ins)
+
+
+def _is_weight(ins: Instruction) -> bool:
+    return ins.shape.elements > 1 and not ins.shape.sub_shapes and not ins.shape.broadcasted
+
 
 _ONNX_FLAGS = (
     "input_dim",

@@ -6,8 +6,6 @@ from ..graph.instruction import Instruction
 from ..graph.module import Module
 from .builder import GraphBuilder, rank
 
-__all__ = ["as_entered", "members"]
-
 
 def members(g: GraphBuilder, result: Instruction, module: Module) -> list[Instruction]:
     """Return the members of a loop's result; scan outputs of scalars are vectors."""

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import os
 import re
-import secrets
 import stat
 import time
 from collections.abc import Callable
@@ -56,7 +55,7 @@ def replace_file(
     if not os.path.isdir(folder):
         raise FileNotFoundError(errno.ENOENT, f"there is no folder {folder}", os.fspath(path))
     prefix = f".{name[:_KEPT]}."
-    temporary = os.path.join(folder, f"{prefix}{secrets.token_hex(8)}.tmp")
+    temporary = os.path.join(folder, f"{prefix}{os.urandom(8).hex()}.tmp")
     if durable:
         _remove_abandoned(folder, prefix)
     try:

@@ -16,12 +16,12 @@ from typing import Any, Union
 
 import numpy as np
 
+from ..core.pages import aligned_bytes
 from ..errors import FormatError
 from ..parallel import allowed_cpus, on_threads
 
 FilePath = Union[str, "os.PathLike[str]"]
 
-_ALIGNMENT = 64  # bytes of a cache line
 _PIECE_BYTES = 16 << 20
 """Bytes that one thread reads at a time: some milliseconds of work."""
 _WINDOW_BYTES = 1 << 14
@@ -122,9 +122,7 @@ class FileContent:
         Raises:
             FormatError: as `read`.
         """
-        memory = np.empty(size + _ALIGNMENT, np.uint8)
-        first = -memory.__array_interface__["data"][0] % _ALIGNMENT
-        found = memory[first : first + size]
+        found = aligned_bytes(size)
         on_threads(
             lambda at: self.read(begin + at, found[at : at + _PIECE_BYTES]),
             range(0, size, _PIECE_BYTES),

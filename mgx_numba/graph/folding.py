@@ -18,7 +18,17 @@ from .printer import format_instruction
 LARGEST = 1 << 24
 """Most elements of a folded constant: 64 MiB of float32. Larger results remain instructions."""
 _NOT_PURE = frozenset(
-    {"random_seed", "random_uniform", "multinomial", "undefined", "allocate", "unknown", "@param", "@outline"}
+    {
+        "random_seed",
+        "random_uniform",
+        "multinomial",
+        "undefined",
+        "allocate",
+        "outline",
+        "unknown",
+        "@param",
+        "@outline",
+    }
 )
 
 

@@ -45,6 +45,9 @@ HINTS = (
 )
 """Example lengths: primes beyond vector sizes, so that a product of lengths equals another length only by intent. Later
 rows are for programs that fail for the first row, such as those that take the best 100 of all positions or fewer."""
+EVEN_HINTS = (320, 448, 704, 832, 1088, 1216, 1472)
+"""Example lengths for programs whose rounded fractions of a length must be equal, such as image pyramids: multiples of
+64, more halvings than such networks have, by different primes."""
 SHORT_HINTS = (31, 29, 23, 19, 17, 13, 11, 7, 5, 3, 2)
 """Example lengths of dimensions whose maximum is below `HINTS`."""
 TOGETHER = (1, 2, 3, 4, 8, 16, 64, 300, 1024)
@@ -76,9 +79,9 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
     inputs = _Inputs(program, lens)
     relations: dict[str, Length] = {}
     alone = not scope.symbols
-    number, ordered = 0, False
+    number, ordered, rows = 0, False, [*HINTS]
     while True:
-        own = inputs.lengths(scope, relations, HINTS[number])
+        own = inputs.lengths(scope, relations, rows[number])
         try:
             made = _Symbolic(own).copy(program)
             found = _settled_equality(scope, relations) if alone and len(relations) < MOST_RELATIONS else None
@@ -97,7 +100,9 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
             elif ordered:
                 raise SymbolicLengthError(f"the program fails for symbolic lengths: {error}") from error
             else:
-                number = (number + 1) % len(HINTS)
+                if EVEN_HINTS not in rows and _compared_quotients(scope):
+                    rows.insert(number + 1, EVEN_HINTS)
+                number = (number + 1) % len(rows)
                 ordered = number == 0
                 relations.clear()
             scope.clear()
@@ -245,6 +250,13 @@ def _relation(scope: Scope, known: Mapping[str, Length], ordered: bool) -> tuple
                 if found is not None and isinstance(found[1], Dim) >= symbolic:
                     return found
     return None
+
+
+def _compared_quotients(scope: Scope) -> bool:
+    """Return whether operators compared a rounded fraction of a length last."""
+    last = [guard.condition.terms[0][0][0] for guard in [*scope.guards.values()][-LAST:]]
+    differences = [operand for atom in last for operand in atom.operands if isinstance(operand, Dim)]
+    return any(atom.kind == "floordiv" for one in differences for monomial, _ in one.terms for atom in monomial)
 
 
 def _settled_equality(scope: Scope, known: Mapping[str, Length]) -> tuple[str, Length] | None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import FormatError, UnsupportedError
+from ..garbage import uncollected
 from .optional import required
 from .sentence_pieces import SPACE, SentencePieces
 
@@ -45,12 +46,16 @@ def tokenizer_of_gguf(metadata: Mapping[str, Any]) -> Any:
         FormatError: a key is missing.
         UnsupportedError: the kind of tokenizer or its way of splitting is unknown.
     """
-    package = required("tokenizers", "a tokenizer")
+    with uncollected():
+        return _tokenizer(required("tokenizers", "a tokenizer"), metadata)
+
+
+def _tokenizer(package: Any, metadata: Mapping[str, Any]) -> Any:
     kind = metadata.get("tokenizer.ggml.model")
     if "tokenizer.ggml.tokens" not in metadata:
         raise FormatError("the GGUF file has no tokenizer.ggml.tokens")
-    tokens = [str(token) for token in metadata["tokenizer.ggml.tokens"]]
-    vocabulary = {token: place for place, token in enumerate(tokens)}
+    tokens = list(map(str, metadata["tokenizer.ggml.tokens"]))
+    vocabulary = dict(zip(tokens, range(len(tokens))))
     if kind == "gpt2":
         found = _byte_pairs(package, metadata, vocabulary)
     elif kind == "llama":
@@ -80,7 +85,7 @@ def _byte_pairs(package: Any, metadata: Mapping[str, Any], vocabulary: Mapping[s
     pre = str(metadata.get("tokenizer.ggml.pre", "default"))
     if pre not in _SPLITS:
         raise UnsupportedError(f"tokenizer.ggml.pre is {pre!r}; expected one of {', '.join(_SPLITS)}")
-    merges = [tuple(str(merge).split(" ", 1)) for merge in metadata.get("tokenizer.ggml.merges", ())]
+    merges = _pairs(list(map(str, metadata.get("tokenizer.ggml.merges", ()))))
     found = package.Tokenizer(
         package.models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre.startswith("llama"))
     )
@@ -89,6 +94,17 @@ def _byte_pairs(package: Any, metadata: Mapping[str, Any], vocabulary: Mapping[s
     found.pre_tokenizer = package.pre_tokenizers.Sequence(steps)
     found.decoder = package.decoders.ByteLevel()
     return found
+
+
+def _pairs(merges: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the two parts of each merge, which the first space separates."""
+    parts = " ".join(merges).split(" ")  # at once, where no part has a space
+    if len(parts) == 2 * len(merges):
+        return list(zip(parts[::2], parts[1::2]))
+    wrong = next((merge for merge in merges if " " not in merge), None)
+    if wrong is not None:
+        raise FormatError(f"tokenizer.ggml.merges has {wrong!r}, expected two parts and a space between them")
+    return [tuple(merge.split(" ", 1)) for merge in merges]
 
 
 def _sentence_pieces(package: Any, metadata: Mapping[str, Any], vocabulary: Mapping[str, int]) -> Any:

@@ -33,7 +33,7 @@ OPERATORS = {
     "lrn": "lrn",
     "maps": "zip_map dict_vectorizer map_values",
     "matmul_nbits": "matmul_nbits",
-    "memory": "allocate load fill undefined",
+    "memory": "allocate load fill outline undefined",
     "ngrams": "tf_idf",
     "pad": "pad fixed_pad",
     "pooling": "pooling",

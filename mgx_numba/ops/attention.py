@@ -17,6 +17,31 @@ from .dims import any_dynamic, broadcast_lens, meet_dim
 from .softmax import softmax
 
 
+def attended_shape(
+    op: Operator, q: Shape, k: Shape, v: Shape, rows: Shape, keys: str = "k", values: str = "v"
+) -> Shape:
+    """Return the shape of attention to ``k`` and ``v``; all are [batch, head, position, feature].
+
+    Args:
+        op: the operator that fails if lengths differ.
+        q, k, v: queries, keys and values.
+        rows: has the batch length of the keys.
+        keys, values: names for messages.
+    """
+    for what, a, b in (
+        (f"batch lengths of q and {keys}", q.dims[0], rows.dims[0]),
+        (f"batch lengths of {keys} and {values}", k.dims[0], v.dims[0]),
+        (f"heads of {keys} and {values}", k.dims[1], v.dims[1]),
+        (f"positions of {keys} and {values}", k.dims[2], v.dims[2]),
+        (f"features of q and {keys}", q.dims[3], k.dims[3]),
+    ):
+        meet_dim(op, what, a, b)
+    heads, shared = q.dims[1].max, k.dims[1].max
+    if known_less(shared, 1) or not (known_equal(heads, shared) or heads % shared == 0):
+        raise op.fail(f"{shared} key heads do not divide {heads} query heads")
+    return Shape.dynamic(q.type, [*q.dims[:3], v.dims[3]])
+
+
 @register
 @dataclass(frozen=True)
 class Attention(Operator):
@@ -47,24 +72,14 @@ class Attention(Operator):
             raise self.fail(f"inputs must be floating point, got {q.type.name}")
         if any(s.ndim != 4 for s in inputs[:3]):
             raise self.fail(f"q, k and v need 4 axes (batch, head, position, feature), got {q}; {k}; {v}")
-        for what, a, b in (
-            ("batch lengths of q and k", q.dims[0], k.dims[0]),
-            ("batch lengths of k and v", k.dims[0], v.dims[0]),
-            ("heads of k and v", k.dims[1], v.dims[1]),
-            ("positions of k and v", k.dims[2], v.dims[2]),
-            ("features of q and k", q.dims[3], k.dims[3]),
-        ):
-            meet_dim(self, what, a, b)
-        heads, shared = q.dims[1].max, k.dims[1].max
-        if known_less(shared, 1) or not (known_equal(heads, shared) or heads % shared == 0):
-            raise self.fail(f"{shared} key heads do not divide {heads} query heads")
+        result = attended_shape(self, q, k, v, k)
         if len(inputs) == 4 and not any_dynamic(inputs):
-            scores = (q.lens[0], heads, q.lens[2], k.lens[2])
+            scores = (q.lens[0], q.dims[1].max, q.lens[2], k.lens[2])
             lens = inputs[3].lens
             repeats = len(lens) == 4 and (known_equal(lens[0], scores[0]) or (lens[0] > 0 and scores[0] % lens[0] == 0))
             if broadcast_lens(self, scores, lens[1:] if repeats else lens) != scores:
                 raise self.fail(f"mask {list(lens)} does not broadcast to {list(scores)}")
-        return Shape.dynamic(q.type, [*q.dims[:3], v.dims[3]])
+        return result
 
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         wide = from_numpy(args[0].dtype).compute.numpy

@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..core.dim import known_equal, known_less
+from ..core.dim import known_equal
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type, from_numpy
 from ..dataclass import dataclass
+from .attention import attended_shape
 from .base import Operator, register
 from .dims import meet_dim
 
@@ -103,21 +104,11 @@ class CachedAttention(Operator):
             rows = inputs[4]
             if rows.type is not Type.int64_type or rows.ndim != 2:
                 raise self.fail(f"the table of blocks must be int64 [batch, pages], got {rows}")
-        for what, a, b in (
-            ("batch lengths of q and keys", q.dims[0], rows.dims[0]),
-            ("batch lengths of keys and values", k.dims[0], v.dims[0]),
-            ("batch lengths of q and limits", q.dims[0], limits.dims[0]),
-            ("heads of keys and values", k.dims[1], v.dims[1]),
-            ("positions of keys and values", k.dims[2], v.dims[2]),
-            ("features of q and keys", q.dims[3], k.dims[3]),
-        ):
-            meet_dim(self, what, a, b)
-        heads, shared = q.dims[1].max, k.dims[1].max
-        if known_less(shared, 1) or not (known_equal(heads, shared) or heads % shared == 0):
-            raise self.fail(f"{shared} key heads do not divide {heads} query heads")
+        result = attended_shape(self, q, k, v, rows, "keys", "values")
+        meet_dim(self, "batch lengths of q and limits", q.dims[0], limits.dims[0])
         if self.sink and (inputs[-1].ndim != 1 or not inputs[-1].type.is_floating):
             raise self.fail(f"the sink must have a floating-point score for each head, got {inputs[-1]}")
-        return Shape.dynamic(q.type, [*q.dims[:3], v.dims[3]])
+        return result
 
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         wide = from_numpy(args[0].dtype).compute.numpy

@@ -92,6 +92,24 @@ class Fill(Operator):
 
 @register
 @dataclass(frozen=True)
+class UndefinedValue(Operator):
+    """A value of ``shape`` whose elements no instruction defines; they are zeros here."""
+
+    name: ClassVar[str] = "outline"
+    shape: Shape = SCALAR
+
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
+        self.expect_inputs(inputs, 0)
+        if self.shape.is_dynamic:
+            raise self.fail(f"the shape must have fixed lengths, got {self.shape}")
+        return self.shape
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+        return np.zeros(output.lens, output.type.numpy)
+
+
+@register
+@dataclass(frozen=True)
 class Undefined(Operator):
     """An optional input that is not there; its value has no axes and is never read."""
 

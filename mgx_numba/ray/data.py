@@ -9,8 +9,6 @@ import numpy as np
 
 from .rows import open_session
 
-__all__ = ["Predictor"]
-
 
 class Predictor:
     """One compiled program an actor: ``dataset.map_batches(Predictor, fn_constructor_kwargs={"model": ...}, ...)``.

@@ -17,8 +17,6 @@ from ..core.shape import DynamicDimension, Shape
 from ..errors import OptionError
 from .rows import input_shapes
 
-__all__ = ["prepare"]
-
 _SECONDS = 0.2
 """Of measuring one batch size, after a first run: tens of runs of a model that takes milliseconds."""
 _FEWEST_RUNS = 3  # of a batch size, however slow they are

@@ -12,8 +12,6 @@ from ..core.shape import Shape
 from ..errors import ParameterError, UnsupportedError
 from ..session import InferenceSession, SessionOptions
 
-__all__ = ["RowSession", "input_shapes", "open_session"]
-
 
 def open_session(model: Any, num_threads: int, options: Mapping[str, Any], trust_objects: bool) -> RowSession:
     """The model of an actor.

@@ -15,8 +15,6 @@ from ..core.types import Type
 from ..errors import MgxError, ParameterError
 from .rows import RowSession, open_session
 
-__all__ = ["deployment"]
-
 Columns = dict[str, np.ndarray]
 
 _DATATYPES = {

@@ -20,8 +20,6 @@ from ..targets.cpu.measuring import Bench
 from ..targets.registry import DEFAULT, target
 from ..targets.tuning import tune as measure
 
-__all__ = ["tune"]
-
 _RETRIES = 5
 """Times that Ray tries a measurement again whose worker was lost: as often as a run of bad luck, not for ever."""
 

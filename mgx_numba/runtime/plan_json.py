@@ -13,7 +13,7 @@ import numpy as np
 
 from ..codegen.kernel import KernelSource
 from ..codegen.launch import Geometry, Grid, OneCall, OpenAxis, TaskRange, TensorLayout, Windows
-from ..core.dim import Dim, Length, Scope
+from ..core.dim import Dim, ExpressionSpace, Length
 from ..core.types import numpy_dtype
 from ..errors import UnsupportedError
 from .plan import (
@@ -49,14 +49,14 @@ class PlansWriter:
         self._array_numbers: dict[Any, int] = {}
         self._kernels: dict[KernelSource, int] = {}
         self._texts: dict[str, int] = {}
-        self._scopes: list[Scope] = []
+        self._symbols: dict[Dim, int] = {}
 
     def common(self) -> dict[str, Any]:
         """Return the JSON values that the plans share; call after all plans are written."""
         return {
             "texts": list(self._texts),
             "kernels": [[k.backend, k.name, k.text, k.origin, k.symbol] for k in self._kernels],
-            "scopes": [list(map(_symbol, scope.symbols)) for scope in self._scopes],
+            "symbols": [[str(symbol), symbol.low, symbol.high] for symbol in self._symbols],
         }
 
     def array(self, array: np.ndarray) -> int:
@@ -77,12 +77,9 @@ class PlansWriter:
         """Return the number of a text, which many steps may share."""
         return self._texts.setdefault(text, len(self._texts))
 
-    def symbol(self, symbol: Dim) -> list[int]:
-        """Return the number of a symbol's scope, and of the symbol within its scope."""
-        number = next((k for k, scope in enumerate(self._scopes) if scope is symbol.scope), len(self._scopes))
-        if number == len(self._scopes):
-            self._scopes.append(symbol.scope)
-        return [number, next(k for k, own in enumerate(symbol.scope.symbols) if own is symbol)]
+    def symbol(self, symbol: Dim) -> int:
+        """Return the number of a symbol."""
+        return self._symbols.setdefault(symbol, len(self._symbols))
 
     def plan(self, plan: Plan) -> dict[str, Any]:
         """Return a plan as JSON values.
@@ -169,11 +166,6 @@ class LengthsWriter:
         return [self._program.constants, [word for row in self._program.rows for word in row]]
 
 
-def _symbol(symbol: Dim) -> list[Any]:
-    atom = symbol.terms[0][0][0]
-    return [atom.name, atom.low, atom.high, symbol.scope.hints()[symbol]]
-
-
 def _geometry(geometry: Geometry, lengths: LengthsWriter) -> list[Any]:
     if isinstance(geometry, TaskRange):
         return lengths.all([geometry.tasks, geometry.grain])
@@ -221,19 +213,16 @@ class PlansReader:
             kernel = KernelSource(backend, name, text, origin)
             kernel.restore_symbol(symbol)  # equal to the computed symbol, since the file is from this machine
             self.kernels.append(kernel)
-        self._scopes = [Scope() for _ in common["scopes"]]
-        for scope, symbols in zip(self._scopes, common["scopes"], strict=True):
-            for name, low, high, hint in symbols:
-                scope.symbol(name, low, high, hint)
-            scope.close()
+        space = ExpressionSpace()
+        self._symbols = [space.symbol(number, *symbol) for number, symbol in enumerate(common["symbols"])]
 
-    def symbol(self, numbers: Sequence[int]) -> Dim:
-        """Return the symbol whose numbers `PlansWriter.symbol` returned."""
-        return self._scopes[numbers[0]].symbols[numbers[1]]
+    def symbol(self, number: int) -> Dim:
+        """Return the symbol whose number `PlansWriter.symbol` returned."""
+        return self._symbols[number]
 
     def plan(self, written: Mapping[str, Any]) -> Plan:
         """Return the plan that `PlansWriter.plan` wrote."""
-        symbols = tuple([self.symbol(numbers) for numbers in written["symbols"]])
+        symbols = tuple(map(self.symbol, written["symbols"]))
         sizes = SizeProgram.read(symbols, *written["sizes"]) if symbols else None
         lengths = LengthsReader(self, sizes)
         return Plan(

@@ -50,9 +50,10 @@ class RowOperation(IntEnum):
 
 
 _KINDS = ("floordiv", "mod", "min", "max", "select", "negative", "zero", "nonzero", "bit_length")
-_OPERATIONS = {kind: RowOperation[kind.upper()] for kind in _KINDS}
+_OPERATIONS = {kind: int(RowOperation[kind.upper()]) for kind in _KINDS}
 """Operations by the kind of an atom, for kinds that take a single row."""
-_KIND_OF = {int(operation): kind for kind, operation in _OPERATIONS.items()} | {int(RowOperation.BOTH): "all"}
+ADD, SUBTRACT, MULTIPLY, BOTH = [int(RowOperation[name]) for name in ("ADD", "SUBTRACT", "MULTIPLY", "BOTH")]
+_KIND_OF = {operation: kind for kind, operation in _OPERATIONS.items()} | {BOTH: "all"}
 
 
 class SizeProgram:
@@ -70,6 +71,7 @@ class SizeProgram:
         self.rows: list[tuple[int, int, int, int]] = []
         self._atoms: dict[Atom, int] = {symbol.terms[0][0][0]: k for k, symbol in enumerate(symbols)}
         self._dims: dict[Dim, int] = {}
+        self._products: dict[tuple[Atom, ...], int] = {}
         self._constants: dict[int, int] = {}
         self._rows: dict[tuple[int, int, int, int], int] = {}
         self._expressions: dict[int, Length] = {}
@@ -123,11 +125,11 @@ class SizeProgram:
         operation = self.rows[number - len(self.symbols)][0]
         operands = [self.expression(n) for n in self._operands(number)]
         a, b = operands[0], operands[-1]
-        if operation == RowOperation.ADD:
+        if operation == ADD:
             return a + b
-        if operation == RowOperation.SUBTRACT:
+        if operation == SUBTRACT:
             return a - b
-        if operation == RowOperation.MULTIPLY:
+        if operation == MULTIPLY:
             return a * b
         return of_operation(_KIND_OF[operation], operands)
 
@@ -136,7 +138,7 @@ class SizeProgram:
         numbers = [self.number(length) for length in lengths if isinstance(length, Dim)]
         total = self._constant(prod(length for length in lengths if not isinstance(length, Dim)) * factor)
         for number in numbers:
-            total = self._row(RowOperation.MULTIPLY, number, total)
+            total = self._row(MULTIPLY, number, total)
         return total
 
     def rows_until(self, numbers: Iterable[int]) -> int:
@@ -153,18 +155,19 @@ class SizeProgram:
             return length.number
         if not isinstance(length, Dim):
             return self._constant(int(length))
-        waiting = [length]  # iterative: arena offsets nest as deep as the number of steps
+        dims, atoms = self._dims, self._atoms
+        waiting = [] if length in dims else [length]  # iterative: arena offsets nest as deep as the number of steps
         while waiting:
             dim = waiting[-1]
-            if dim not in self._dims:
-                operands = [o for m, _ in dim.terms for atom in m for o in atom.operands if isinstance(o, Dim)]
-                missing = [o for o in operands if o not in self._dims]
+            if dim not in dims:
+                new = [atom for m, _ in dim.terms for atom in m if atom not in atoms]
+                missing = [o for atom in new for o in atom.operands if isinstance(o, Dim) and o not in dims]
                 if missing:
                     waiting += missing
                     continue
-                self._dims[dim] = self._sum(dim)
+                dims[dim] = self._sum(dim)
             waiting.pop()
-        return self._dims[length]
+        return dims[length]
 
     def table(self) -> np.ndarray:
         """Return the rows as an array of `ROW_WORDS` words for each."""
@@ -185,8 +188,8 @@ class SizeProgram:
             number = self._constants[value] = -len(self.constants)
         return number
 
-    def _row(self, operation: RowOperation, a: int, b: int = 0, c: int = 0) -> int:
-        key = (int(operation), a, b, c)
+    def _row(self, operation: int, a: int, b: int = 0, c: int = 0) -> int:
+        key = operation, a, b, c
         number = self._rows.get(key)
         if number is None:
             self.rows.append(key)
@@ -197,20 +200,28 @@ class SizeProgram:
         """Return the number of a sum of products whose factors all have numbers."""
         total: int | None = None
         for monomial, coefficient in dim.terms:
-            product: int | None = None
-            for atom in monomial:
-                factor = self._atom(atom)
-                product = factor if product is None else self._row(RowOperation.MULTIPLY, product, factor)
-            if product is None:
+            if not monomial:
                 product = self._constant(coefficient)
-            elif total is not None and coefficient == -1:
-                total = self._row(RowOperation.SUBTRACT, total, product)
-                continue
-            elif coefficient != 1:
-                product = self._row(RowOperation.MULTIPLY, product, self._constant(coefficient))
-            total = product if total is None else self._row(RowOperation.ADD, total, product)
+            else:
+                product = self._product(monomial)
+                if total is not None and coefficient == -1:
+                    total = self._row(SUBTRACT, total, product)
+                    continue
+                if coefficient != 1:
+                    product = self._row(MULTIPLY, product, self._constant(coefficient))
+            total = product if total is None else self._row(ADD, total, product)
         assert total is not None
         return total
+
+    def _product(self, monomial: tuple[Atom, ...]) -> int:
+        """Return the number of a product of atoms whose operands have numbers."""
+        found = self._products.get(monomial)
+        if found is None:
+            found, *others = map(self._atom, monomial)
+            for other in others:
+                found = self._row(MULTIPLY, found, other)
+            self._products[monomial] = found
+        return found
 
     def _atom(self, atom: Atom) -> int:
         number = self._atoms.get(atom)
@@ -221,7 +232,7 @@ class SizeProgram:
             if atom.kind == "all":
                 number, *others = operands
                 for other in others:
-                    number = self._row(RowOperation.BOTH, number, other)
+                    number = self._row(BOTH, number, other)
             else:
                 number = self._row(_OPERATIONS[atom.kind], *operands)
             self._atoms[atom] = number

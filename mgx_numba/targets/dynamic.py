@@ -7,11 +7,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TextIO, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ..codegen.launch import Grid, TaskRange
-from ..core.dim import Dim, Guard, Scope, chosen_where, evaluate, symbols_of
+from ..core.dim import Dim, Guard, Scope, chosen_where, evaluate, shared_space, symbols_of
 from ..errors import MgxError
+from ..garbage import uncollected
 from ..graph.passes import Options, run_passes
 from ..graph.program import Program
 from ..graph.rewrite_log import RewriteLog
@@ -71,9 +72,6 @@ class OpenPart(Protocol):
     def stages(self, inputs: Inputs) -> list[Stage]:
         """See `Planned.stages`."""
 
-    def trace(self, inputs: Inputs, level: int, out: TextIO) -> list[Any]:
-        """See `Compiled.trace`."""
-
 
 P = TypeVar("P", bound=OpenPart)
 
@@ -85,7 +83,7 @@ class OpenPlans(ServingPlans[P], ABC):
     lengths the first run makes another plan. Where lengths cannot be symbols, a plan with fixed lengths is made.
     """
 
-    def _open(
+    def open(
         self,
         program: Program,
         options: TargetOptions,
@@ -145,10 +143,9 @@ class OpenPlans(ServingPlans[P], ABC):
         Raises:
             MgxError: the lengths cannot be symbols, or do not fit the program.
         """
-        scope = Scope()
-        program, trees = without_tuples(symbolic_program(self._source, scope, lens))
-        made = self._stage(program, scope, late, trees, progress)
-        scope.close()
+        with Scope(shared_space()) as scope:
+            program, trees = without_tuples(symbolic_program(self._source, scope, lens))
+            made = self._stage(program, scope, late, trees, progress)
         self._guards[made] = list(scope.guards.values())
         return made
 
@@ -171,6 +168,7 @@ class OpenPlans(ServingPlans[P], ABC):
                 found = self._serving(inputs) or self._another(inputs, [])
         return found
 
+    @uncollected()
     def _another(self, inputs: Inputs, late: Sequence[Lens]) -> P:
         """Make and return a plan for lengths that no plan serves: a symbolic plan, else a plan with fixed lengths."""
         found = self._fixed_plan(inputs)
@@ -194,6 +192,7 @@ class OpenPlans(ServingPlans[P], ABC):
         self._failed += failed  # not counted if `_fixed_for` raises: the lengths do not fit the program
         return made
 
+    @uncollected()
     def _fixed_for(self, lens: Lens) -> P:
         """Make, keep and return a plan for one set of lengths of the dynamic inputs.
 
@@ -241,9 +240,6 @@ class OpenPlans(ServingPlans[P], ABC):
 
     def stages(self, inputs: Inputs) -> list[Stage]:
         return self._tried(inputs, lambda plan: plan.stages(inputs))
-
-    def trace(self, inputs: Inputs, level: int, out: TextIO) -> list[Any]:
-        return self._tried(inputs, lambda plan: plan.trace(inputs, level, out))
 
     def rewrite_log(self) -> RewriteLog:
         """Return the rewrite log of all plans made so far; see `Compiled.rewrite_log`."""

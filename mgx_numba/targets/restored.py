@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .base import Growing, Kept, Observer, OpenPlan, OpenPlanned, Outgrown, Stage
 from .serving_plans import ServingPlans
@@ -89,9 +89,6 @@ class Restored(Generic[C]):
 
     def stages(self, inputs: Inputs) -> list[Stage]:
         return self._whole().stages(inputs)  # type: ignore[no-any-return]
-
-    def trace(self, inputs: Inputs, level: int, out: TextIO) -> list[Any]:
-        return self._whole().trace(inputs, level, out)  # type: ignore[no-any-return]
 
     def rewrite_log(self) -> RewriteLog:
         return self._whole().rewrite_log()  # type: ignore[no-any-return]

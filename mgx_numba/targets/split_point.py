@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -86,10 +86,6 @@ class SplitCompiled:
     def observe(self, inputs: Inputs, observer: Observer) -> list[Any]:
         """Run and observe the steps of both stages; see `Compiled.observe`."""
         return grouped(self._trees, self._in_stages(inputs, lambda stage, given: stage.observe(given, observer)))
-
-    def trace(self, inputs: Inputs, level: int, out: TextIO) -> list[Any]:
-        """Run and print the steps of both stages; see `Compiled.trace`."""
-        return grouped(self._trees, self._in_stages(inputs, lambda stage, given: stage.trace(given, level, out)))
 
     def fallback_reasons(self) -> dict[str, str]:
         """Return the first stage's reasons; the second stage has a plan only when it runs."""

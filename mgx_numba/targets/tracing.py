@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TextIO
 
 import numpy as np
 
+from .base import Observation, Observer
+
 PREVIEW = 5  # elements from each end
+
+
+def traced(observe: Callable[[Observer], list[Any]], level: int, out: TextIO) -> list[Any]:
+    """Write an entry for each step that ``observe`` reports, and return the results of ``observe``."""
+    total = 0.0
+
+    def show(seen: Observation) -> None:
+        nonlocal total
+        total += seen.seconds
+        reason = f" (on the host: {seen.reason})" if seen.reason else ""
+        write_trace(out, f"{seen.instruction} [{seen.label}]{reason}", seen.seconds, total, seen.outputs(), level)
+
+    return observe(show)
 
 
 def write_trace(out: TextIO, instruction: str, seconds: float, total: float, value: Any, level: int) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.body import scalar_body
-from mgx_numba.codegen.cpu import host, tile_permission
+from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.contraction.blocking import Blocking, cut, fit, groups_inside
 from mgx_numba.codegen.cpu.contraction.conv import ConvDirect
 from mgx_numba.codegen.cpu.contraction.conv_amx import ConvAmx
@@ -538,8 +538,8 @@ def test_the_system_is_asked_once_and_a_refusal_is_told(
     fake = dataclasses.replace(platform(), features={**platform().features, **amx})
     monkeypatch.setenv("MGX_CPU_FEATURES", "")
     monkeypatch.setattr(host, "platform", lambda: fake)
-    monkeypatch.setattr(tile_permission.ctypes, "CDLL", lambda *_, **__: Refusing())
-    tile_permission.tiles_permitted.cache_clear()
+    monkeypatch.setattr(host.ctypes, "CDLL", lambda *_, **__: Refusing())
+    host.tiles_permitted.cache_clear()
     host._host.cache_clear()
     try:
         with caplog.at_level(logging.INFO, "mgx_numba"):
@@ -549,7 +549,7 @@ def test_the_system_is_asked_once_and_a_refusal_is_told(
         assert Refusing.asked == 1
         assert len(caplog.records) == 1 and "does not permit" in caplog.text
     finally:
-        tile_permission.tiles_permitted.cache_clear()
+        host.tiles_permitted.cache_clear()
         host._host.cache_clear()
 
 

@@ -6,7 +6,7 @@ import llvmlite.binding as llvm
 import pytest
 from llvmlite import ir
 
-from mgx_numba.codegen.lang.ir_builder import KernelBuilder
+from mgx_numba.codegen.toolchain.ir_builder import KernelBuilder
 
 I64, F32 = ir.IntType(64), ir.FloatType()
 

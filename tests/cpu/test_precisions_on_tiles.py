@@ -12,7 +12,7 @@ import pytest
 import mgx_numba
 from bench.models import build, inputs
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.cpu.contraction.tuning_candidates import candidates
+from mgx_numba.codegen.cpu.contraction.tuning_candidates import SOLVERS
 from mgx_numba.codegen.tuning.request import Candidate, Request
 from mgx_numba.runtime.plan import FallbackStep
 from mgx_numba.targets.cpu.lower import lower
@@ -63,7 +63,7 @@ class Drawn:
         self.names: set[str] = set()
 
     def choose(self, request: Request) -> Candidate:
-        every = candidates(request)
+        every = SOLVERS.candidates(request)
         tiles = [c for c in every if c.solver.name.endswith("_tiles") or c.solver.name in INTEGERS]
         found = self.random.choice(tiles if tiles and self.random.random() < 0.7 else every)
         self.names.add(found.solver.name)

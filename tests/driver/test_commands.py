@@ -185,7 +185,7 @@ def test_wrong_inputs_are_told_before_compiling(model: Path, tmp_path: Path, cap
         (["--batch", "0"], "error: --batch is 0, expected a length from 1 on\n"),
         (["--load-arg", "@x", tmp_path / "x.npy"], "Incorrect type {double_type, {1, 6}, {6, 1}} for parameter: x"),
     ):
-        for command in ("run", "time", "perf", "verify"):
+        for command in ("compile", "run", "time", "perf", "verify"):
             assert drive(command, model, *arguments) == 2
             err = capsys.readouterr().err
             assert message in err and "Compilation time" not in err

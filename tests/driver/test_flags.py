@@ -71,6 +71,7 @@ def test_netron_shows_open_lengths_tuples_and_large_literals(capfdbinary: Any, t
 
 def test_flags_and_passes_of_migraphx_that_do_nothing_say_why(model: Path, tmp_path: Path, capsys: Any) -> None:
     names = "auto_contiguous eliminate_allocation eliminate_concat insert_pad promote_literals rewrite_dot"
+    names += " memory_coloring fuse_horizontal propagate_precision rewrite_low_precision write_literals fp8_ocp_to_fnuz"
     words = [*names.split(), "simplify_dyn_ops", "eliminate_dead_code"]
     assert drive("read", model, "--mlir", "-p", *words, "-o", tmp_path / "p.mxr") == 0
     said = capsys.readouterr().err

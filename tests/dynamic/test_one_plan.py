@@ -50,6 +50,22 @@ def test_a_table_of_positions_on_an_axis_of_fixed_length_has_no_symbolic_steps(
     assert len(compiled.open_plans()) == 1
 
 
+def test_an_image_pyramid_has_its_plan_before_it_runs() -> None:
+    """Half an image equals the doubled quarter only for some lengths, of which primes are none."""
+    g = Graph()
+    half = g.op("MaxPool", "x", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    quarter = g.op("MaxPool", half, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    wide = g.op("Resize", quarter, "", g.const([1, 1, 2, 2], np.float32), mode="nearest")
+    model = g.model({"x": (FLOAT, ["n", 1, "h", "w"])}, [g.op("Add", half, wide)])
+    compiled = public_program.wrap(parse_onnx(model)).compile("cpu")
+    assert len(compiled.open_plans()) == 1
+    for lens in ((1, 1, 8, 12), (2, 1, 64, 32), (1, 1, 4, 36)):
+        x = normal(*lens)
+        wanted = public_program.wrap(parse_onnx(model, map_input_dims={"x": list(lens)})).compile("ref").run({"x": x})
+        np.testing.assert_array_equal(np.asarray(compiled.run({"x": x})[0]), np.asarray(wanted[0]))
+    assert len(compiled.open_plans()) == 1
+
+
 def test_a_loop_whose_body_alone_reads_an_open_length_is_bound_to_it() -> None:
     """No shape in the body is symbolic, only that of the captured table."""
     picked = helper.make_node("GatherElements", ["x", "where"], ["row"], axis=0)

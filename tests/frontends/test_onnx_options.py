@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import helper
 
+from mgx_numba.api.program import program as public_program
 from mgx_numba.core.shape import DynamicDimension as Dim
 from mgx_numba.errors import OptionError
 from mgx_numba.frontends.onnx import parse_onnx
@@ -109,6 +110,16 @@ def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
 def test_symbols_that_no_input_has_are_warned_about() -> None:
     with pytest.warns(UserWarning, match="'tokens', which no input has; symbolic dimensions are: batch"):
         parse_onnx(relu("batch"), dim_params={"tokens": 3})
+
+
+@pytest.mark.parametrize("dim", ["?", "None", "-1"])
+def test_exporters_marks_of_unknown_lengths_are_no_symbols_that_make_lengths_equal(dim: str) -> None:
+    """A model of Paddle2ONNX with an image of ``?`` by ``?`` was planned for squares, then again for its first run."""
+    compiled = public_program.wrap(parse_onnx(relu(dim, dim))).compile("cpu")
+    x = normal(3, 5)
+    np.testing.assert_array_equal(np.asarray(compiled.run({"x": x})[0]), np.maximum(x, 0))
+    assert len(compiled.open_plans()) == 1
+    assert lens(relu(dim, dim), dim_params={dim: 4}) == "[4, 4]"
 
 
 def test_inputs_without_axes_are_scalars() -> None:

@@ -11,7 +11,7 @@ import pytest
 import mgx_numba
 from mgx_numba.errors import MgxError, OptionError, ParseError, ShapeError, UnsupportedError
 from mgx_numba.frontends.tf import parse_tf
-from mgx_numba.frontends.tf.messages import message
+from mgx_numba.frontends.tf.model import message
 
 from .tf_support import Graph, Kind, run
 

@@ -10,7 +10,7 @@ import numpy as np
 from mgx_numba.api.program import program as public_program
 from mgx_numba.api.target import get_target
 from mgx_numba.frontends.tf import parse_tf
-from mgx_numba.frontends.tf.messages import message
+from mgx_numba.frontends.tf.model import message
 
 NUMBERS = {
     "float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int16": 5, "int8": 6, "int64": 9, "bool": 10, "bfloat16": 14,

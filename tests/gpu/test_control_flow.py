@@ -21,8 +21,7 @@ from mgx_numba.runtime.gpu.data_dependent import DataDependentBody, DataDependen
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
 from mgx_numba.runtime.plan import ControlStep, FallbackStep, Plan
-from mgx_numba.targets.gpu.dynamic import DynamicGpuProgram
-from mgx_numba.targets.gpu.program import GpuProgram, compile_program
+from mgx_numba.targets.gpu.program import DynamicGpuProgram, GpuProgram, compile_program
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.registry import compile_for
 

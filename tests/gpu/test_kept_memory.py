@@ -19,7 +19,7 @@ from mgx_numba.runtime.gpu.host_copies import LEAST_DONATED, _LargeResult
 
 PAGE = 4096
 """Bytes that a driver's pinned memory begins at multiples of."""
-NAMES = DriverNames("take", "give", "", "", "", "", "")
+NAMES = DriverNames("", "", "take", "give", *[""] * 9)
 
 
 class Source:
@@ -131,7 +131,7 @@ class Driver:
 class Opened:
     """A device that does nothing."""
 
-    number, name = 0, "none"
+    number, name, names = 0, "none", NAMES
 
     def __init__(self) -> None:
         self.driver = Driver()
@@ -151,7 +151,7 @@ class Opened:
 
 def test_pinned_memory_is_taken_of_the_driver_once() -> None:
     on = Opened()
-    pinned = PinnedMemory(on, NAMES)  # type: ignore[arg-type]
+    pinned = PinnedMemory(on)  # type: ignore[arg-type]
     for size in (0, 3, 5000, 40_000, 5000, 3):
         array = pinned.staging(size)
         array[:] = 7

@@ -66,7 +66,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             found = own.tilings(contraction)
             return Candidate(own, found[number % len(found)])
 
-        monkeypatch.setattr(solvers, "choose", chosen)
+        monkeypatch.setattr(solvers.SOLVER_SET, "choose", chosen)
 
     return choose
 
@@ -289,7 +289,8 @@ def test_convolutions(
 def test_one_image_for_all_of_a_batch_is_not_taken_for_several(on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """cuDNN was told of as many images as the batch has, and read beyond the one."""
     program, lens = Program(), (3, 32, 6, 5)
-    m, own, ours = program.main, next(s for s in library_solvers.LIBRARIES if s.name == "cudnn"), solvers.choose
+    m, ours = program.main, solvers.SOLVER_SET.choose
+    own = next(s for s in library_solvers.LIBRARIES if s.name == "cudnn")
     x, added = image(program, "x", F32, lens), image(program, "add", F32, (1, *lens[1:]))
     weights = m.add_literal(values(np.random.default_rng(0), Shape(F32, (32, 32, 3, 3))))
     y = m.add_instruction("convolution", [x, weights], padding=[1, 1])
@@ -300,7 +301,7 @@ def test_one_image_for_all_of_a_batch_is_not_taken_for_several(on: Engine, monke
         asked.append((contraction, own.refusal(contraction)))
         return ours(contraction) if asked[-1][1] else Candidate(own, own.tilings(contraction)[0])
 
-    monkeypatch.setattr(solvers, "choose", chosen)
+    monkeypatch.setattr(solvers.SOLVER_SET, "choose", chosen)
     agrees(compiled(program, on), program, fed(program), 4e-6)
     (contraction, reason), *_ = asked
     assert "one for all" in reason

@@ -54,8 +54,8 @@ Both = tuple[CublasLtLibrary, CudnnLibrary]
 
 def test_only_measuring_takes_a_library(libraries: Both) -> None:
     asked = contraction()
-    assert [c.solver.name for c in solvers.candidates(asked)][-1] == "cublaslt"
-    assert "cublaslt" not in [c.solver.name for c in solvers.own_candidates(asked)]
+    assert [c.solver.name for c in solvers.SOLVER_SET.candidates(asked)][-1] == "cublaslt"
+    assert "cublaslt" not in [c.solver.name for c in solvers.SOLVER_SET.own_candidates(asked)]
     assert BACKEND.solvers.choose(asked).solver in solvers.SOLVERS
     told = {e.solver: e for e in BACKEND.solvers.estimates(asked)}
     assert told["cublaslt"].seconds is None and "only where measuring" in str(told["cublaslt"])
@@ -123,9 +123,11 @@ def test_records_name_algorithms_of_a_version(libraries: Both, monkeypatch: pyte
             own = Candidate(solver, tiling)
             record = TuningRecord(asked.key(), BACKEND.fingerprint(), solver.name, own.configuration, 1e-6)
             read = TuningRecord.from_json(json.loads(json.dumps(record.to_json())))
-            assert solvers.candidate_of(asked, read) == own
+            assert solvers.SOLVER_SET.candidate_of(asked, read) == own
             for changed in ({}, {**own.configuration, "version": 1}, {**own.configuration, "number": 99}):
-                assert solvers.candidate_of(asked, dataclasses.replace(record, configuration=changed)) is None
+                assert (
+                    solvers.SOLVER_SET.candidate_of(asked, dataclasses.replace(record, configuration=changed)) is None
+                )
         assert len(solver.tilings(asked)) == 2
     newer = CublasLtLibrary(interpreter(), 140000)
     kept = Candidate(library_solvers.LIBRARIES[0], library_solvers.LIBRARIES[0].tilings(contraction())[0])
@@ -246,7 +248,7 @@ def test_a_library_that_computes_something_else_is_not_taken(tuned: Both, monkey
 def test_libraries_are_held_to_kernels_whatever_their_order_of_weights(problem: Any, tuned: Both) -> None:
     """The quickest kernels may have columns in turns, others read a convolution's weights by rows."""
     asked = GpuContraction(Request(problem, Epilogue(), (), 1, False), constant=True, any_order=True)
-    *_, last = solvers.candidates(asked)
+    *_, last = solvers.SOLVER_SET.candidates(asked)
     assert last.solver in library_solvers.LIBRARIES
     assert DeviceBench(engine(), asked).sample(last) > 0
 

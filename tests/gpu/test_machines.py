@@ -9,7 +9,7 @@ import pytest
 from mgx_numba.codegen.gpu import machine as machines
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction
-from mgx_numba.codegen.gpu.contraction.solvers import choose
+from mgx_numba.codegen.gpu.contraction.solvers import SOLVER_SET
 from mgx_numba.codegen.gpu.driver.device import known_architecture
 from mgx_numba.codegen.gpu.machine import MACHINES, machine, multiprocessors, planning_for
 from mgx_numba.codegen.problems.element_types import ElementTypes
@@ -50,7 +50,7 @@ def contraction_of(rows: int, columns: int, depth: int, dtype: str) -> GpuContra
 def choice(rows: int, columns: int, depth: int, dtype: str) -> str:
     """Return the solver, and the rows, columns and split-K factor of its tile, for a product of one element type."""
     contraction = contraction_of(rows, columns, depth, dtype)
-    solver: Any = choose(contraction).solver
+    solver: Any = SOLVER_SET.choose(contraction).solver
     if solver.name == "few_rows":
         return solver.name
     if solver.name == "warpgroup":
@@ -77,7 +77,7 @@ def test_slower_memory_makes_memory_bound_products_slower() -> None:
     for record in MACHINES[:2]:
         with planning_for(record):
             contraction = contraction_of(*row)
-            seconds[record.name] = choose(contraction).solver.estimate(contraction)
+            seconds[record.name] = SOLVER_SET.choose(contraction).solver.estimate(contraction)
     assert seconds["H100"] > 1.2 * seconds["H200"]
 
 

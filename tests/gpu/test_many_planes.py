@@ -64,8 +64,8 @@ def test_products(
 ) -> None:  # fmt: skip
     monkeypatch.setenv("MGX_GPU_ARCH", name)
     on = interpreter() if name.startswith("gfx") else on
-    own = solvers.own_candidates
-    monkeypatch.setattr(solvers, "own_candidates", lambda p: [c for c in own(p) if c.solver.name == solver])
+    own = solvers.SOLVER_SET.own_candidates
+    monkeypatch.setattr(solvers.SOLVER_SET, "own_candidates", lambda p: [c for c in own(p) if c.solver.name == solver])
     rng, turned = np.random.default_rng(rows), solver == "few_rows"
     a, b = (rng.standard_normal(lens).astype(type) for lens in ((2, 2, rows, depth), (2, 2, depth, 24)))
     program, inputs = Program(), {"a": a, "b": np.ascontiguousarray(b.swapaxes(2, 3)) if turned else b}

@@ -7,6 +7,7 @@ import ctypes
 import dataclasses
 from collections import Counter
 from ctypes import CFUNCTYPE, c_int, c_int64, c_uint32, c_uint64, c_void_p
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from .symbolic import SymbolicPlan, open_shape
 
 ADDRESSES = {Region.ARENA: 1 << 20, Region.CONSTANT: 1 << 21, Region.PARAMETER: 1 << 22, Region.OUTPUT: 1 << 23}
 STREAM = 77
+QUEUE = SimpleNamespace(stream=STREAM)
 LAYERS = 3
 
 
@@ -97,6 +99,9 @@ class Driver:
             self.graphs[first._obj.value] = []
         elif name == "cuGraphInstantiateWithFlags":
             first._obj.value = arguments[1].value
+        elif name == "cuGraphUpload":
+            assert first.value in self.graphs and arguments[1] == STREAM
+            self.calls[name] += 1
         else:
             assert name in ("cuGraphExecDestroy", "cuGraphDestroy"), name
 
@@ -248,7 +253,8 @@ def test_graphs_are_updated_for_other_numbers_alone(monkeypatch: pytest.MonkeyPa
     lengths, launches, batch = launches_of(driver, monkeypatch)
     end, found = len(launches.numbers.steps), []
     settle(launches, lengths, 5)
-    batch.prepare(0, end)
+    batch.prepare(0, end, QUEUE)
+    assert driver.calls["cuGraphUpload"] == len(driver.graphs) > 0
     for rows in (5, 4000, 6, 4001, 5, 4002, 4002):
         settle(launches, lengths, rows)
         driver.calls.clear()
@@ -304,7 +310,7 @@ def test_a_refused_launch_is_an_error_that_names_the_step(name: str, monkeypatch
     end = len(launches.numbers.steps)
     settle(launches, lengths, 37)
     if name != "cuLaunchKernelEx":
-        batch.prepare(0, end)
+        batch.prepare(0, end, QUEUE)
     driver.fails = name
     for _ in range(2):
         with pytest.raises(DeviceError, match=f"gpu::.*: {name} failed: 9"):
@@ -329,4 +335,4 @@ def test_kernels_are_launched_where_no_graph_can_be_made(name: str, monkeypatch:
         agree(driver.seen, wanted, launches)
     assert driver.calls[name] == 3 and not driver.calls["cuGraphLaunch"]
     with pytest.raises(DeviceError, match=f"gpu::.*: {name} failed: 9"):
-        batch.prepare(0, end)
+        batch.prepare(0, end, QUEUE)

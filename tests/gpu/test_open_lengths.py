@@ -21,7 +21,7 @@ from mgx_numba.runtime.gpu.constants import DeviceConstants
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.runtime.gpu.executor import DeviceExecutable
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
-from mgx_numba.targets.gpu.dynamic import DynamicGpuProgram
+from mgx_numba.targets.gpu.program import DynamicGpuProgram
 
 from ..cpu.agreement import assert_agrees, reference
 from ..dynamic.models import MODELS, Case, encoder
@@ -68,7 +68,33 @@ def at_host(engine: Engine, value: DeviceArray) -> np.ndarray:
     return to_host(engine, value).reshape(value.shape.array_lens)
 
 
-@pytest.mark.parametrize("name", ["encoder", "decoder", "shuffle_net"])
+def test_few_rows_or_none_of_an_open_axis_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no rows the kernel for few rows read the row before the first."""
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    program, w = Program(), np.random.default_rng(0).standard_normal((5, 24)).astype(np.float32)
+    m = program.main
+    x = m.add_parameter("x", Shape.dynamic(Type.float_type, [4, DynamicDimension(0, 4096), 5]))
+    m.add_return([m.add_instruction("dot", [x, m.add_literal(np.stack([w] * 4))])])
+    net = compiled(program, interpreter())
+    for rows in (1, 0, 3):
+        given = np.random.default_rng(rows).standard_normal((4, rows, 5)).astype(np.float32)
+        np.testing.assert_allclose(net.run({"x": given})[0], given @ w, 1e-5, 1e-5)
+    assert only_executable(net)
+
+
+def test_the_first_run_takes_memory_that_compile_has_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    on = interpreter()
+    program, w = product()
+    net = compiled(program, on)
+    taken: list[Any] = []
+    for name in ("allocate", "staging"):
+        monkeypatch.setattr(InterpreterEngine, name, lambda self, *given: taken.append(given))
+    feeds, wanted = values(40, w)
+    close(net.run(feeds)[0], wanted)
+    assert not taken
+
+
+@pytest.mark.parametrize("name", ["encoder", "decoder", "shuffle_net", "detector_head"])
 def test_new_lengths_need_no_kernel_and_no_plan(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     case, on = MODELS[name](), interpreter()

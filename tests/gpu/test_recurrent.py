@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES, device_in_use
-from mgx_numba.codegen.gpu.recurrent import plan, steps, tiles
+from mgx_numba.codegen.gpu.recurrent import open_plan, plan, steps, tiles
 from mgx_numba.codegen.gpu.recurrent.tiles import PersistentTile
 from mgx_numba.codegen.gpu.toolchain.compiler import compile_object
 from mgx_numba.codegen.launch import Grid
 from mgx_numba.codegen.problems.recurrence import RecurrenceProblem
 from mgx_numba.core.shape import Shape
-from mgx_numba.core.types import from_numpy
+from mgx_numba.core.types import Type, from_numpy
 from mgx_numba.graph.program import Program
 from mgx_numba.ops.base import make_op
 from mgx_numba.runtime.gpu.choice import engine
@@ -31,6 +31,7 @@ from ..cpu.test_recurrent_int8 import steps as quantised_steps
 from ..interpreter.engine import interpreted
 from .operators import hosted
 from .programs import compiled, interpreter
+from .symbolic import SymbolicPlan, open_shape, random_inputs
 
 FUNCTIONS = {"rnn": ("tanh",), "gru": ("sigmoid", "tanh"), "lstm": ("sigmoid", "tanh", "tanh")}
 EVERYTHING = "bias hidden state peephole"
@@ -273,3 +274,43 @@ def test_tiles_fit_the_device_and_what_fits_none_has_launches() -> None:
     assert best is not None and best.directions == 1
     assert tiles.ranked_tiles(problem_of("lstm", 4096), hopper, multiprocessors) == [None]
     assert tiles.ranked_tiles(problem_of("lstm", 256), ARCHITECTURES["gfx942"], 304) == [None]
+
+
+@pytest.mark.parametrize(
+    ("cell", "kind", "given"),
+    [("gru", "grid", "lengths"), ("rnn", "tagged", ""), ("lstm", "cluster", "lengths hidden")],
+)
+def test_one_plan_has_any_number_of_steps_and_sequences(
+    cell: str, kind: str, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, gates = 8, {"rnn": 1, "gru": 3, "lstm": 4}[cell]
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    monkeypatch.setattr(tiles, "WARPS", 2)
+    monkeypatch.setattr(open_plan, "multiprocessors", lambda: 10)  # few slices, so these have several sequences
+    every = open_plan.fitting_tiles
+    monkeypatch.setattr(
+        open_plan, "fitting_tiles", lambda *own: [t for t in every(*own) if t.kind in ("grid", kind) and t.blocks < 5]
+    )
+    weights = np.random.default_rng(1).standard_normal((2, gates * hidden, hidden)).astype(np.float32) / 3
+    program = Program()
+    m = program.main
+    inputs = [m.add_parameter("x", open_shape(Type.float_type, "s", "b", 2, gates * hidden)), m.add_literal(weights)]
+    if "lengths" in given:
+        inputs.append(m.add_parameter("lengths", open_shape(Type.int32_type, "b")))
+    if "hidden" in given:
+        inputs.append(m.add_parameter("hidden", open_shape(Type.float_type, 2, "b", hidden)))
+    functions = [make_op(name) for name in FUNCTIONS[cell]]
+    made = m.add_instruction(
+        "recurrent_steps", inputs, cell=cell, hidden_size=hidden, backward=2, actv_func=functions, given=given
+    )
+    m.add_return([m.add_instruction("get_tuple_elem", [made], index=k) for k in range(3 if cell == "lstm" else 2)])
+    plan = SymbolicPlan(program)
+    assert not plan.guards and plan.plan.condition == 1
+    assert {f"gpu::{cell}_{kind}_kernel", f"gpu::{cell}_grid_kernel"} <= set(plan.labels)  # one serves any batch
+    for batch, length in ((1, 2), (9, 3)):
+        feeds = random_inputs(program, (batch, length))
+        if "lengths" in feeds:
+            feeds["lengths"] %= length + 1
+        wanted = evaluate(program, feeds)
+        for got, exact in zip(plan.run(feeds), wanted, strict=True):
+            np.testing.assert_allclose(got, exact, 1e-5, 1e-6)

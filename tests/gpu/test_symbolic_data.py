@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from mgx_numba.core.shape import DynamicDimension
+from mgx_numba.codegen.gpu.data import topk
+from mgx_numba.core.shape import DynamicDimension, Shape
 from mgx_numba.core.types import Type
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.module import Module
@@ -43,6 +44,29 @@ def test_caches_grow(type: Type) -> None:
         m.add_return(grown)
 
     check(build, 1)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_best_of_rows_of_any_length(axis: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topk, "PART", 8)
+    monkeypatch.setattr(topk, "KEPT_OF_PART", 2)
+
+    def build(m: Module) -> None:
+        dims = [DynamicDimension(3, 4096, symbol="s"), DynamicDimension(1, 4096, symbol="b")]
+        x = m.add_parameter("x", Shape.dynamic(F16, dims if axis == 0 else dims[::-1]))
+        best = m.add_instruction("topk", [x], k=3, axis=axis, largest=bool(axis))
+        m.add_return([m.add_instruction("get_tuple_elem", [best], index=k) for k in range(2)])
+
+    check(build, 6, ((1, 3), (2, 16), (3, 17), (1, 150)))
+
+
+def test_suppression_of_any_number_of_boxes() -> None:
+    g = Graph()
+    chosen = g.op("NonMaxSuppression", "boxes", "scores", g.ints(4), g.const([0.4], np.float32))
+    inputs = {"boxes": (TensorProto.FLOAT, ["b", "s", 4]), "scores": (TensorProto.FLOAT, ["b", 2, "s"])}
+    made = SymbolicPlan(parse_onnx(g.model(inputs, [chosen]), default_dyn_dim_value=DynamicDimension(1, 4096)))
+    assert not made.guards and "gpu::nonmaxsuppression_kernel" in made.labels
+    made.check((1, 1), (2, 7), (3, 20))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from mgx_numba.codegen import files
 from mgx_numba.codegen.gpu.backend import BACKEND
 from mgx_numba.codegen.gpu.contraction import library_solvers
 from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction
-from mgx_numba.codegen.gpu.contraction.solvers import SOLVERS, candidate_of, candidates, refinements
+from mgx_numba.codegen.gpu.contraction.solvers import SOLVER_SET, SOLVERS
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import ElementTypes
 from mgx_numba.codegen.problems.epilogue import Epilogue
@@ -126,7 +126,7 @@ def chosen(net: Any) -> list[tuple[str, dict[str, int]]]:
     [
         (contraction(1, 64, 64), "few_rows", []),
         (contraction(512, 512, 512), "warpgroup", ["few_rows"]),
-        (contraction(512, 512, 510), "tiled", ["few_rows", "warpgroup", "tensor", "fma"]),
+        (contraction(512, 512, 510), "tensor_narrow", ["few_rows", "warpgroup", "tensor", "fma"]),
         (contraction(512, 512, 512, "float32"), "fma", ["few_rows", "warpgroup", "tensor"]),
         (contraction(512, 512, 512, "float32", precision="medium"), "warpgroup", ["few_rows"]),
         (contraction(512, 512, 512, "float32", precision="high"), "warpgroup_parts", ["few_rows", "warpgroup"]),
@@ -154,15 +154,15 @@ def test_the_cost_model_says_of_every_solver_what_it_takes_or_why_it_does_not_ap
 @pytest.mark.parametrize("request_", [contraction(70, 40, 512), contraction(70, 40, 512, "float32"), convolution(64)])
 def test_every_tiling_is_planned_and_found_again_by_its_record(hopper: None, request_: GpuContraction) -> None:
     fingerprint = BACKEND.fingerprint()
-    for own in candidates(request_):
-        for candidate in (own, *refinements(request_, own)):
+    for own in SOLVER_SET.candidates(request_):
+        for candidate in (own, *SOLVER_SET.refinements(request_, own)):
             solution = candidate.solver.plan(request_, candidate.blocking)
             splits = candidate.configuration.get("splits")
             if own.solver in SOLVERS:  # a library's call is one, whatever it does
                 assert splits is None or (len(solution.launches) == 2) == (splits > 1)
             assert candidate.solver.estimate(request_, candidate.blocking) > 0
             record = TuningRecord(request_.key(), fingerprint, own.solver.name, candidate.configuration, 1e-3)
-            assert candidate_of(request_, record) == candidate
+            assert SOLVER_SET.candidate_of(request_, record) == candidate
 
 
 def test_memory_for_weights_has_room_for_whole_slices(hopper: None) -> None:
@@ -177,7 +177,7 @@ def test_weights_in_blocks_have_one_solver_which_is_not_measured(hopper: None) -
     form = BlockFormat(4, 32, False)
     problem = GemmProblem(1, 64, 128, types=types("float16"), blocks=form)
     own = GpuContraction(Request(problem, Epilogue(), (), 1, False))
-    assert [c.solver.name for c in candidates(own)] == [BACKEND.solvers.choose(own).solver.name]
+    assert [c.solver.name for c in SOLVER_SET.candidates(own)] == [BACKEND.solvers.choose(own).solver.name]
     with interpreted(), pytest.raises(UnsupportedError, match="have one kernel"):
         DeviceBench(engine(), own)
     many = dataclasses.replace(own, request=dataclasses.replace(own.request, problem=dataclasses.replace(problem, m=9)))
@@ -194,7 +194,7 @@ def test_records_that_do_not_fit_are_none(hopper: None) -> None:
         {"configuration": {"rows": 7, "columns": 9, "splits": 1}},
         {"configuration": {"side": 64}},
     ):
-        assert candidate_of(request_, dataclasses.replace(record, **changed)) is None
+        assert SOLVER_SET.candidate_of(request_, dataclasses.replace(record, **changed)) is None
 
 
 def test_problems_differ_from_those_of_the_cpu_and_by_all_that_kernels_depend_on() -> None:
@@ -217,7 +217,7 @@ def test_what_is_measured_decides_is_kept_and_is_not_measured_again(
     assert chosen(net) == [("warpgroup", c) for c in (dict(net._records[0].configuration),) * 2]
     assert net._records[0].configuration["rows"] * net._records[0].configuration["columns"] == 64 * 32
     solvers = {candidate.solver.name for _, candidate in measured}
-    assert solvers == {"warpgroup", "tensor", "tiled"}
+    assert solvers == {"warpgroup", "tensor", "patch", "tiled"}
     agrees(net)
     assert sorted(Database(default_path()).records(), key=repr) == sorted(net._records, key=repr)
     assert all(r.fingerprint.features == ("sm_90a",) for r in net._records)
@@ -299,7 +299,7 @@ def test_a_bench_runs_every_solver(
         monkeypatch.setattr("mgx_numba.targets.gpu.measuring.MOST_RUNS", 1)
     with place(where):
         bench = DeviceBench(engine(), request_)
-        for candidate in candidates(request_):
+        for candidate in SOLVER_SET.candidates(request_):
             if where == "interpreter" and candidate.solver in library_solvers.LIBRARIES:
                 continue
             seconds = bench.sample(candidate)
@@ -351,12 +351,12 @@ def test_records_of_all_tilings_can_be_read(hopper: None) -> None:
         contraction(4, 512, 256),
         convolution(64, 14),
     ):
-        own = candidates(request)
-        for candidate in (*own, *refinements(request, own[0])):
+        own = SOLVER_SET.candidates(request)
+        for candidate in (*own, *SOLVER_SET.refinements(request, own[0])):
             made = TuningRecord(
                 request.key(), BACKEND.fingerprint(), candidate.solver.name, candidate.configuration, 1e-6, date=""
             )
             read = TuningRecord.from_json(json.loads(json.dumps(made.to_json())))
-            assert read == made and candidate_of(request, read) == candidate
+            assert read == made and SOLVER_SET.candidate_of(request, read) == candidate
             none = dataclasses.replace(made, configuration={"splits": 0})
             assert TuningRecord.from_json(json.loads(json.dumps(none.to_json()))) == none

@@ -17,8 +17,7 @@ from onnx import TensorProto, helper
 
 import mgx_numba as migraphx
 from mgx_numba.driver.serving.channel import receive
-from mgx_numba.driver.serving.service import Service
-from mgx_numba.driver.serving.tensors import attributes_of
+from mgx_numba.driver.serving.service import Service, attributes_of
 from mgx_numba.errors import FormatError, OperatorError, OptionError
 from mgx_numba.graph.export import to_cpp
 from mgx_numba.runtime.cpu.library import CPP_PREFIX

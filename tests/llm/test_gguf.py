@@ -150,6 +150,23 @@ def test_what_a_file_tells(tmp_path: Path) -> None:
     assert opened.program().get_output_names()[:3] == ["logits", "present.0.key", "present.0.value"]
 
 
+@pytest.mark.parametrize("odd", ["", "é" * 127 + "x", "long " * 60, "a\0b", "end\0", "\0" * 9, "日本語"])
+def test_arrays_of_strings_of_any_length(tmp_path: Path, odd: str) -> None:
+    words = [f"wörd{i}" for i in range(300)]
+    for at in (0, 150, 300):
+        wanted = [*words[:at], odd, *words[at:]]
+        write_gguf(tmp_path / "m.gguf", {"words": wanted, "next": 7}, {})
+        found = GgufFile(tmp_path / "m.gguf").metadata
+        assert found["words"] == wanted and found["next"] == 7
+
+
+def test_strings_that_are_no_utf8_are_replaced_each_alone(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", {"words": ["ab??", "?b", "cd"]}, {})
+    data = (tmp_path / "m.gguf").read_bytes()
+    (tmp_path / "m.gguf").write_bytes(data.replace(b"b??", b"b\xe2\x82").replace(b"?b", b"\xacb"))
+    assert GgufFile(tmp_path / "m.gguf").metadata["words"] == ["ab\ufffd", "\ufffdb", "cd"]
+
+
 def test_another_file_of_the_same_name_is_another_model(tmp_path: Path) -> None:
     """Plans are cached by content; a program is decoded from the file's content when it was opened."""
     path, found = tmp_path / "model.gguf", []

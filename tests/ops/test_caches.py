@@ -38,8 +38,10 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-def attention(lens: tuple[int, ...], kind: str, seed: int, **options: Any) -> tuple[program, dict[str, np.ndarray]]:
-    """Return a program of attention to a cache, and inputs whose invalid rows are NaN."""
+def attention(
+    lens: tuple[int, ...], kind: str, seed: int, page: int = 0, **options: Any
+) -> tuple[program, dict[str, np.ndarray]]:
+    """Return a program of attention to a cache, in blocks of ``page`` rows, and inputs whose invalid rows are NaN."""
     b, h, shared, s, t, d, e = lens
     rng = np.random.default_rng(seed)
     lengths = {"q": (b, h, s, d), "k": (b, shared, t, d), "v": (b, shared, t, e)}
@@ -57,15 +59,50 @@ def attention(lens: tuple[int, ...], kind: str, seed: int, **options: Any) -> tu
     for row in range(b if kind != "int8" else 0):
         feeds["k"][row, :, stop[row] :] = feeds["v"][row, :, stop[row] :] = np.nan
     feeds["limits"] = np.stack([start, stop], 1).astype(np.int64)
+    feeds = in_blocks(feeds, page, seed) if page else feeds
     made = Program()
-    inputs = [made.main.add_parameter(n, Shape(TYPES[dtypes[n]], lengths[n])) for n in lengths]
-    inputs.append(made.main.add_parameter("limits", Shape(Type.int64_type, (b, 2))))
+    inputs = [made.main.add_parameter(n, Shape(TYPES[dtypes[n]], feeds[n].shape)) for n in lengths]
+    whole = ("limits", "table") if page else ("limits",)
+    inputs += [made.main.add_parameter(n, Shape(Type.int64_type, feeds[n].shape)) for n in whole]
     if options.get("sink"):
         inputs.append(made.main.add_parameter("sink", Shape(Type.float_type, (h,))))
         feeds["sink"] = rng.standard_normal(h).astype(np.float32)
     scale = 0.002 if kind == "int8" else 0.2
-    made.main.add_return([made.main.add_instruction(make_op("cached_attention", scale=scale, **options), inputs)])
+    made.main.add_return(
+        [made.main.add_instruction(make_op("cached_attention", scale=scale, paged=page > 0, **options), inputs)]
+    )
     return program.wrap(made), feeds
+
+
+def in_blocks(feeds: dict[str, np.ndarray], page: int, seed: int) -> dict[str, np.ndarray]:
+    """Return feeds with keys and values in shuffled blocks, of which the first is zeros and the last unused.
+
+    A page of each batch is missing, and its table entry -1.
+    """
+    batch, _, rows, _ = feeds["k"].shape
+    pages = -(-rows // page)
+    rng = np.random.default_rng(seed)
+    table = 1 + rng.permutation(batch * pages).reshape(batch, pages)
+    made = {**feeds, "table": table.astype(np.int64)}
+    for name in "kv":
+        spread = ((0, 0), (0, 0), (0, pages * page - rows), (0, 0))
+        x = np.pad(feeds[name], spread).reshape(batch, -1, pages, page, feeds[name].shape[3])
+        made[name] = np.zeros((batch * pages + 2, x.shape[1], page, x.shape[4]), x.dtype)
+        made[name][table] = x.transpose(0, 2, 1, 3, 4)
+        made[name][-1] = 100
+    if pages > 2:
+        made["table"][np.arange(batch), rng.integers(0, pages, batch)] = -1
+    return made
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+@pytest.mark.parametrize("form", ["plain", "all"])
+@pytest.mark.parametrize("lens", SHAPES)
+def test_attention_to_blocks_reads_valid_rows_alone(lens: str, form: str, kind: str) -> None:
+    own, feeds = attention(SHAPES[lens], kind, 3, page=6, **FORMS[form])
+    wanted = np.asarray(own.clone().compile("ref").run(feeds)[0])
+    found = np.asarray(own.compile("cpu", fast_math=False).run(feeds)[0])
+    np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5 * max(1, np.abs(wanted).max()))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -97,6 +134,7 @@ def test_attention_to_a_cache_is_written_out_for_a_gpu(form: str) -> None:
         ((2, 2, 0, 4), 3, 6),
         ((1, 1, 9, 3), 2, 4),
         ((3, 1, 70, 128), 1, 70),
+        ((2, 2, 6, 8), 20, -1),
     ],
 )
 def test_rows_outside_of_a_cache_are_skipped(target: str, lens: tuple[int, ...], rows: int, length: int) -> None:

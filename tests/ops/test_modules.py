@@ -251,5 +251,12 @@ def test_load_sees_part_of_an_arena() -> None:
         shape("load", arena, shape=seen, offset=2)
 
 
+def test_outline_was_an_unknown_operator() -> None:
+    assert call("outline", shape=Shape(FLOAT, (2, 3), (1, 2))).tolist() == [[0, 0, 0]] * 2
+    assert str(make_op("outline", shape=Shape(FLOAT, (2,)))) == "outline[shape=float_type, {2}, {1}]"
+    with pytest.raises(ShapeError, match="fixed lengths"):
+        shape("outline", shape=Shape.dynamic(FLOAT, [DynamicDimension(1, 4)]))
+
+
 def test_undefined_has_no_axes() -> None:
     assert str(shape("undefined")) == "float_type, {}, {}"

@@ -188,6 +188,10 @@ def test_what_dataclasses_and_copies_do() -> None:
     assert dataclasses.asdict(one) == {"a": 1, "inner": {"a": 2, "inner": None}}
     assert [f.name for f in dataclasses.fields(Kept)] == ["a", "inner"] and dataclasses.is_dataclass(one)
     assert pickle.loads(pickle.dumps(one)) == copy.deepcopy(one) == copy.copy(one) == one
+    before = vars(one).copy()
+    assert hash(one) == hash(copy.copy(one)) == hash(dataclasses.replace(one))
+    for other in (copy.copy(one), pickle.loads(pickle.dumps(one))):
+        assert vars(other) == before, "a known hash does not travel: other processes hash strings otherwise"
     circle: list[Any] = []
     circle.append(Kept(1, circle))
     assert repr(circle) == "[Kept(a=1, inner=[...])]"

@@ -18,7 +18,7 @@ PAGES = [ROOT / "docs" / "index.md", *sorted((ROOT / "docs" / "guides").glob("*.
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_what_a_page_shows_works(page: Path) -> None:
-    rows = rows_of(page)
+    rows = list(rows_of(page))
     assert [row for row in rows if row[4] == FAILS] == []
 
 

@@ -121,7 +121,7 @@ def test_kernels_of_another_state_of_the_language_are_not_released(tmp_path: Pat
     with MACHINES["znver5"].pretended():
         identity = environment_identity()
     for intrinsics, expected in ((identity["intrinsics"], True), ("0" * 64, False)):
-        section = ShippedSection({**identity, "intrinsics": intrinsics}, "znver5", {"ab" * 32: NEUTRAL.encode()})
+        section = ShippedSection({**identity, "intrinsics": intrinsics}, "znver5", {"ab" * 16: NEUTRAL.encode()})
         path = tmp_path / str(expected) / file_name(identity)
         path.parent.mkdir()
         path.write_bytes(pack([section]))

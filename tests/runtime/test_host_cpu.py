@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from mgx_numba.codegen import arm_features
+from mgx_numba.codegen import platform as platform_module
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.cpu.classes import LEVELS
+from mgx_numba.codegen.cpu.host import LEVELS
 from mgx_numba.codegen.platform import _ask
 from mgx_numba.codegen.platform import platform as platform_here
 from mgx_numba.errors import CompileError, OptionError
@@ -129,8 +129,8 @@ class _SystemOfGraviton3:
 @pytest.mark.parametrize("system", ["linux", "darwin", "win32"])
 def test_llvm_missed_dot_products_of_arm_cpus(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """LLVM 22 reports none of them, so that no ARM machine ran the tiles made for it."""
-    monkeypatch.setattr(arm_features.sys, "platform", system)
-    monkeypatch.setattr(arm_features.ctypes, "CDLL", lambda name: _SystemOfGraviton3)
-    found = arm_features.system_features()
+    monkeypatch.setattr(platform_module.sys, "platform", system)
+    monkeypatch.setattr(platform_module.ctypes, "CDLL", lambda name: _SystemOfGraviton3)
+    found = platform_module.system_features()
     assert {name for name, present in found.items() if present} == {"neon", "dotprod", "i8mm"}
     assert {"bf16", "fullfp16", "lse", "sme"} <= set(found)

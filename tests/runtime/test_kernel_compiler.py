@@ -182,8 +182,8 @@ def test_worker_answers_by_its_protocol(distinct: Callable[[int], KernelSource])
     try:
         assert batch.read_message(process.stdout) == {"ready": True}
         for source in (good, bad):
-            request = {"backend": source.backend, "name": source.name, "text": source.text, "origin": ""}
-            batch.write_message(process.stdin, request)
+            fields = {"backend": source.backend, "name": source.name, "text": source.text, "origin": ""}
+            batch.write_message(process.stdin, {"symbol": source.symbol, **fields})
         assert read_object(batch.read_message(process.stdout)["object"]).defined == {good.symbol}
         assert "bad_kernel" in batch.read_message(process.stdout)["error"]
     finally:
@@ -207,6 +207,13 @@ def test_the_longest_kernel_was_begun_last(distinct: Callable[[int], KernelSourc
     objects = batch.compile_objects(sources, workers=0, finished=lambda source, data: begun.append(source.symbol))
     assert begun == [sources[k].symbol for k in (1, 0, 2)]
     assert [read_object(data).defined for data in objects] == [{source.symbol} for source in sources]
+
+
+def test_short_texts_of_register_tiles_were_taken_for_short_work(distinct: Callable[[int], KernelSource]) -> None:
+    tile = "def kernel(args, begin, end):\n" + "    tile_float32(args, begin, end, 4, 1, 4, 1, 0)\n" * 2
+    longer = distinct(1).text + "    # long\n" * 99
+    assert len(tile) < len(longer)
+    assert batch._effort(cpu_kernel("tile_kernel", tile)) > batch._effort(cpu_kernel("long_kernel", longer))
 
 
 def test_workers_only_when_they_pay() -> None:

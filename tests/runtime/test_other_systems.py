@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.cpu.classes import LEVELS
+from mgx_numba.codegen.cpu.host import LEVELS
 from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.toolchain import compiler
 from mgx_numba.codegen.cpu.toolchain.symbols import ALLOWED

@@ -38,6 +38,10 @@ def _source(value: int) -> KernelSource:
     return KernelSource(NAME, "number_kernel", _text(value))
 
 
+def _compiled(machine: Machine, names: dict[str, str]) -> dict[str, bytes]:
+    return compiled([machine], {machine.cpu: names}, jobs=1)[machine.cpu]
+
+
 @pytest.fixture(scope="module")
 def here() -> Machine:
     """This machine, as one that kernels ship for."""
@@ -130,18 +134,45 @@ def test_a_folder_that_does_not_exist_was_ignored_without_a_word(tmp_path: Path)
 def test_the_check_overlooked_a_changed_object(folder: Path, here: Machine) -> None:
     names = {here.cpu: NAMES}
     assert differences(folder, [here], names, jobs=1) == []
-    changed = compiled(here, NAMES, jobs=1)
+    changed = _compiled(here, NAMES)
     first = min(changed)
-    changed[first] = compiled(here, {_text(9): "nine"}, jobs=1).popitem()[1]
+    changed[first] = _compiled(here, {_text(9): "nine"}).popitem()[1]
     _file(folder).write_bytes(pack([ShippedSection(environment_identity(), here.cpu, changed)]))
     assert ShippedKernels(folder).get(_source(7)) is not None
-    assert "is not what compiling gives now" in "".join(differences(folder, [here], names, jobs=1))
+    (line,) = differences(folder, [here], names, jobs=1)
+    assert f"{first[:12]} differs" in line
+    only = {here.cpu: {_text(7): "seven"}}
+    assert "eight" not in "".join(differences(folder, [here], only, jobs=1, whole=False))
+    assert "is no kernel of the corpus" in "".join(differences(folder, [here], only, jobs=1))
     _file(folder).unlink()
-    assert "there is no file" in "".join(differences(folder, [here], names, jobs=1))
+    assert len(differences(folder, [here], names, jobs=1)) == 2
+
+
+def test_making_the_kernels_of_one_machine_dropped_those_of_another(tmp_path: Path) -> None:
+    names = {cpu: dict(list(NAMES.items())[: 1 + (cpu == "znver5")]) for cpu in ("haswell", "znver5")}
+    for cpu in names:
+        ((name, data, _),) = files([MACHINES[cpu]], names, 1, tmp_path)
+        (tmp_path / name).write_bytes(data)
+    ((_, both, lines),) = files([MACHINES[cpu] for cpu in names], names, 1)
+    assert data == both and "haswell" in lines
+    assert differences(tmp_path, [MACHINES[cpu] for cpu in names], names, jobs=1) == []
+
+
+def test_machines_of_a_group_compiled_the_same_kernels_twice() -> None:
+    group, narrow = [MACHINES["haswell"], MACHINES["alderlake"]], _text(9)
+    names = {"haswell": NAMES, "alderlake": {**NAMES, narrow: "nine"}}
+    made = compiled(group, names, jobs=1)
+    assert made["haswell"].items() < made["alderlake"].items() and len(made["alderlake"]) == 3
+    assert compiled(group[1:], names, jobs=1)["alderlake"] == made["alderlake"]
+    assert all(
+        MACHINES[one.like].features <= one.features and not MACHINES[one.like].like
+        for one in MACHINES.values()
+        if one.like
+    )
 
 
 def test_classes_of_equal_objects_stored_them_twice(here: Machine) -> None:
-    objects = compiled(here, NAMES, jobs=1)
+    objects = _compiled(here, NAMES)
     one, two = ({**environment_identity(), "features": name} for name in ("one", "two"))
     alone, both = (
         pack([ShippedSection(one, "", objects)]),
@@ -162,5 +193,5 @@ def test_a_corpus_is_planned_for_machines_that_are_not_here() -> None:
     own = {kernel.text for kernel in EXECUTOR_KERNELS}
     (wide,), (narrow,) = (names.keys() - own for names in collector.names.values())
     assert wide != narrow  # vectors of 512 and of 128 bits
-    (data,) = compiled(MACHINES["neoverse-v1"], {narrow: "softmax"}, jobs=1).values()
+    (data,) = _compiled(MACHINES["neoverse-v1"], {narrow: "softmax"}).values()
     assert data[18:20] == b"\xb7\x00"  # EM_AARCH64

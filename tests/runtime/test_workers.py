@@ -78,7 +78,7 @@ def begun(
 ) -> Iterator[BackgroundCompilation]:
     """The compilation that begins when a model is read by a process that has no kernels, with an empty cache folder."""
     monkeypatch.setattr(batch, "_affinity", lambda: range(2))
-    monkeypatch.setattr(early, "EXECUTOR_KERNELS", (distinct(530), distinct(531)))
+    monkeypatch.setattr(early, "COMMON_KERNELS", (distinct(530), distinct(531)))
     monkeypatch.setattr(early, "loaded", lambda kernel: False)
     monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path / "first"))
     early.compile_soon()
@@ -93,15 +93,15 @@ def test_workers_started_after_the_model_was_read(begun: BackgroundCompilation) 
     assert begun.batch is not None
     with early.compile_in_background(None) as ahead:
         assert ahead is begun
-        objects = objects_of(early.EXECUTOR_KERNELS, ahead=ahead)
-    assert all(kernel.symbol in read_object(objects[kernel.symbol]).defined for kernel in early.EXECUTOR_KERNELS)
+        objects = objects_of(early.COMMON_KERNELS, ahead=ahead)
+    assert all(kernel.symbol in read_object(objects[kernel.symbol]).defined for kernel in early.COMMON_KERNELS)
     assert early.compile_in_background(None) is not begun and not begun.batch._open
 
 
 def test_workers_of_a_model_that_is_not_compiled_end(begun: BackgroundCompilation) -> None:
     early._finish()
     assert begun.batch is not None and not begun.batch._open
-    assert all(begun.store.get(kernel) is not None for kernel in early.EXECUTOR_KERNELS)
+    assert all(begun.store.get(kernel) is not None for kernel in early.COMMON_KERNELS)
     early.compile_soon()  # all are stored
     assert not early._waiting
 

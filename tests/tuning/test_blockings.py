@@ -11,7 +11,7 @@ from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.contraction.blocking import Blocking, fit
 from mgx_numba.codegen.cpu.contraction.solver import NO_EPILOGUE
 from mgx_numba.codegen.cpu.contraction.solvers import CONV_SOLVERS, GEMM_SOLVERS
-from mgx_numba.codegen.cpu.contraction.tuning_candidates import candidates, refinements
+from mgx_numba.codegen.cpu.contraction.tuning_candidates import SOLVERS
 from mgx_numba.codegen.cpu.microkernels.int8_table import has_dot4
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILES, tile_for
 from mgx_numba.codegen.problems.convolution import ConvProblem
@@ -70,7 +70,7 @@ class Proposed(Fixed):
 
     def choose(self, request: Request) -> Candidate:
         own = super().choose(request)
-        self.proposals = [c.blocking for c in refinements(request, own)]
+        self.proposals = [c.blocking for c in SOLVERS.refinements(request, own)]
         return own
 
 
@@ -258,8 +258,8 @@ def test_tiles_of_whole_matrices_are_tried_with_shorter_steps_and_with_threads_b
     narrow = element_types("bfloat16 bfloat16 float32 float32")
     problem = ConvProblem(1, 512, 512, (7, 7), (3, 3), pads_begin=(1, 1), pads_end=(1, 1), types=narrow)
     request = Request(problem, NO_EPILOGUE, (), 2, True)
-    (winner,) = (c for c in candidates(request) if c.solver.name == "conv_tiles")
-    tried = [c.blocking for c in refinements(request, winner)]
+    (winner,) = (c for c in SOLVERS.candidates(request) if c.solver.name == "conv_tiles")
+    tried = [c.blocking for c in SOLVERS.refinements(request, winner)]
     assert {1, 2} <= {b.parts for b in tried} and {256, 512} <= {b.taps * b.depth for b in tried}
 
 
@@ -286,10 +286,10 @@ def test_fitted_blocking_is_stable_and_within_the_problem(tile: Any):
 )
 def test_candidates_are_few_and_distinct(problem: Any):
     request = Request(problem, NO_EPILOGUE, (), 2, True)
-    solvers = candidates(request)
+    solvers = SOLVERS.candidates(request)
     assert solvers and all(c.blocking is None for c in solvers)
     for winner in solvers:
-        near = refinements(request, winner)
+        near = SOLVERS.refinements(request, winner)
         assert len(set(near)) == len(near) <= winner.solver.most_blockings and winner not in near
         for candidate in near:
             candidate.solver.plan(problem, threads=2, blocking=candidate.blocking)
@@ -299,7 +299,9 @@ def test_candidates_are_few_and_distinct(problem: Any):
 def test_a_product_of_several_element_types_is_measured(left: str):
     problem = GemmProblem(20, 70, 530, types=element_types(f"{left} int8 int32 int32"))
     request = Request(problem, NO_EPILOGUE, (), 1, False)
-    found = candidates(request)
+    found = SOLVERS.candidates(request)
     assert {c.solver.name for c in found} - {"gemm_tiles"} == {"gemm_int8"}
     bench = Bench(request)
-    assert all(bench.sample(candidate) > 0 for own in found for candidate in (own, *refinements(request, own)[:2]))
+    assert all(
+        bench.sample(candidate) > 0 for own in found for candidate in (own, *SOLVERS.refinements(request, own)[:2])
+    )

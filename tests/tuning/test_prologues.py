@@ -10,7 +10,7 @@ import pytest
 import mgx_numba as migraphx
 from mgx_numba.codegen.body import scalar_body
 from mgx_numba.codegen.cpu.contraction.solver import NO_EPILOGUE
-from mgx_numba.codegen.cpu.contraction.tuning_candidates import candidates, refinements
+from mgx_numba.codegen.cpu.contraction.tuning_candidates import SOLVERS
 from mgx_numba.codegen.cpu.fingerprint import device_fingerprint
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.epilogue import Prologue, PrologueOperand
@@ -72,9 +72,9 @@ def test_tuned_network_is_right_and_keeps_its_choice():
 @pytest.mark.parametrize("problem", [CONVOLUTION, PRODUCT])
 def test_every_candidate_is_measured(problem: ConvProblem | GemmProblem):
     request = Request(problem, NO_EPILOGUE, (), 1, False)
-    (only,) = candidates(request)
+    (only,) = SOLVERS.candidates(request)
     bench = Bench(request)
-    assert all(bench.sample(candidate) > 0 for candidate in (only, *refinements(request, only)))
+    assert all(bench.sample(candidate) > 0 for candidate in (only, *SOLVERS.refinements(request, only)))
 
 
 @pytest.mark.parametrize("problem", [CONVOLUTION, PRODUCT])

@@ -1,10 +1,11 @@
 """Make or check the kernels that ship with a wheel.
 
     python -m tools.prebuild                      # plan the corpus for all machines, compile, write the files
-    python -m tools.prebuild --check              # the same, but compare with the files: exit status 1 if any differs
+    python -m tools.prebuild --machines znver5    # the same for one machine; the files keep the others' kernels
+    python -m tools.prebuild --check              # plan and compile, and compare: exit status 1 if any kernel differs
     python -m tools.prebuild --coverage A.onnx    # how many kernels of models the files have
     python -m tools.prebuild --coverage           # the same of held-out networks
-    python -m tools.prebuild --groups networks --only bert,gpt2 --machines znver5 --out FOLDER   # a small part, to try
+    python -m tools.prebuild --groups networks --only bert,gpt2 --machines znver5 --check   # a small part
 
 It needs the extras ``bench`` and ``test``. ``python -m tools.release`` puts the files into wheels.
 """
@@ -15,6 +16,7 @@ import argparse
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -63,8 +65,9 @@ def main(arguments: Sequence[str]) -> int:
     names = collected(machines, groups, given.jobs, tuple(given.only.split(",")))
     print(f"{sum(map(len, names.values()))} kernels planned in {time.perf_counter() - started:.0f} s", flush=True)
     if given.check:
-        wrong = differences(given.out, machines, names, given.jobs)
-        print("\n".join(wrong) or "all files are what compiling gives now")
+        whole = not given.only and set(groups) == set(GROUPS)
+        wrong = differences(given.out, machines, names, given.jobs, whole)
+        print("\n".join(wrong) or "all these kernels are what compiling gives now")
         return int(bool(wrong))
     return _write(given.out, machines, names, given.jobs)
 
@@ -72,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
 def _write(folder: Path, machines: Sequence[Machine], names: Names, jobs: int) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     total = 0
-    for name, data, lines in files(machines, names, jobs):
+    for name, data, lines in files(machines, names, jobs, folder):
         replace_file(folder / name, data)
         total += len(data)
         print(f"{name}, {len(data) / 1e6:.2f} MB:\n{lines}", flush=True)
@@ -87,6 +90,7 @@ def _cover(folder: Path, machines: Sequence[Machine], paths: Sequence[str]) -> i
     shipped = ShippedKernels(folder)
     print(f"{'model':28}" + "".join(f"{one.cpu:>16}" for one in machines))
     sums = {one.cpu: [0, 0] for one in machines}
+    lacked: Counter[str] = Counter()
     for item in items:
         collector = Collector(machines)
         collector.collect([item])
@@ -97,12 +101,15 @@ def _cover(folder: Path, machines: Sequence[Machine], paths: Sequence[str]) -> i
         for one in machines:
             with one.pretended():
                 sources = [KernelSource(NAME, name, text) for text, name in collector.names[one.cpu].items()]
-                had = sum(shipped.get(source) is not None for source in sources)
+                missing = [source for source in sources if shipped.get(source) is None]
+            had = len(sources) - len(missing)
             sums[one.cpu][0] += had
             sums[one.cpu][1] += len(sources)
+            lacked.update(source.name for source in missing)
             shown.append(f"{had} of {len(sources)}")
         print(f"{item.name[:28]:28}" + "".join(f"{text:>16}" for text in shown), flush=True)
     print(f"{'all':28}" + "".join(f"{had / most:>16.0%}" for had, most in sums.values()))
+    print("kernels that are missing:", ", ".join(f"{name} ({n})" for name, n in lacked.most_common()) or "none")
     return 0
 
 

@@ -7,13 +7,14 @@ that does nothing, so models may run, with results that mean nothing.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import sys
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from multiprocessing import get_context
 from typing import Any
@@ -22,11 +23,15 @@ from unittest import mock
 import numpy as np
 
 from mgx_numba.codegen import store
+from mgx_numba.codegen.cpu.contraction.panels import aligned_zeros
+from mgx_numba.codegen.cpu.contraction.winograd.solver import ConvWinograd
 from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.machine import machine, using
+from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
 from mgx_numba.codegen.cpu.toolchain import loader
 from mgx_numba.codegen.files import ENVIRONMENT
 from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.shipped import NEUTRAL
 from mgx_numba.codegen.workers.objects import objects_of
 from mgx_numba.errors import MgxError
@@ -34,17 +39,18 @@ from mgx_numba.runtime.cpu.executor import EXECUTOR_KERNELS
 from mgx_numba.runtime.cpu.machine_rates import measure_machine
 from tools.prebuild.corpus import corpus
 from tools.prebuild.corpus.item import Item
-from tools.prebuild.machines import Machine
+from tools.prebuild.machines import MACHINES, Machine
 
 __all__ = ["Collector", "collected"]
 
 LAST_CACHE = 32 << 20
 """Bytes of the last cache of the pretended machines: no text depends on it, but plans do."""
-
-
 _SMALL_ITEMS = 50
-"""Items without a family, which are small, between two searches for garbage."""
-_TOLD = 100  # items between two lines of progress
+"""Items without a family, which are small, that a process plans together."""
+_TOGETHER = 5
+"""Machines that a process plans a family of networks for. A family may take a minute for all machines, so that one
+process would work at the end; its weights and calibrations are made again by each process."""
+_TOLD = 20  # parts between two lines of progress
 
 
 class Collector:
@@ -109,6 +115,8 @@ class Collector:
         with (
             one.pretended(),
             mock.patch.object(store, "_store", lambda *folders: self),
+            # half of the time of planning convolution nets, and no text depends on the values
+            mock.patch.object(ConvWinograd, "pack_weights", _unfilled),
             # the true machine may have kernels of the same symbols, and runs them to calibrate
             mock.patch.object(loader, "_addresses", self._addresses[one.cpu]),
             mock.patch.object(loader, "_read", {}),
@@ -120,7 +128,7 @@ class Collector:
 def collected(
     machines: Sequence[Machine], groups: Sequence[str], jobs: int, only: tuple[str, ...] = ("",)
 ) -> dict[str, dict[str, str]]:
-    """Return the names of the corpus's kernels by their texts, for each machine.
+    """Return the names of the corpus's kernels by their texts, for each machine and those that it is `like`.
 
     Args:
         machines: the machines.
@@ -128,37 +136,75 @@ def collected(
         jobs: processes.
         only: beginnings of the names of the items that are planned.
     """
-    names: dict[str, dict[str, str]] = {one.cpu: {} for one in machines}
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        parts = [pool.submit(_part, machines, groups, number, jobs, only) for number in range(jobs)]
-        for part in parts:
-            for cpu, found in part.result().items():
-                names[cpu].update(found)
+    every = [*machines, *dict.fromkeys(MACHINES[one.like] for one in machines if one.like)]
+    names: dict[str, dict[str, str]] = {one.cpu: {} for one in every}
+    failed: dict[str, str] = {}
+    tasks = _tasks(list(map(MACHINES.__getitem__, names)), groups, only)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_start, initargs=(folder,)) as pool,
+    ):
+        parts = {pool.submit(_part, groups, numbers, cpus): shared for numbers, cpus, shared in tasks}
+        for number, part in enumerate(as_completed(parts), 1):
+            found, errors = part.result()
+            failed.update(errors)
+            for cpu in names:
+                like = MACHINES[cpu].like or cpu
+                names[cpu].update(found.get(like if parts[part] else cpu, {}))
+            if number % _TOLD == 0:
+                print(f"{number} of {len(parts)} parts planned", file=sys.stderr, flush=True)
+    for name, error in failed.items():
+        print(f"left out: {name}: {error[:200]}", file=sys.stderr)
     return names
 
 
+Task = tuple[Sequence[int], Sequence[str], bool]
+"""Numbers of items of the corpus, which are planned together; names of machines; and whether the kernels are those of
+the machines that are `like` these, too. No item: `Collector.collect_rates`."""
+
+
+def _tasks(machines: Sequence[Machine], groups: Sequence[str], only: tuple[str, ...]) -> list[Task]:
+    """Return the tasks of planning the corpus, families first, since they take longest."""
+    families: dict[tuple[str, bool], list[int]] = {}
+    small: dict[bool, list[int]] = {False: [], True: []}
+    for number, item in enumerate(_items(tuple(groups))):
+        if item.name.startswith(only):
+            wide = not item.narrow
+            (families.setdefault((item.family, wide), []) if item.family else small[wide]).append(number)
+    every = [one.cpu for one in machines]
+    cpus = {False: every, True: list(dict.fromkeys(one.like or one.cpu for one in machines))}
+    tasks: list[Task] = [([], every, False)]
+    for (_, wide), numbers in families.items():
+        tasks += [(numbers, cpus[wide][k : k + _TOGETHER], wide) for k in range(0, len(cpus[wide]), _TOGETHER)]
+    for wide, numbers in small.items():
+        tasks += [(numbers[k : k + _SMALL_ITEMS], cpus[wide], wide) for k in range(0, len(numbers), _SMALL_ITEMS)]
+    return tasks
+
+
+@functools.lru_cache(maxsize=1)
+def _items(groups: tuple[str, ...]) -> list[Item]:
+    return list(corpus(groups))
+
+
+def _start(folder: str) -> None:
+    """Enter a process that plans, with an empty cache folder: plans and tuning records of others have no say."""
+    os.environ.update({ENVIRONMENT: folder, "MGX_PLAN_CACHE": "0", "MGX_SHIPPED_KERNELS": "0"})
+
+
 def _part(
-    machines: Sequence[Machine], groups: Sequence[str], number: int, parts: int, only: tuple[str, ...]
-) -> dict[str, dict[str, str]]:
-    with tempfile.TemporaryDirectory() as folder:
-        # plans and tuning records of earlier processes have no say
-        os.environ.update({ENVIRONMENT: folder, "MGX_PLAN_CACHE": "0", "MGX_SHIPPED_KERNELS": "0"})
-        collector = Collector(machines)
-        if number == 0:
-            collector.collect_rates()
-        items = (item for item in corpus(groups) if item.part(parts) == number and item.name.startswith(only))
-        collector.collect(_counted(items, f"part {number + 1} of {parts}"))
-    for name, error in collector.failed.items():
-        print(f"left out: {name}: {error[:200]}", file=sys.stderr)
-    return collector.names
+    groups: Sequence[str], numbers: Sequence[int], cpus: Sequence[str]
+) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    collector = Collector([MACHINES[cpu] for cpu in cpus])
+    if not numbers:
+        collector.collect_rates()
+    items = _items(tuple(groups))
+    collector.collect(items[number] for number in numbers)
+    return collector.names, collector.failed
 
 
-def _counted(items: Iterable[Item], title: str) -> Iterator[Item]:
-    """Yield items, and print now and then how many were planned."""
-    for number, item in enumerate(items, 1):
-        yield item
-        if number % _TOLD == 0:
-            print(f"{title}: {number} items planned", file=sys.stderr, flush=True)
+def _unfilled(solver: ConvWinograd, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
+    """Return zeros in the place of packed weights."""
+    return aligned_zeros(solver.packed_lens(problem), tile_for(problem.types).right_word)
 
 
 def _names(old: str, new: str) -> tuple[bytes, bytes]:

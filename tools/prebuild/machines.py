@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.cpu.classes import LEVELS
+from mgx_numba.codegen.cpu.host import LEVELS
 from mgx_numba.codegen.platform import platform
 
 __all__ = ["MACHINES", "Machine"]
@@ -33,12 +33,15 @@ class Machine:
         triple: LLVM's target triple.
         features: the features of its class.
         covers: other CPUs of the class, for readers.
+        like: the machine of `MACHINES`, with no feature that this one lacks, whose kernels of wider elements than 16
+            bits serve this one too: plans differ only by instructions for narrow elements.
     """
 
     cpu: str
     triple: str
     features: frozenset[str]
     covers: str
+    like: str = ""
 
     @contextlib.contextmanager
     def pretended(self) -> Iterator[None]:
@@ -52,15 +55,24 @@ MACHINES = {
     one.cpu: one
     for one in (
         Machine("haswell", _X86, _V3, "x86-64-v3: Intel from Haswell, AMD Zen 1 to 3"),
-        Machine("alderlake", _X86, _V3 | {"avxvnni"}, "x86-64-v3 with VNNI: Intel's clients from Alder Lake"),
+        Machine(
+            "alderlake", _X86, _V3 | {"avxvnni"}, "x86-64-v3 with VNNI: Intel's clients from Alder Lake", "haswell"
+        ),
         Machine("skylake-avx512", _X86, _V4, "x86-64-v4: Skylake servers"),
-        Machine("cascadelake", _X86, _VNNI, "x86-64-v4 with VNNI: Cascade Lake"),
-        Machine("icelake-server", _X86, _VBMI, "and byte permutations: Ice Lake, Tiger Lake, Rocket Lake"),
+        Machine("cascadelake", _X86, _VNNI, "x86-64-v4 with VNNI: Cascade Lake", "skylake-avx512"),
+        Machine(
+            "icelake-server", _X86, _VBMI, "and byte permutations: Ice Lake, Tiger Lake, Rocket Lake", "skylake-avx512"
+        ),
         Machine("znver5", _X86, _BF16, "and bfloat16: AMD Zen 4 and 5; Sapphire Rapids where AMX is hidden"),
         Machine("emeraldrapids", _X86, _BF16 | {"amx-tile", "amx-int8", "amx-bf16"}, "AMX: Xeons from Sapphire Rapids"),
         Machine("cortex-a72", _ARM, _NEON, "Armv8.0"),
-        Machine("neoverse-n1", _ARM, _NEON_DOT, "Armv8.2 with dot products: Graviton 2, Ampere Altra"),
-        Machine("neoverse-v1", _ARM, _NEON_DOT | {"i8mm", "bf16"}, "and I8MM and bfloat16: Graviton 3 and 4, Grace"),
+        Machine("neoverse-n1", _ARM, _NEON_DOT, "Armv8.2 with dot products: Graviton 2, Ampere Altra", "cortex-a72"),
+        Machine(
+            "neoverse-v1",
+            _ARM,
+            _NEON_DOT | {"i8mm", "bf16"},
+            "and I8MM and bfloat16: Graviton 3 and 4, Grace",
+        ),
     )
 }
 """By LLVM's name of the CPU."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ...errors import CompileError
-from ..backend import Progress, SolverSet
+from ..backend import Progress
 from ..elf import read_object
 from ..kernel import KernelSource
 from ..store import Store
@@ -18,6 +18,7 @@ from .toolchain.loader import load, loadable
 if TYPE_CHECKING:
     from ..launch import Solution
     from ..tuning.record import DeviceFingerprint
+    from .contraction.tuning_candidates import CpuSolvers
 
 
 class CpuBackend:
@@ -55,10 +56,10 @@ class CpuBackend:
         return plan(problem)
 
     @property
-    def solvers(self) -> SolverSet:
-        from .contraction import tuning_candidates
+    def solvers(self) -> CpuSolvers:
+        from .contraction.tuning_candidates import SOLVERS
 
-        return cast("SolverSet", tuning_candidates)
+        return SOLVERS
 
     def objects(
         self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None

@@ -9,28 +9,105 @@ features, to test or compare instruction sets, or to build a library for other C
 - ``amx-emulated``, which adds AMX tiles in vector code, slow and exact, to test code for them on any CPU
 
 It is read at every call, so a test may set it.
+
+Ask Linux for permission to use AMX tiles in this process; their state takes 8 KiB a thread.
+
+A process without permission dies of an illegal instruction, whatever CPUID says. Threads and forks inherit permission;
+after `exec` a process has to ask again.
+
+CPU classes: the sets of CPU features that kernels are compiled for.
+
+A class has the features that change generated code, and no others. CPUs of one class have equal kernels, so objects
+travel between them: in a shared object store, and in the objects that ship with the package.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import field
 from typing import TYPE_CHECKING
 
 from ...dataclass import dataclass
 from ...environment import environment_text
 from ...errors import OptionError
+from ...messages import INFO, tell
 from ...nearest import did_you_mean
 from .. import platform as platforms
 from ..lang.target import itemsize
 from ..platform import Platform, is_pretended, platform
-from .classes import LEVELS, class_of
-from .tile_permission import tiles_permitted
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
+
+
+_V2 = frozenset("64bit cmov crc32 cx16 cx8 fxsr mmx popcnt sahf sse sse2 sse3 sse4.1 sse4.2 ssse3".split())
+_V3 = _V2 | frozenset("avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave".split())
+_V4 = _V3 | frozenset("avx512f avx512bw avx512cd avx512dq avx512vl".split())
+LEVELS = {"x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4}
+"""LLVM features by the micro-architecture levels of the System V ABI, AMD64 supplement, 3.1.1."""
+_X86_EXTRAS = frozenset(
+    # avx512vbmi and avx512vbmi2 permute bytes, which LLVM uses for shuffles; the code generator asks for the others
+    "amx-bf16 amx-int8 amx-tile avx512bf16 avx512vbmi avx512vbmi2 avx512vnni avxvnni".split()
+)
+_X86 = _V4 | _X86_EXTRAS
+_ARM = frozenset("bf16 dotprod fp-armv8 fullfp16 i8mm lse neon".split())
+
+
+@dataclass(frozen=True)
+class CpuClass:
+    """One CPU class: LLVM's name of its base CPU, the enabled features, and the features that are switched off."""
+
+    base: str
+    features: frozenset[str]
+    without: frozenset[str] = frozenset()
+
+    @property
+    def feature_string(self) -> str:
+        """Return the ``+a,-b`` list for a target machine. Features that the class lacks but LLVM would infer from
+        enabled features are switched off."""
+        signs = {**dict.fromkeys(self.features, "+"), **dict.fromkeys(self.without, "-")}
+        return ",".join(signs[name] + name for name in sorted(signs))
+
+
+def class_of(triple: str, enabled: Iterable[str]) -> CpuClass | None:
+    """Return the class of a CPU with these LLVM features, or None if its instruction set has no classes."""
+    features = frozenset(enabled)
+    if triple.startswith("x86_64"):
+        base = next((name for name, level in reversed(LEVELS.items()) if level <= features), "x86-64")
+        own = features & _X86
+        if {"avx512vnni", "avx512vl"} <= own:
+            own -= {"avxvnni"}  # the same products in another encoding, which LLVM never prefers
+        return CpuClass(base, own, _X86 - own)
+    if triple.startswith(("aarch64", "arm64")) and "neon" in features:
+        return CpuClass("generic", features & _ARM)
+    return None
+
+
+_ARCH_PRCTL = 158
+"""The number of the system call on x86-64 (Linux, arch/x86/entry/syscalls/syscall_64.tbl)."""
+_REQUEST, _TILE_DATA = 0x1023, 18
+"""ARCH_REQ_XCOMP_PERM and XFEATURE_XTILEDATA (Linux 5.16, Documentation/arch/x86/xstate.rst)."""
+
+
+@functools.lru_cache(maxsize=1)
+def tiles_permitted() -> bool:
+    """Ask once and return whether tiles are permitted; a refusal is logged, and kernels are then generated without
+    tiles."""
+    if not sys.platform.startswith("linux"):
+        return False
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.syscall(_ARCH_PRCTL, _REQUEST, _TILE_DATA) == 0:
+        return True
+    error = ctypes.get_errno()
+    reason = os.strerror(error)  # ENOSPC: a thread has a signal stack too small for the state
+    tell("cpu", INFO, "the CPU has AMX, but the system does not permit it: %s; compiling without", reason)
+    return False
+
 
 ENVIRONMENT = "MGX_CPU_FEATURES"
 CACHE_LINE = 64

@@ -47,10 +47,6 @@ class Odometer:
             for k, operand in enumerate(strides)
         ]
 
-    def signature(self) -> str:
-        """Return the properties that the text depends on: which strides are zero."""
-        return "".join("x" if s else "0" for operand in self.strides for s in operand)
-
     def start(self, row: str) -> list[str]:
         """Return lines that set the indices for a flat row number."""
         if not self.rank:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from ..backend import Progress, SolverSet
+from ..backend import Progress
 from ..kernel import KernelSource
 from ..store import Store
 from .architecture import ENVIRONMENT
@@ -16,6 +16,7 @@ from .kernel import NAME
 if TYPE_CHECKING:
     from ..launch import Solution
     from ..tuning.record import DeviceFingerprint
+    from .contraction.solvers import GpuSolvers
 
 
 class GpuBackend:
@@ -54,10 +55,10 @@ class GpuBackend:
         return plan(problem)
 
     @property
-    def solvers(self) -> SolverSet:
-        from .contraction import solvers
+    def solvers(self) -> GpuSolvers:
+        from .contraction.solvers import SOLVER_SET
 
-        return cast("SolverSet", solvers)
+        return SOLVER_SET
 
     def objects(
         self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None

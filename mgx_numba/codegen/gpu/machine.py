@@ -23,8 +23,6 @@ from ..files import default_folder, make_folder, read_trusted, replace_file
 from .architecture import ARCHITECTURES, Architecture, chosen, device_in_use, lowering_for
 from .driver.device import device, model_name
 
-__all__ = ["MACHINES", "GpuMachine", "keep_machine", "kept_text", "machine", "multiprocessors", "planning_for"]
-
 
 @dataclass(frozen=True)
 class GpuMachine:

@@ -12,7 +12,7 @@ from ..problems.numbers import NumbersProblem, RangeProblem
 from .cluster.pointwise import pointwise_launch
 from .cluster.reduction_rows import reduction_launch
 from .contraction.gpu_contraction import GpuContraction
-from .contraction.solvers import choose
+from .contraction.solvers import SOLVER_SET
 from .data.indexed import indexed_launch
 from .data.numbers import numbers_launch, range_launch
 from .kernel import NAME
@@ -33,7 +33,7 @@ def _copy(problem: CopyProblem) -> Launch:
 
 
 def _contraction(contraction: GpuContraction) -> Solution:
-    return choose(contraction).solver.plan(contraction)  # type: ignore[no-any-return]
+    return SOLVER_SET.choose(contraction).solver.plan(contraction)  # type: ignore[no-any-return]
 
 
 PLANNERS: Planners = {

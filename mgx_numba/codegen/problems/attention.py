@@ -132,6 +132,11 @@ class AttentionProblem:
         return all(known_equal(stride, 1) for stride in inner)
 
     @property
+    def gathered(self) -> bool:
+        """Return whether keys and values lie in blocks or are narrow, so that many queries read them from a copy."""
+        return self.kv_dtype not in ("", self.dtype) or not known_equal(self.page, 0)
+
+    @property
     def first_seen(self) -> int:
         """Return n such that query i sees keys up to i + n."""
         return self.keys - self.queries if self.causal else self.keys

@@ -60,12 +60,13 @@ class BlockWeights(NamedTuple):
     """Block-quantised weights in the layout of ONNX Runtime's MatMulNBits.
 
     ``codes``: bytes ``[n, blocks, size * bits / 8]``, first code in the low bits; ``scales``: float32 ``[n, blocks]``;
-    ``zero_points``: uint8 ``[n, blocks]`` or None.
+    ``zero_points``: uint8 ``[n, blocks]`` or None; ``offsets``: float32 ``[n, blocks]`` or None.
     """
 
     codes: np.ndarray
     scales: np.ndarray
     zero_points: np.ndarray | None
+    offsets: np.ndarray | None = None
 
     @property
     def arrays(self) -> list[np.ndarray]:
@@ -78,7 +79,8 @@ class BlockWeights(NamedTuple):
         codes, points = self.codes[some], self.zero_points
         if form.bits == 4:
             codes = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:2], form.size)
-        return Columns(codes, self.scales[some], None if points is None else points[some], None)
+        offsets = None if self.offsets is None else self.offsets[some]
+        return Columns(codes, self.scales[some], None if points is None else points[some], offsets)
 
     def scale_rows(self) -> np.ndarray:
         """Return all scales, float32 [n, blocks]."""
@@ -111,19 +113,14 @@ class StoredBlocks(NamedTuple):
         return np.concatenate([np.concatenate(each, 1) for each in both])
 
     def plain(self) -> BlockWeights:
-        """Return the same weights without a layout, codes of more than 4 bits as bytes.
-
-        Raises:
-            ShapeError: the blocks have offsets.
-        """
+        """Return the same weights without a layout, codes of more than 4 bits as bytes."""
         layout = layout_named(self.layout)
-        if layout.has_offsets:
-            raise ShapeError(f"weights of layout {self.layout} have offsets")
-        codes, scales, _ = layout.decode(np.concatenate(self.parts))
+        codes, scales, offsets = layout.decode(np.concatenate(self.parts))
         if layout.bits == 4:
             codes = codes[..., ::2] | codes[..., 1::2] << 4
-        points = None if layout.bits in (4, 8) else np.full(scales.shape, layout.zero_point, np.uint8)
-        return BlockWeights(codes, scales, points)
+        plain = offsets is not None or layout.bits in (4, 8)
+        points = None if plain else np.full(scales.shape, layout.zero_point, np.uint8)
+        return BlockWeights(codes, scales, points, offsets)
 
     def _rows(self, first: int, last: int) -> np.ndarray:
         found, start = [], 0

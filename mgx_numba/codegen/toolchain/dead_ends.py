@@ -16,6 +16,9 @@ __all__ = ["dead_end", "expect_returns"]
 
 _ENDS = re.compile(r"^\s*unreachable\b|@llvm\.(?:debug|ubsan)?trap\b|\b(?:trap|brkpt)\s*;", re.MULTILINE)
 
+_WORDS = ("unreachable", "trap", "brkpt")
+"""Of which each match of `_ENDS` contains one."""
+
 
 def expect_returns(source: KernelSource, text: str) -> None:
     """Check that every path through a kernel's optimised LLVM IR or PTX ends in a return.
@@ -30,6 +33,8 @@ def expect_returns(source: KernelSource, text: str) -> None:
 
 def dead_end(text: str) -> str:
     """Return the first line of LLVM IR or PTX, with its number, that ends a path without a return; "" if none does."""
+    if not any(word in text for word in _WORDS):  # a search for words is far faster
+        return ""
     found = _ENDS.search(text)
     if found is None:
         return ""

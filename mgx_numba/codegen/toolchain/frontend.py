@@ -27,6 +27,7 @@ def write_function(
     arguments: Sequence[tuple[types.Type, ir.Value]],
     returned: types.Type = types.void,
     unrolled: int = 0,
+    hoists: bool = False,
 ) -> None:
     """Emit a kernel's function at the position of a builder; every path ends in a return.
 
@@ -37,6 +38,7 @@ def write_function(
         arguments: type and value of each argument.
         returned: the return type.
         unrolled: most operations, over all copies of the body, of a loop over a literal range that is unrolled.
+        hoists: whether the invariant parts of addresses are computed before loops.
 
     Raises:
         Refused: the function does not type or does not lower.
@@ -45,6 +47,6 @@ def write_function(
     known.run(function, [kind for kind, _ in arguments])
     context = target()
     with context.push_code_library(context.codegen().create_library("kernel")):
-        StatementWriter(known, builder, unrolled).run(
+        StatementWriter(known, builder, unrolled, hoists).run(
             function, [value for _, value in arguments], [kind for kind, _ in arguments]
         )

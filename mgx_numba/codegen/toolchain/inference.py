@@ -176,7 +176,7 @@ class Inference:
     ) -> Environment | None:
         if node.orelse:
             raise Refused(node, "a kernel's loops have no else")
-        own = self._names_assigned(node)
+        own = self.names_assigned(node)
         # What it assigns is no constant in it, as a rule: so one pass is enough.
         head = {name: types.unliteral(kind) if name in own else kind for name, kind in known.items()}
         while True:
@@ -195,13 +195,13 @@ class Inference:
             head = {name: again[name] for name in head if name in again}
         return self._merge([*loop.after, *([] if endless else [((node, "behind"), again)])])
 
-    def _names_assigned(self, node: ast.stmt) -> set[str]:
+    def names_assigned(self, node: ast.stmt) -> set[str]:
         """Return the variables that a statement or its nested statements assign."""
         if node not in self._assigned:
             targets = getattr(node, "targets", [getattr(node, "target", None)])
             names = {name.id for target in targets for name in variables(target) if isinstance(name, ast.Name)}
             inside = (*getattr(node, "body", ()), *getattr(node, "orelse", ()))
-            self._assigned[node] = names.union(*map(self._names_assigned, inside))
+            self._assigned[node] = names.union(*map(self.names_assigned, inside))
         return self._assigned[node]
 
     def _leave(self, node: ast.Break | ast.Continue, known: Environment) -> None:

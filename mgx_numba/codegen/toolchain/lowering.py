@@ -17,6 +17,7 @@ from llvmlite import ir
 from ...errors import CompileError
 from . import overloads
 from .inference import Inference, Refused, Way, folded, variables
+from .ir_builder import KernelBuilder, LoopAddresses
 from .nodes import nodes_in
 from .numba_core import NumbaError, cgutils, types
 
@@ -26,17 +27,20 @@ __all__ = ["StatementWriter"]
 class StatementWriter:
     """Emits LLVM IR for a function's statements."""
 
-    def __init__(self, known: Inference, builder: ir.IRBuilder, unrolled: int = 0) -> None:
+    def __init__(self, known: Inference, builder: KernelBuilder, unrolled: int = 0, hoists: bool = False) -> None:
         """Emit at the position of ``builder``; unroll loops whose copies have at most ``unrolled`` operations in
-        total."""
+        total. ``hoists``: whether the invariant parts of addresses are computed before loops."""
         self.known = known
         self.builder = builder
         self.unrolled = unrolled
+        self.hoists = hoists
         self.context = overloads.target()
         self._values: dict[str, ir.Value] = {}
         self._slots: dict[tuple[str, types.Type], ir.Value] = {}
+        self._last: dict[ir.Value, tuple[ir.Block, ir.Value]] = {}  # the last value read or written in a block, by slot
         self._reached: set[ir.Block] = set()
         self._loops: list[tuple[ir.Block, ir.Block]] = []  # where continue and break go
+        self._assigned: set[str] = set()  # variables that the innermost loop assigns
 
     def run(self, function: ast.FunctionDef, values: Sequence[ir.Value], arguments: Sequence[types.Type]) -> None:
         """Emit a function with these arguments; every terminating path ends in a return.
@@ -83,9 +87,13 @@ class StatementWriter:
 
     def _store_name(self, name: str, value: ir.Value, kind: types.Type) -> None:
         if name in self.known.many:
-            self.builder.store(value, self._slot(name, kind))
+            self._put(value, self._slot(name, kind))
         else:
             self._values[name] = value
+
+    def _put(self, value: ir.Value, slot: ir.Value) -> None:
+        self.builder.store(value, slot)
+        self._last[slot] = self.builder.block, value
 
     def _slot(self, name: str, kind: types.Type) -> ir.Value:
         key = name, types.unliteral(kind)
@@ -111,9 +119,10 @@ class StatementWriter:
         form."""
         head, inside, past, behind = self._blocks(4)
         self._go((node, "before"), head)
+        before = self.builder.block
         self.builder.position_at_end(head)
         self._enter(node, inside, past)
-        self._loop_body(node, inside, head, behind)
+        self._loop_body(node, before, inside, head, behind)
         if self._arrive((node, "end")):
             self._enter(node, inside, past)
         self.builder.position_at_end(past)
@@ -129,7 +138,10 @@ class StatementWriter:
             self._condition(node.test, inside, past)
 
     def _for(self, node: ast.For) -> None:
-        """Emit a counted loop as Numba does: the trip count is computed before the loop, and is 0 for a step of 0."""
+        """Emit a counted loop as Numba does: the trip count is computed before the loop, and is 0 for a step of 0.
+
+        As in `_while`, the end is tested before the first iteration and after each.
+        """
         assert isinstance(node.iter, ast.Call)
         build, chosen = self.builder, self.known.calls[node.iter][1]
         values = _literal_range(node)
@@ -143,21 +155,23 @@ class StatementWriter:
         zero, one = ir.Constant(bounds[0].type, 0), ir.Constant(bounds[0].type, 1)
         start, stop = bounds[:2] if len(bounds) > 1 else (zero, bounds[0])
         step = bounds[2] if len(bounds) > 2 else one
-        place, left = (cgutils.alloca_once(build, zero.type) for _ in range(2))
-        build.store(start, place)
-        build.store(self._count(start, stop, step), left)
-        head, inside, past, behind = self._blocks(4)
-        self._go((node, "before"), head)
-        build.position_at_end(head)
-        count = build.load(left)
-        build.cbranch(build.icmp_signed(">", count, zero), inside, past)
+        count = self._count(start, stop, step)
+        before, inside, latch, past, behind = self._blocks(5)
+        self._arrive((node, "before"))
+        build.cbranch(build.icmp_signed(">", count, zero), before, past)
+        build.position_at_end(before)  # where LLVM moves what does not change in the loop
+        build.branch(inside)
         build.position_at_end(inside)
-        value = build.load(place)
-        build.store(build.sub(count, one, flags=["nsw"]), left)
-        build.store(build.add(value, step), place)
+        value, left = build.phi(zero.type), build.phi(zero.type)
         self._store(node.target, value, chosen.return_type.dtype)
-        self._loop_body(node, inside, head, behind)
-        self._go((node, "end"), head)
+        self._loop_body(node, before, inside, latch, behind)
+        self._go((node, "end"), latch)
+        build.position_at_end(latch)
+        rest = build.sub(left, one, flags=["nsw"])
+        for phi, first, following in ((value, start, build.add(value, step)), (left, count, rest)):
+            phi.add_incoming(first, before)
+            phi.add_incoming(following, latch)
+        build.cbranch(build.icmp_signed(">", rest, zero), inside, past)
         build.position_at_end(past)
         self._go((node, "behind"), behind)
         self._meet(behind)
@@ -196,15 +210,22 @@ class StatementWriter:
         count.add_incoming(some, divided)
         return count
 
-    def _loop_body(self, node: ast.For | ast.While, inside: ir.Block, head: ir.Block, behind: ir.Block) -> None:
-        self.builder.position_at_end(inside)
-        self._loops.append((head, behind))
+    def _loop_body(
+        self, node: ast.For | ast.While, before: ir.Block, inside: ir.Block, again: ir.Block, behind: ir.Block
+    ) -> None:
+        build = self.builder
+        build.position_at_end(inside)
+        self._loops.append((again, behind))
+        outer = build.loop, self._assigned
+        if self.hoists:
+            build.loop, self._assigned = LoopAddresses(before, (again, inside)), self.known.names_assigned(node)
         self._body(node.body)
+        build.loop, self._assigned = outer
         self._loops.pop()
 
     def _leave(self, node: ast.Break | ast.Continue) -> None:
-        head, behind = self._loops[-1]
-        self._go((node, "leave"), behind if isinstance(node, ast.Break) else head)
+        again, behind = self._loops[-1]
+        self._go((node, "leave"), behind if isinstance(node, ast.Break) else again)
 
     def _return(self, node: ast.Return) -> None:
         if node.value is None:
@@ -231,7 +252,7 @@ class StatementWriter:
             return False
         for name, kind, wanted in self.known.conversions.get(way, ()):
             value = self.builder.load(self._slot(name, kind))
-            self.builder.store(self._cast(way[0], value, types.unliteral(kind), wanted), self._slot(name, wanted))
+            self._put(self._cast(way[0], value, types.unliteral(kind), wanted), self._slot(name, wanted))
         return True
 
     def _meet(self, block: ir.Block) -> None:
@@ -256,9 +277,16 @@ class StatementWriter:
         return ir.Constant(self.context.get_value_type(types.unliteral(kind)), value)
 
     def _name(self, node: ast.Name) -> ir.Value:
-        if node.id in self.known.many:
-            return self.builder.load(self._slot(node.id, self.known.kinds[node]))
-        return self._values[node.id]
+        if node.id not in self.known.many:
+            return self._values[node.id]
+        slot = self._slot(node.id, self.known.kinds[node])
+        block, value = self._last.get(slot, (None, None))
+        if block is not self.builder.block:
+            value = self.builder.load(slot)
+            self._last[slot] = self.builder.block, value
+        if self.builder.loop is not None and node.id not in self._assigned:
+            self.builder.loop.unchanged.add(value)
+        return value
 
     def _operation(self, node: ast.BinOp) -> ir.Value:
         return self._call(node, [node.left, node.right])

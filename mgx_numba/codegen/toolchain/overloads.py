@@ -118,10 +118,7 @@ def target() -> Any:
 
 @functools.cache
 def _function(value: Any) -> types.Type | None:
-    try:
-        return _typing().resolve_value_type(value)
-    except ValueError:
-        return None
+    return _typing()._lookup_global(value)  # `resolve_value_type` would import cffi and Numba's typed containers
 
 
 def is_function(value: Any) -> bool:

@@ -149,9 +149,9 @@ class Tuning:
         """Extents of all problems with records."""
         return self._sources.extents
 
-    def knows(self, request: Request) -> bool:
+    def knows(self, problem: Any) -> bool:
         """Return whether a record of the problem may exist: a faster test than `recorded`."""
-        return extents_of(vars(request.problem)) in self.extents
+        return extents_of(vars(problem)) in self.extents
 
     def note_instruction(self, request: TuningRequest, instruction: str, taken: Candidate) -> None:
         """Record that an instruction uses another candidate than the chosen one.

@@ -29,6 +29,12 @@ WORKER_COMMAND = (sys.executable, "-m", "mgx_numba.codegen.workers.worker")
 
 # A worker imports Numba before it helps, so it must have this many kernels to compile to be worth it.
 _KERNELS_PER_WORKER = 6
+_KERNELS_PER_FORK = 3
+"""Fewest kernels for each fork of a worker that runs already: a fork takes 10 to 30 ms, a kernel 15 to 100 ms."""
+_WRITTEN_FUNCTION = "(args, begin, end, "
+"""In a kernel's text, the call of a function that is written in LLVM IR, such as a register tile."""
+_CHARACTERS_EACH = 4000
+"""Characters of text that take as long to compile as a register tile: 15 to 30 ms on Zen 5."""
 _MOST_WORKERS = 32
 """Most workers: networks have up to some 100 kernels, and each worker takes two pipes."""
 _FORKS = hasattr(os, "fork")
@@ -84,7 +90,11 @@ def compile_objects(
     own = batch or ObjectBatch()
     try:
         own.add(sources)
-        own.hire(worker_count(len(sources)) if workers is None else workers)
+        if workers is None:
+            workers = worker_count(len(sources))
+            if batch is not None and _FORKS:  # its first worker has been started
+                workers = max(workers, min(_available(), len(sources) // _KERNELS_PER_FORK))
+        own.hire(workers)
         objects = own.wait(sources, finished)
     except BaseException:
         own.cancel()
@@ -114,8 +124,8 @@ class ObjectBatch:
                 if source not in self._results:
                     self._results[source] = None
                     self._waiting.append(source)
-            # Longest text last: workers take kernels from the end, and so finish at about the same time.
-            self._waiting.sort(key=lambda source: len(source.text))
+            # Longest time last: workers take kernels from the end, and so finish at about the same time.
+            self._waiting.sort(key=_effort)
             self._changed.notify_all()
 
     def hire(self, count: int) -> None:
@@ -136,7 +146,7 @@ class ObjectBatch:
         """
         missing, objects = dict.fromkeys(sources), {}
         with self._changed:
-            self._waiting.sort(key=lambda source: (source in missing, len(source.text)))
+            self._waiting.sort(key=lambda source: (source in missing, _effort(source)))
         while missing:
             with self._changed:
                 arrived = {source: self._results[source] for source in missing if self._results[source] is not None}
@@ -147,7 +157,7 @@ class ObjectBatch:
                 if not arrived:
                     self._waiting = [source for source in self._waiting if source not in missing]
             if not arrived:  # all kernels without workers, else those of dead workers
-                source = max(missing, key=lambda source: len(source.text))
+                source = max(missing, key=_effort)
                 arrived = {source: unbroken(_compiled_here, source)}
             for source, result in arrived.items():
                 if isinstance(result, CompileError):
@@ -222,8 +232,8 @@ class ObjectBatch:
                     self._help(self._feed_fork, pair)
                     continue
                 assert source is not None
-                request = {"backend": source.backend, "name": source.name, "text": source.text, "origin": source.origin}
-                write_message(requests, request)
+                fields = {name: getattr(source, name) for name in ("backend", "name", "text", "origin")}
+                write_message(requests, {"symbol": source.symbol, **fields})
                 result = _result(source, read_message(answers))
                 with self._changed:
                     self._results[source], source = result, None
@@ -263,6 +273,11 @@ class _Pipes:
                 stream.close()
             except OSError:  # buffered data for a dead fork
                 pass
+
+
+def _effort(source: KernelSource) -> int:
+    """Return an estimate of a kernel's compile time, in characters of text."""
+    return len(source.text) + _CHARACTERS_EACH * source.text.count(_WRITTEN_FUNCTION)
 
 
 def _compiled_here(source: KernelSource) -> bytes:

@@ -1,7 +1,7 @@
 """A worker process that compiles kernels: ``python -m mgx_numba.codegen.workers.worker [FD FD]...``.
 
 Both pipes carry messages: a 4-byte little-endian length and a msgpack value. The worker sends ``{"ready": True}`` once
-Numba is imported. It then answers each ``{"backend", "name", "text", "origin"}`` by ``{"object": bytes}`` or
+Numba is imported. It then answers each ``{"symbol", "backend", "name", "text", "origin"}`` by ``{"object": bytes}`` or
 ``{"error": str}``, until its input ends. The worker does not answer ``{"fork": True}``: its fork serves the next two
 descriptors of its arguments, requests and answers, and sends the ready message there.
 """
@@ -23,8 +23,7 @@ from ..kernel import KernelSource
 
 _LENGTH = struct.Struct("<I")
 _ALLOCATIONS_BETWEEN_COLLECTIONS = 100_000
-"""Threshold of the garbage collector, Python's is 700 to 2000: Numba's objects live as long as a compilation, so
-collections find little."""
+"""Threshold of the garbage collector, Python's is 700 to 2000: reference counts free the objects of a compilation."""
 
 
 def read_message(stream: IO[bytes]) -> Any:
@@ -63,6 +62,7 @@ def main() -> NoReturn:
 
     Printed output goes to standard error, not into the protocol.
     """
+    gc.disable()  # until all modules are imported
     source_stream = os.fdopen(os.dup(0), "rb")
     answer_stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -70,6 +70,7 @@ def main() -> NoReturn:
 
     gc.freeze()  # imported objects never become garbage; garbage of compilations may wait
     gc.set_threshold(_ALLOCATIONS_BETWEEN_COLLECTIONS)
+    gc.enable()
     ends = list(map(int, sys.argv[1:]))
     forks: list[int] = []
     _answer(answer_stream, {"ready": True})
@@ -94,7 +95,9 @@ def main() -> NoReturn:
             _answer(answer_stream, {"ready": True})
             continue
         try:
+            symbol = request.pop("symbol")
             source = KernelSource(**request)
+            source.restore_symbol(symbol)  # this process need not compute it
             answer: dict[str, Any] = {"object": backend(source.backend).compile(source)}
         except CompileError as error:
             answer = {"error": str(error)}

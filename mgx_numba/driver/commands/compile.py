@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from ..arguments import add_compile, add_loader, add_output
+from ..arguments import add_compile, add_inputs, add_loader, add_output
 from ..compiling import compile_model
+from ..feeding import make_inputs
 from ..library import add_library, check_library, write_library
 from ..loading import load_model
 from ..writing import check_output, write_model
@@ -14,6 +15,7 @@ from ..writing import check_output, write_model
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the command."""
     add_loader(parser)
+    add_inputs(parser)
     add_compile(parser)
     add_output(parser)
     add_library(parser)
@@ -30,7 +32,10 @@ def run(args: argparse.Namespace) -> int:
     check_library(args)
     if not (args.kernels or args.plans):
         check_output(args)
-    model = compile_model(load_model(args), args)
+    program = load_model(args)
+    if args.fill0 or args.fill1 or args.load_arg:
+        make_inputs(program, args)  # values do not change what is compiled: only names and files are checked
+    model = compile_model(program, args)
     if args.library is not None:
         write_library(model, args)
         return 0

@@ -193,7 +193,7 @@ def _gpu(found: Findings) -> Facts:
     if lacks:
         return {"devices": f"none: {lacks}", **told}
     if hip.uses_hip():
-        count, told["driver"] = hip.hip_device_count(), "HIP"
+        count, told["driver"] = hip.hip_runtime().device_count(), "HIP"
         found.notes.append("no kernel has run on an AMD GPU yet")
     else:
         count = device.device_count()

@@ -22,8 +22,8 @@ from .contrib import unpacked
 from .contrib_attention import attend_projected
 from .matmul import matmul_integer, scaled_integer_product
 from .node import Node
-from .qlinear import requantize
-from .quantization import along_axis, dequantize, dynamic_quantize, quantize
+from .qlinear import quantised, requantize
+from .quantization import along_axis, dynamic_quantize
 from .registry import MICROSOFT, register
 from .tensors import elem_name
 
@@ -74,61 +74,28 @@ def dynamic_quantize_matmul(
     return scaled_integer_product(g, codes, b, scale, b_scale, zero, b_zero, bias)
 
 
-@register("QLinearSoftmax", domain=MICROSOFT)
-def qlinear_softmax(
-    g: Builder,
-    node: Node,
-    x: Instruction,
-    x_scale: Instruction,
-    x_zero: Instruction | None,
-    y_scale: Instruction,
-    y_zero: Instruction,
-) -> Instruction:
+@quantised("QLinearSoftmax", result_zero=True)
+def qlinear_softmax(g: Builder, node: Node, x: Instruction) -> Instruction:
     """Emit softmax along ``axis``; before operator set 13 (``opset``) over all axes from ``axis`` on."""
     axis = g.axis(node.get_int("axis", -1), rank(x))
-    wide = dequantize(g, x, x_scale, x_zero)
     if node.get_int("opset") >= 13:
-        y = g.op("softmax", wide, axis=axis)
-    else:
-        lens = g.lens(x)
-        rows = g.reshape(wide, (int(np.prod(lens[:axis])), int(np.prod(lens[axis:]))))
-        y = g.reshape(g.op("softmax", rows, axis=1), lens)
-    return quantize(g, y, y_scale, y_zero)
+        return g.op("softmax", x, axis=axis)
+    lens = g.lens(x)
+    rows = g.reshape(x, (int(np.prod(lens[:axis])), int(np.prod(lens[axis:]))))
+    return g.reshape(g.op("softmax", rows, axis=1), lens)
 
 
-@register("QLinearWhere", domain=MICROSOFT)
-def qlinear_where(
-    g: Builder,
-    node: Node,
-    condition: Instruction,
-    x: Instruction,
-    x_scale: Instruction,
-    x_zero: Instruction,
-    y: Instruction,
-    y_scale: Instruction,
-    y_zero: Instruction,
-    z_scale: Instruction,
-    z_zero: Instruction,
-) -> Instruction:
-    """Emit elements of either tensor, quantised by the result's scale."""
-    chosen = g.pointwise("where", condition, dequantize(g, x, x_scale, x_zero), dequantize(g, y, y_scale, y_zero))
-    return quantize(g, chosen, z_scale, z_zero)
+@quantised("QLinearWhere", plain=1, tensors=2, zeros=True, result_zero=True)
+def qlinear_where(g: Builder, node: Node, condition: Instruction, x: Instruction, y: Instruction) -> Instruction:
+    """Emit elements of either tensor."""
+    return g.pointwise("where", condition, x, y)
 
 
-@register("QLinearReduceMean", domain=MICROSOFT)
-def qlinear_reduce_mean(
-    g: Builder,
-    node: Node,
-    x: Instruction,
-    x_scale: Instruction,
-    x_zero: Instruction | None,
-    y_scale: Instruction,
-    y_zero: Instruction | None = None,
-) -> Instruction:
+@quantised("QLinearReduceMean")
+def qlinear_reduce_mean(g: Builder, node: Node, x: Instruction) -> Instruction:
     """Emit means over ``axes``, by default over all axes."""
     axes = g.axes(node.get_ints("axes", ()), rank(x)) or list(range(rank(x)))
-    y = g.reduce("reduce_mean", dequantize(g, x, x_scale, x_zero), axes, keep=node.get_bool("keepdims", True))
-    return quantize(g, y, y_scale, y_zero, type=x.shape.type)
+    return g.reduce("reduce_mean", x, axes, keep=node.get_bool("keepdims", True))
 
 
 @register("QAttention", domain=MICROSOFT)

@@ -12,6 +12,10 @@ from ...core.shape import UNBOUNDED, DynamicDimension
 from ...dataclass import dataclass
 from ...errors import OptionError
 
+_UNKNOWN = frozenset(("?", "None", "-1"))
+"""Symbols that exporters (Paddle2ONNX, tf2onnx, keras2onnx) write for every unknown length: equal symbols do not mean
+equal lengths."""
+
 
 @dataclass(frozen=True)
 class ParseOptions:
@@ -83,7 +87,12 @@ class ParseOptions:
     def symbol(self, name: str) -> DynamicDimension:
         """Return the range of the symbolic dimension ``name``."""
         dim = self.dim_params.get(name)
-        return replace(self.unknown_dim if dim is None else as_range(dim), symbol=name)
+        return replace(self.unknown_dim if dim is None else as_range(dim), symbol=name_of_length(name))
+
+
+def name_of_length(symbol: str) -> str:
+    """Return the symbol of a declared dimension, or "" for a symbol that stands for any unknown length."""
+    return "" if symbol in _UNKNOWN else symbol
 
 
 def as_range(dim: int | DynamicDimension) -> DynamicDimension:

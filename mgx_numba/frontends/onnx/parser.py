@@ -33,7 +33,7 @@ from .losses import LOSSES, check_loss
 from .model import OLDEST_OPSET, Model, canonical_domain, load_model
 from .node import Node
 from .optional import OPTIONAL_OPERATORS
-from .options import ParseOptions
+from .options import ParseOptions, name_of_length
 from .order import label, sorted_nodes
 from .promotion import Promotion, promotion
 from .schema import Schema, check_node, find_schema, newest_since
@@ -408,7 +408,7 @@ class GraphParser:
         elif tensor.HasField("shape"):
             if len(dims) != len(declared):
                 raise OptionError(f"{where} has {len(declared)} dimensions, but {len(dims)} are given for it")
-            dims = [replace(d, symbol=e.dim_param) for d, e in zip(dims, declared, strict=True)]
+            dims = [replace(d, symbol=name_of_length(e.dim_param)) for d, e in zip(dims, declared, strict=True)]
         if not dims:
             return Shape(type)
         try:

@@ -9,16 +9,20 @@ QLinearMatMul QLinearMul QLinearSigmoid.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from ...core.types import Type
 from ...errors import ParseError
 from ...graph.instruction import Instruction
+from ..handlers import Handler, Parser
 from .builder import Builder, rank
 from .convolution import add_bias, integer_convolution
 from .matmul import matmul, matmul_integer
 from .node import Node
 from .pooling import global_pool_mode, pool_mode
 from .quantization import along_axis, dequantize, quantize
-from .registry import MICROSOFT, register
+from .registry import MICROSOFT, register, register_handler
 
 
 def centred(g: Builder, x: Instruction, zero: Instruction) -> Instruction:
@@ -95,64 +99,58 @@ def qlinear_matmul(
     return requantize(g, product, scale, y_scale, y_zero, axis=-1)
 
 
-@register("QLinearAdd", "QLinearMul", domain=MICROSOFT)
-def qlinear_binary(
-    g: Builder,
-    node: Node,
-    a: Instruction,
-    a_scale: Instruction,
-    a_zero: Instruction | None,
-    b: Instruction,
-    b_scale: Instruction,
-    b_zero: Instruction | None,
-    y_scale: Instruction,
-    y_zero: Instruction | None = None,
-) -> Instruction:
-    """Emit the quantised sum or product."""
-    op = "add" if node.op_type == "QLinearAdd" else "mul"
-    y = g.pointwise(op, dequantize(g, a, a_scale, a_zero), dequantize(g, b, b_scale, b_zero))
-    return quantize(g, y, y_scale, y_zero, type=a.shape.type)
+def quantised(
+    *names: str, plain: int = 0, tensors: int = 1, zeros: bool = False, result_zero: bool = False
+) -> Callable[[Parser], Parser]:
+    """Return a decorator that registers operators between dequantisation and quantisation by their float32 form.
+
+    The decorated function is ``emit(g, node, *plain, *wide)``. Inputs are ``plain`` tensors that it gets unchanged,
+    ``tensors`` triples of tensor, scale and zero point, then scale and zero point of the result, which has the type of
+    the first triple's tensor.
+
+    Args:
+        zeros: whether the zero points of triples are required.
+        result_zero: whether the zero point of the result is required.
+    """
+    end = plain + 3 * tensors
+    optional = frozenset(() if zeros else range(plain + 2, end, 3))
+
+    def add(emit: Parser) -> Parser:
+        def parse(g: Builder, node: Node, *inputs: Any) -> Instruction:
+            wide = [dequantize(g, *inputs[k : k + 3]) for k in range(plain, end, 3)]
+            y_zero = inputs[end + 1] if len(inputs) > end + 1 else None
+            y = emit(g, node, *inputs[:plain], *wide)
+            return quantize(g, y, inputs[end], y_zero, type=inputs[plain].shape.type)
+
+        register_handler(Handler(parse, end + 1 + result_zero, end + 2, optional), *names, domain=MICROSOFT)
+        return emit
+
+    return add
 
 
-@register("QLinearLeakyRelu", "QLinearSigmoid", domain=MICROSOFT)
-def qlinear_unary(
-    g: Builder,
-    node: Node,
-    x: Instruction,
-    x_scale: Instruction,
-    x_zero: Instruction | None,
-    y_scale: Instruction,
-    y_zero: Instruction | None = None,
-) -> Instruction:
-    """Emit the quantised activation function."""
-    wide = dequantize(g, x, x_scale, x_zero)
+@quantised("QLinearAdd", "QLinearMul", tensors=2)
+def qlinear_binary(g: Builder, node: Node, a: Instruction, b: Instruction) -> Instruction:
+    """Emit the sum or product."""
+    return g.pointwise("add" if node.op_type == "QLinearAdd" else "mul", a, b)
+
+
+@quantised("QLinearLeakyRelu", "QLinearSigmoid")
+def qlinear_unary(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """Emit the activation function."""
     if node.op_type == "QLinearSigmoid":
-        y = g.op("sigmoid", wide)
-    else:
-        y = g.op("leaky_relu", wide, alpha=node.get_float("alpha", 0.01))
-    return quantize(g, y, y_scale, y_zero, type=x.shape.type)
+        return g.op("sigmoid", x)
+    return g.op("leaky_relu", x, alpha=node.get_float("alpha", 0.01))
 
 
-@register("QLinearAveragePool", "QLinearGlobalAveragePool", domain=MICROSOFT)
-def qlinear_pool(
-    g: Builder,
-    node: Node,
-    x: Instruction,
-    x_scale: Instruction,
-    x_zero: Instruction | None,
-    y_scale: Instruction,
-    y_zero: Instruction | None = None,
-) -> Instruction:
-    """Emit the quantised mean over windows or whole images."""
-    wide = dequantize(g, x, x_scale, x_zero)
-    last = node.get_bool("channels_last")
-    count = rank(x)
+@quantised("QLinearAveragePool", "QLinearGlobalAveragePool")
+def qlinear_pool(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """Emit the mean over windows or whole images."""
+    last, count = node.get_bool("channels_last"), rank(x)
     if last:
-        wide = g.transpose(wide, [0, count - 1, *range(1, count - 1)])
+        x = g.transpose(x, [0, count - 1, *range(1, count - 1)])
     whole = node.op_type == "QLinearGlobalAveragePool"
-    y = pool_mode(g, node, wide, "average")[0] if not whole else global_pool_mode(g, node, wide, "average")
-    y = g.transpose(y, [0, *range(2, count), 1]) if last else y
-    return quantize(g, y, y_scale, y_zero, type=x.shape.type)
+    y = pool_mode(g, node, x, "average")[0] if not whole else global_pool_mode(g, node, x, "average")
+    return g.transpose(y, [0, *range(2, count), 1]) if last else y
 
 
 @register("QLinearConcat", domain=MICROSOFT)

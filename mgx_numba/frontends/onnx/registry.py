@@ -99,15 +99,19 @@ def register(*op_types: str, domain: str | Sequence[str] = "") -> Callable[[Pars
     """Return a decorator that registers a parser function for operators of a domain, or of several domains."""
 
     def add(function: ParserT) -> ParserT:
-        handler = handler_of(function)
         for one in [domain] if isinstance(domain, str) else domain:
-            for op_type in op_types:
-                if (one, op_type) in _HANDLERS:
-                    raise ValueError(f"ONNX operator {op_type!r} of domain {one!r} has two parsers")
-                _HANDLERS[one, op_type] = handler
+            register_handler(handler_of(function), *op_types, domain=one)
         return function
 
     return add
+
+
+def register_handler(handler: Handler, *op_types: str, domain: str) -> None:
+    """Register a handler for operators of a domain."""
+    for op_type in op_types:
+        if (domain, op_type) in _HANDLERS:
+            raise ValueError(f"ONNX operator {op_type!r} of domain {domain!r} has two parsers")
+        _HANDLERS[domain, op_type] = handler
 
 
 def find(domain: str, op_type: str) -> Handler | None:

@@ -141,9 +141,10 @@ def make_pass(name: str) -> Pass:
 
 def _load(names: Iterable[str]) -> None:
     """Import the files of passes, each named as its pass; interrupts are raised afterwards."""
-    with handlers_later():
-        for name in names:
-            if name not in _KNOWN and name in _files():
+    missing = [name for name in names if name not in _KNOWN and name in _files()]
+    if missing:
+        with handlers_later():
+            for name in missing:
                 importlib.import_module(f"{__package__}.{name}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 import numpy as np
@@ -39,8 +40,13 @@ class Chooser:
         self.history = History()
         self.guide = guide
         self._processors = tuple(processors)
-        self._random = np.random.default_rng(seed)
+        self._seed = seed
         self._changes = changes_logits(options, self._processors) or guide is not None
+
+    @functools.cached_property
+    def _random(self) -> np.random.Generator:
+        """Return the random numbers; greedy texts do without loading NumPy's."""
+        return np.random.default_rng(self._seed)
 
     @property
     def draws(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import OptionError
+from ..cache_memory import CacheMemory
 from ..decoder import CompiledDecoder
 
 _ROOM = 64
@@ -54,9 +55,8 @@ class DecoderBatch:
         self.decoder = decoder
         self.shared = shared
         self.lengths = np.zeros(rows, np.int64)
-        self._feeds: dict[str, Any] = {}
-        self._outputs: dict[str, np.ndarray] | None = {} if shared else None
-        self._buffers: list[np.ndarray] = []
+        self._memory = CacheMemory(decoder, shared)
+        self._stored: list[np.ndarray] = []
         self._mask: np.ndarray | None = None  # (rows, columns); None: all sequences are of one length without gaps
         self._ones = np.ones(0, np.int64)
         room = _ROOM if shared else 0
@@ -64,12 +64,8 @@ class DecoderBatch:
 
     def _take(self, arrays: list[np.ndarray]) -> None:
         """Use arrays as the caches; shared buffers may have more sequences than there are."""
-        self._buffers = arrays if self.shared else []
-        for cache, array in zip(self.decoder.caches, arrays, strict=True):
-            now = array[: self.rows]
-            self._feeds[cache.name] = now
-            if self._outputs is not None:
-                self._outputs[cache.present] = now
+        self._stored = arrays if self.shared else []
+        self._memory.put([array[: self.rows] for array in arrays])
 
     @property
     def rows(self) -> int:
@@ -90,7 +86,13 @@ class DecoderBatch:
         Returns:
             Logits (rows, tokens, vocabulary).
         """
-        decoder, feeds = self.decoder, self._feeds
+        logits = self._memory.run(self.inputs(ids), ids)
+        self.lengths += ids.shape[1]
+        return logits
+
+    def inputs(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """Make room for the next tokens, and return the inputs of their step beside the caches."""
+        decoder, feeds = self.decoder, dict[str, np.ndarray]()
         count = ids.shape[1]
         total = self.columns + count
         if self.shared and total > self._room:
@@ -103,13 +105,10 @@ class DecoderBatch:
             self._mask = self._extended(self._mask, count)
         if decoder.mask is not None:
             mask = self._all_ones(total) if self._mask is None else self._mask
+            if self.shared and self._memory.on_device:  # steps of equal lengths are launched as recorded
+                mask = np.pad(mask, ((0, 0), (0, self._room - mask.shape[1])))
             feeds[decoder.mask] = np.ascontiguousarray(mask, decoder.types[decoder.mask])
-        found: Any = decoder.program.run(feeds, self._outputs)
-        if not self.shared:
-            for cache in decoder.caches:
-                feeds[cache.name] = found[cache.result]
-        self.lengths += count
-        return found[decoder.logits]
+        return feeds
 
     def prefill(self, ids: np.ndarray, chunk: int = 0) -> np.ndarray:
         """Run the decoder on many tokens, at most ``chunk`` in a step (0: all), and return the last step's logits."""
@@ -192,12 +191,18 @@ class DecoderBatch:
     @property
     def _arrays(self) -> list[np.ndarray]:
         """Return the caches: of shared buffers only the sequences that there are."""
-        return [self._feeds[cache.name] for cache in self.decoder.caches]
+        return self._memory.arrays()
+
+    @property
+    def _buffers(self) -> list[np.ndarray]:
+        """Return the shared buffers, with all sequences that they have room for."""
+        self._memory.arrays()
+        return self._stored
 
     @property
     def _room(self) -> int:
         """Return the number of columns of shared buffers."""
-        return self._buffers[0].shape[2] if self._buffers else 0
+        return self._stored[0].shape[2] if self._stored else 0
 
     def _extended(self, mask: np.ndarray, count: int) -> np.ndarray:
         """Return the mask after ``count`` more tokens of each sequence."""

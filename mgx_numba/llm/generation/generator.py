@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,7 +49,7 @@ class Generator:
         self._beams: list[BeamSearch] = []
         self._finished: list[bool] = []
         self._results: list[list[int]] | None = None
-        self._seed = options.random_seed if options.random_seed >= 0 else secrets.randbits(63)
+        self._seed = options.seed()
         single = options.batch_size == 1 and options.num_beams == 1
         self._proposer: Proposer | None = None
         if single and params.draft_model is not None:

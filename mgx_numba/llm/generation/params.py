@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,10 @@ class SearchOptions:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     ignore_eos: bool = False
+
+    def seed(self) -> int:
+        """Return ``random_seed``, or a new seed if that is negative."""
+        return self.random_seed if self.random_seed >= 0 else int.from_bytes(os.urandom(8), "little")
 
     def check(self, context_length: int) -> None:
         """Raise if a value or a combination of values is out of range.

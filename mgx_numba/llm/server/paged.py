@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from ..cache_memory import CacheMemory
 from ..decoder import PagedDecoder
 from .caches import CachedText
 
@@ -45,8 +45,7 @@ class PagedCaches:
         self._known: dict[bytes, int] = {}
         self._digest: dict[int, bytes] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()  # known blocks without texts, those used last at the end
-        self._feeds: dict[str, np.ndarray] = {}
-        self._outputs: dict[str, np.ndarray] = {}
+        self._memory = CacheMemory(decoder, in_place=True)
         self._grow(_FIRST)
 
     @property
@@ -81,12 +80,12 @@ class PagedCaches:
         table = np.full((len(texts), max(len(text.blocks) for text in texts)), -1, np.int64)
         for row, text in zip(table, texts, strict=True):
             row[: len(text.blocks)] = text.blocks
-        feeds: dict[str, Any] = {**self._feeds, "input_ids": np.ascontiguousarray(ids, np.int64)}
-        found: Any = self._decoder.program.run(feeds | {"past_lengths": past, "block_table": table}, self._outputs)
+        feeds = {"input_ids": np.ascontiguousarray(ids, np.int64), "past_lengths": past, "block_table": table}
+        logits = self._memory.run(feeds, ids)
         for text, row in zip(texts, ids, strict=True):
             text.tokens += row.tolist()
             self._learn(text)
-        return found[self._decoder.logits]
+        return logits
 
     def join(self, text: CachedText) -> None:
         """See `TextCaches.join`: blocks are the same before and after."""
@@ -141,11 +140,11 @@ class PagedCaches:
 
     def _grow(self, count: int) -> None:
         """Make the pool larger; pages of memory that were never written take no memory."""
-        for cache in self._decoder.caches:
-            larger = np.zeros((count, cache.heads, self._size, cache.size), cache.dtype)
-            if self._count:
-                larger[: self._count] = self._feeds[cache.name]
-            self._feeds[cache.name] = self._outputs[cache.present] = larger
+        before = self._memory.arrays()
+        pool = [np.zeros((count, c.heads, self._size, c.size), c.dtype) for c in self._decoder.caches]
+        for old, larger in zip(before, pool):
+            larger[: self._count] = old
+        self._memory.put(pool)
         self._free += range(count - 1, self._count - 1, -1)  # the first blocks are taken first
         self._users += [0] * (count - self._count)
         self._count = count

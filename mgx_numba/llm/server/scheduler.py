@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from collections import deque
@@ -200,7 +199,7 @@ class Scheduler:
     def _begun(self, request: TextRequest) -> _Sequence:
         options, model = request.options, self.model
         ends = () if options.ignore_eos else model.eos_token_ids
-        seed = options.random_seed if options.random_seed >= 0 else secrets.randbits(63)
+        seed = options.seed()
         chooser = Chooser(options, ends, request.processors, (seed, 0), request.guide)
         chooser.history.extend(request.tokens.tolist(), False)
         return _Sequence(request, chooser, TextStream(self.tokenizer, request.stops))

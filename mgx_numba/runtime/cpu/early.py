@@ -11,9 +11,7 @@ from ...codegen.store import Store, default_store
 from ...codegen.workers.background import BackgroundCompilation
 from ...codegen.workers.objects import objects_of
 from ...errors import CompileError
-from .executor import EXECUTOR_KERNELS
-
-__all__ = ["compile_in_background", "compile_soon"]
+from .executor import COMMON_KERNELS
 
 _SECONDS = 10.0
 """Time (s) for which workers wait for the compilation of a model that has been read: idle, they hold 100 MB. Reading a
@@ -26,7 +24,7 @@ def compile_soon() -> None:
     be compiled. The next `compile_in_background` continues with the same workers."""
     if _waiting:
         return
-    begun = BackgroundCompilation(loaded, None, EXECUTOR_KERNELS)
+    begun = BackgroundCompilation(loaded, None, COMMON_KERNELS)
     try:
         begun.__enter__()
         if begun.batch is not None:
@@ -46,7 +44,7 @@ def compile_in_background(store: Store | None) -> BackgroundCompilation:
         if begun.store is (store or default_store()):
             return begun
         begun.__exit__(None, None, None)
-    return BackgroundCompilation(loaded, store, EXECUTOR_KERNELS)
+    return BackgroundCompilation(loaded, store, COMMON_KERNELS)
 
 
 def _taken() -> BackgroundCompilation | None:
@@ -62,7 +60,7 @@ def _finish() -> None:
     begun = _taken()
     if begun is not None:
         with contextlib.suppress(CompileError), begun:
-            objects_of(EXECUTOR_KERNELS, store=begun.store, ahead=begun)
+            objects_of(COMMON_KERNELS, store=begun.store, ahead=begun)
 
 
 if hasattr(os, "register_at_fork"):

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...codegen.backend import Progress
 from ...codegen.cpu.toolchain.loader import load
+from ...codegen.kernel import KernelSource
 from ...codegen.launch import OpenAxis, TaskRange
 from ...codegen.store import Store
 from ...codegen.workers.background import BackgroundCompilation
@@ -34,8 +35,17 @@ from .repeat import REPEAT
 from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Job, TraceRow
 from .threads import pool, resolve_num_threads
 
-EXECUTOR_KERNELS = (LEAD, WALK, WORKER, LOOK, CONFINE, DIRECT, REPEAT, EVALUATE, BIND, DRIVE)
+COMMON_KERNELS = (LEAD, WALK, WORKER, LOOK, CONFINE, DIRECT)
 """Kernels that every plan needs besides its own."""
+EXECUTOR_KERNELS = (*COMMON_KERNELS, REPEAT, EVALUATE, BIND, DRIVE)
+"""All kernels that a plan may need besides its own."""
+
+
+def executor_kernels(plan: Plan) -> tuple[KernelSource, ...]:
+    """Return the kernels that a plan needs besides its own; all kernels if its steps may run plans of their own."""
+    if any(isinstance(step, FallbackStep) and (step.plans or step.kernels) for step in plan.steps):
+        return EXECUTOR_KERNELS
+    return (*COMMON_KERNELS, *((EVALUATE, BIND) if plan.symbols else ()), *((DRIVE,) if plan.jumps else ()))
 
 
 IDLE_BYTES = 1 << 30
@@ -91,12 +101,12 @@ class Executable:
         self.plan = plan
         self.num_threads = resolve_num_threads(num_threads)
         # All kernels are loaded together: an empty store then needs only one set of compile workers.
-        kernels = [*plan.kernels(), *EXECUTOR_KERNELS]
+        kernels = [*plan.kernels(), *executor_kernels(plan)]
         addresses = dict(zip(kernels, load(kernels, progress, store, ahead=ahead), strict=True))
         self._pool = pool()
         self._constants = [np.asarray(array, order="C") for array in plan.constants]
         self.tables = PlanTables(plan, addresses, self._constants, self.num_threads)
-        self._drive = NativeKernel(addresses[DRIVE])
+        self._drive = NativeKernel(addresses.get(DRIVE, 0))  # 0 in plans without jumps
         fallbacks = any(isinstance(step, FallbackStep) for step in plan.steps)
         self._native_steps = None if fallbacks else len(plan.steps)
         self.shares = _worth_sharing(plan)

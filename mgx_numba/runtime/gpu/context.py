@@ -15,7 +15,7 @@ import numpy as np
 from ...core.device_array import DeviceArray, is_in_a_row
 from ...core.shape import Shape
 from ...core.types import Type, from_numpy, numpy_dtype
-from ...errors import IndexRangeError, ShapeError
+from ...errors import DeviceError, IndexRangeError, MgxError, ShapeError
 from ..host.plan_numbers import runs
 from ..memory import view_of
 from ..plan import ControlStep, FallbackStep, PlannedStep, Pointer, Region, Step, TensorSpec, TensorView
@@ -34,6 +34,8 @@ _UNKNOWN = Shape(Type.float_type)
 """Placeholder for a result whose shape a fallback step determines."""
 MOST_FORMS = 4
 """Maximum number of cached forms of call: data on the host, data on the device, and two mixed forms."""
+MOST_PREPARED = 16 << 20
+"""Most bytes of memory that is allocated for the first run, whose lengths are not known yet."""
 _ARENA_NAME = "what is computed on the way to results"
 
 Tensor = np.ndarray | DeviceArray
@@ -76,11 +78,23 @@ class DeviceContext:
         """Prepare runs of a symbolic plan, whose lengths are not known yet."""
         executable = self._executable
         assert executable.lengths is not None and executable.launches is not None
+        parts = [part for part in parts_of(executable.plan) if isinstance(part, tuple)]
+        roomy, most = None, -1
         for usual in executable.lengths.usual():
+            size = usual.arena_bytes + sum(usual.parameter_bytes) + sum(usual.output_bytes)
+            if most < size <= MOST_PREPARED:
+                roomy, most = usual, size
             self._launches.settle(usual, [0] * len(executable.launches.bases))
-            for part in parts_of(executable.plan):
-                if isinstance(part, tuple):
-                    self._batch.prepare(*part)
+            with contextlib.suppress(MgxError):  # a grid or a number may be too large for usual lengths
+                for part in parts:
+                    self._batch.prepare(*part, self.queue)
+        if roomy is None:
+            return
+        with contextlib.suppress(DeviceError):  # the first run raises it
+            self._engine.kept.take(GRAIN, "results")  # allocates the slab from which results are cut
+            self._bind(roomy)
+            for there in (True, False):
+                self._form_of((there,) * len(executable.plan.parameters), there)
 
     def idle_for(self, queue: Queue | None) -> bool:
         """Return whether a call on ``queue``, or on the context's own queue, would wait for nothing but that queue's

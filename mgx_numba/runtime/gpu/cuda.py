@@ -14,6 +14,7 @@ import numpy as np
 from ...codegen.gpu.architecture import chosen, lowering_on
 from ...codegen.gpu.driver.device import Device, device
 from ...codegen.gpu.driver.graphs import CallNode, CopyNode, Graph, GraphInMaking, KernelNode
+from ...codegen.gpu.driver.library import Driver
 from ...codegen.gpu.driver.tensor_maps import encoded
 from ...codegen.gpu.libraries.calls import BoundCall, bound_call, described
 from ...codegen.gpu.transfer import VECTOR_BYTES, transfer, transfer_kernel
@@ -23,9 +24,9 @@ from ...codegen.store import Store
 from ...core.pages import memory_owner
 from ...errors import DeviceError
 from ..memory import address_of, scratch
-from .device_allocator import DEVICE_SLAB, KeptBlocks
-from .driver_engine import DriverNames, OpenedEngines, PinnedMemory, functions_of, timed
-from .engine import Event, Progress, Queue, Recording
+from .device_allocator import DEVICE_SLAB
+from .driver_engine import DriverEngine, DriverNames, DriverQueue, OpenedEngines
+from .engine import Progress, Queue, Recording
 from .open_plan import PlanLaunches
 
 if TYPE_CHECKING:
@@ -33,15 +34,20 @@ if TYPE_CHECKING:
 
 _WITH_DEFAULT = 0  # CU_STREAM_DEFAULT: synchronises with the default stream in both directions
 _PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE
-_NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _NAMES = DriverNames(
+    take="cuMemAlloc_v2",
+    give="cuMemFree_v2",
     take_pinned="cuMemHostAlloc",
     give_pinned="cuMemFreeHost",
     create_event="cuEventCreate",
     record_event="cuEventRecord",
+    query_event="cuEventQuery",
     wait_for_event="cuEventSynchronize",
     elapsed="cuEventElapsedTime",
     destroy_event="cuEventDestroy_v2",
+    follow_event="cuStreamWaitEvent",
+    wait_for_stream="cuStreamSynchronize",
+    destroy_stream="cuStreamDestroy_v2",
 )
 MOST_STREAMS = 64
 """Maximum number of the caller's streams that are remembered: callers have few, and a forgotten stream costs several
@@ -49,20 +55,15 @@ microseconds more. As many unused streams of our own are kept, since the driver 
 launch a graph."""
 
 
-class CudaEngine:
+class CudaEngine(DriverEngine):
     """See `Engine`."""
 
+    names = _NAMES
+    device: Device
+    driver: Driver
+
     def __init__(self, opened: Device) -> None:
-        self.device = opened
-        self.driver = opened.driver
-        self.number = opened.number
-        self.name = opened.name
-        self.use = opened.use
-        self.synchronize = opened.synchronize
-        self.kept = KeptBlocks(self, DEVICE_SLAB)
-        self._pinned = PinnedMemory(self, _NAMES)
-        self.record = self.driver.bound("cuEventRecord")
-        self.wait = self.driver.bound("cuStreamSynchronize")
+        super().__init__(opened, DEVICE_SLAB)
         self._stream_id = self.driver.bound("cuStreamGetId")
         self._queues: dict[int, CudaQueue] = {}
         self.transfer_function: int | None = None  # None until kernels are loaded
@@ -83,7 +84,7 @@ class CudaEngine:
         """
         own = [*(kernel for kernel in kernels if described(kernel) is None), transfer_kernel()]
         with lowering_on(self.number):
-            loaded = dict(zip(own, functions_of(self.device, own, progress, store)))
+            loaded = dict(zip(own, self.functions_of(own, progress, store)))
         self.transfer_function = loaded[own[-1]]
         with self.use():
             return [loaded[k] if k in loaded else bound_call(k, self.number) for k in kernels]
@@ -93,34 +94,9 @@ class CudaEngine:
 
         return CudaBatch(self, launches, self.overlaps)
 
-    def allocate(self, size: int, name: str) -> int:
-        place = c_void_p()
-        try:
-            with self.use():
-                self.driver.call("cuMemAlloc_v2", byref(place), c_size_t(max(size, 1)))
-        except DeviceError as error:
-            raise DeviceError(f"{name} of {size} bytes: {error}{self._free_bytes()}") from None
-        assert place.value is not None
-        return place.value
-
-    def _free_bytes(self) -> str:
-        """Return a text about the free memory, for error messages; empty where the device does not answer."""
-        try:
-            free, total = self.device.room()
-        except DeviceError:
-            return ""
-        return f"; {free} of its {total} bytes are free"
-
-    def free(self, address: int) -> None:
-        with self.use():
-            self.driver.call("cuMemFree_v2", c_void_p(address))
-
     def tensor_map(self, layout: TensorLayout, address: int) -> np.ndarray:
         with self.use():
             return encoded(self.driver, layout, address)
-
-    def staging(self, size: int) -> np.ndarray:
-        return self._pinned.staging(size)
 
     def registered(self, size: int) -> np.ndarray | None:
         """See `Engine.registered`; the driver may refuse."""
@@ -159,33 +135,6 @@ class CudaEngine:
         self._stream_id(stream, byref(number))
         return number.value + 1  # the driver counts from 0
 
-    def event(self) -> CudaEvent:
-        return CudaEvent(self)
-
-
-class CudaEvent:
-    """See `Event`."""
-
-    def __init__(self, engine: CudaEngine) -> None:
-        self._engine = engine
-        self.handle = c_void_p()
-        with engine.use():
-            engine.driver.call("cuEventCreate", byref(self.handle), c_uint(_NO_TIMING))
-
-    def record(self, queue: Queue) -> None:
-        assert isinstance(queue, CudaQueue)
-        self._engine.record(self.handle, queue.stream)
-
-    def done(self) -> bool:
-        return self._engine.driver.succeeds("cuEventQuery", self.handle)
-
-    def wait(self) -> None:
-        self._engine.driver.call("cuEventSynchronize", self.handle)
-
-    def __del__(self) -> None:
-        with contextlib.suppress(DeviceError), self._engine.use():
-            self._engine.driver.call("cuEventDestroy_v2", self.handle)
-
 
 class CudaRecording:
     """A recording as a CUDA graph; see `Recording`."""
@@ -203,15 +152,16 @@ class CudaRecording:
         self._graph.change(number)
 
 
-class CudaQueue:
+class CudaQueue(DriverQueue):
     """A queue as a CUDA stream; see `Queue`."""
+
+    _engine: CudaEngine
 
     def __init__(self, engine: CudaEngine, stream: int | None = None) -> None:
         """Wrap a stream of the caller, or take a stream of our own, in which work of an earlier user may still
         precede."""
-        self._engine, self._device, self._driver = engine, engine.device, engine.driver
-        self._own = stream is None
-        self.stream = c_void_p(stream or 0)
+        super().__init__(engine, stream)
+        self._device = engine.device
         self._graph: GraphInMaking | None = None
         with engine.use():
             if self._own:
@@ -296,38 +246,14 @@ class CudaQueue:
             finally:
                 self._graph = None
 
-    def timed(self, ask: Callable[[], None]) -> float:
-        return timed(self._engine, _NAMES, self.stream, ask)
-
-    def follow(self, event: Event) -> None:
-        assert isinstance(event, CudaEvent)
-        self._driver.call("cuStreamWaitEvent", self.stream, event.handle, c_uint(0))
-
-    def wait(self) -> None:
-        self._engine.wait(self.stream)
-
-    def __del__(self) -> None:
-        if not self._own or not self.stream.value:
-            return
+    def release(self) -> None:
+        """Keep the stream for a later queue, or destroy it."""
         if len(self._engine.idle_streams) < MOST_STREAMS and not self._driver.forked:
             self._engine.idle_streams.append(self.stream)
         else:
-            with contextlib.suppress(DeviceError), self._engine.use():
-                self._driver.call("cuStreamDestroy_v2", self.stream)
+            super().release()
 
 
 _engines = OpenedEngines(lambda number: CudaEngine(device(number)))
-
-
-def cuda_engine(number: int = 0) -> CudaEngine:
-    """Return the engine of a device, the same object for the same number.
-
-    Raises:
-        DeviceError: there is no such device.
-    """
-    return _engines.of(number)
-
-
-def cuda_engines() -> list[CudaEngine]:
-    """Return the engines that this process has used, by number."""
-    return _engines.used()
+cuda_engine = _engines.of
+cuda_engines = _engines.used

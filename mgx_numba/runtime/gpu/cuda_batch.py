@@ -24,7 +24,7 @@ from ..memory import address_of
 from .open_plan import PlanLaunches
 
 if TYPE_CHECKING:
-    from .cuda import CudaEngine
+    from .cuda import CudaEngine, CudaQueue
 
 _NODE = np.dtype(
     [("function", "<u8"), ("blocks", "<u4", 3), ("threads", "<u4", 3), ("shared", "<u4"), ("", "<u4"),
@@ -56,9 +56,12 @@ FIRST_NODES = 4
 """Number of nodes of the first graph; each next one has twice as many. On an H200 a node is updated in 0.3 to 0.5 us,
 and a kernel takes 1 us at least: so graphs are updated in time, but for the first. With 100 kernels of 1 us each, the
 updates add 2 us to a run; with one graph they add 30."""
-MOST_SERIES = 48
+MOST_SERIES = 64
 """Maximum number of series of graphs of a context; the least recently used is dropped. To make a series takes a
 millisecond."""
+MOST_PREPARED, MOST_PREPARED_NODES = 48, 4096
+"""Maximum number of series that are made before the first run, and number of nodes from which no other series is made.
+On an H200 a node takes 13 to 18 us."""
 MOST_MISSED = 256
 """Maximum number of choices of kernels without graphs that are remembered."""
 FEW_BLOCKS, MOST_SPARE = 64, 1 << 11
@@ -169,10 +172,14 @@ class CudaBatch:
             return
         self._sent[begin] = wanted
 
-    def prepare(self, begin: int, end: int) -> None:
-        """Make the graphs for a range of kernels, with the numbers that were passed to `PlanLaunches.settle`."""
-        if not self._written(begin, end):
+    def prepare(self, begin: int, end: int, queue: CudaQueue) -> None:
+        """Make the graphs for a range of kernels, with the numbers that were passed to `PlanLaunches.settle`, unless
+        there are many series already; they are copied to the device in ``queue``."""
+        nodes = sum(len(series.kernels) for series in self._series)
+        if len(self._series) < MOST_PREPARED and nodes < MOST_PREPARED_NODES and not self._written(begin, end):
             self._make(begin, end)
+            for graph in self._series[-1].graphs:
+                graph.upload(queue.stream)
 
     def _written(self, begin: int, end: int) -> bool:
         """Write the numbers of a range of kernels, and use the nodes of the series with the fewest blocks without work;

@@ -1,4 +1,4 @@
-"""Code shared by the engines of CUDA and HIP, whose drivers have functions that differ only in name."""
+"""Engines, queues and events of CUDA and HIP, whose drivers have functions that differ only in name."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_float, c_size_t, c_uint, c_void_p
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
 from ...codegen.backend import backend
+from ...codegen.gpu.driver.library import DriverDevice
 from ...codegen.gpu.kernel import NAME
 from ...codegen.kernel import KernelSource
 from ...codegen.store import Store
 from ...dataclass import dataclass
+from ...errors import DeviceError
 from .device_allocator import DeviceBlock, KeptBlocks
-from .engine import Progress
+from .engine import Event, Progress, Queue
 
 _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE and hipHostMallocPortable
+_NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING and hipEventDisableTiming
 SLAB = 1 << 20
 """Size (bytes) of a slab of pinned memory, from which blocks of up to half a slab are cut: plans of many sets of
 lengths need several kilobytes each."""
@@ -30,55 +33,145 @@ E = TypeVar("E")
 class DriverNames:
     """Names of a driver's functions."""
 
+    take: str
+    give: str
     take_pinned: str
     give_pinned: str
     create_event: str
     record_event: str
+    query_event: str
     wait_for_event: str
     elapsed: str
     destroy_event: str
+    follow_event: str
+    wait_for_stream: str
+    destroy_stream: str
 
 
-class _DriverCalls(Protocol):
-    def call(self, name: str, *arguments: Any) -> Any:
-        """Call a driver function.
+class DriverEngine:
+    """The part of an engine that both drivers have; see `Engine`."""
 
-        Raises:
-            DeviceError: the function fails.
-        """
+    names: ClassVar[DriverNames]
+
+    def __init__(self, opened: DriverDevice, slab: int = 0) -> None:
+        """Make the engine of a device; its memory is cut from slabs of `slab` bytes, see `KeptBlocks`."""
+        self.device = opened
+        self.driver = opened.driver
+        self.number = opened.number
+        self.name = opened.name
+        self.use = opened.use
+        self.synchronize = opened.synchronize
+        self.kept = KeptBlocks(self, slab)
+        self._pinned = PinnedMemory(self)
+        self.record = self.driver.bound(self.names.record_event)
+        self.wait = self.driver.bound(self.names.wait_for_stream)
+
+    def functions_of(
+        self, kernels: Sequence[KernelSource], progress: Progress | None, store: Store | None
+    ) -> list[Any]:
+        """Return the handles of the kernels' functions on the device; kernels are compiled and loaded if need be."""
+        loaded = self.device.functions
+        new = {source.symbol: source for source in kernels if source.symbol not in loaded}
+        for symbol, code in backend(NAME).objects(list(new.values()), progress, store).items():
+            self.device.function(symbol, code)
+        return [loaded[source.symbol] for source in kernels]
+
+    def allocate(self, size: int, name: str) -> int:
+        place = c_void_p()
+        try:
+            with self.use():
+                self.driver.call(self.names.take, byref(place), c_size_t(max(size, 1)))
+        except DeviceError as error:
+            raise DeviceError(f"{name} of {size} bytes: {error}{self._free_bytes()}") from None
+        assert place.value is not None
+        return place.value
+
+    def _free_bytes(self) -> str:
+        """Return a text about the free memory, for error messages; empty where the device does not answer."""
+        try:
+            free, total = self.device.room()
+        except DeviceError:
+            return ""
+        return f"; {free} of its {total} bytes are free"
+
+    def free(self, address: int) -> None:
+        with self.use():
+            self.driver.call(self.names.give, c_void_p(address))
+
+    def staging(self, size: int) -> np.ndarray:
+        return self._pinned.staging(size)
+
+    def event(self) -> DriverEvent:
+        return DriverEvent(self)
 
 
-class _Functions(Protocol):
-    @property
-    def functions(self) -> dict[str, Any]:
-        """Handles of the loaded functions, by symbol."""
+class DriverEvent:
+    """See `Event`."""
 
-    def function(self, symbol: str, code: bytes) -> Any:
-        """Load a function from object code and return its handle."""
+    def __init__(self, engine: DriverEngine) -> None:
+        self._engine = engine
+        self.handle = c_void_p()
+        with engine.use():
+            engine.driver.call(engine.names.create_event, byref(self.handle), c_uint(_NO_TIMING))
+
+    def record(self, queue: Queue) -> None:
+        assert isinstance(queue, DriverQueue)
+        self._engine.record(self.handle, queue.stream)
+
+    def done(self) -> bool:
+        return self._engine.driver.succeeds(self._engine.names.query_event, self.handle)
+
+    def wait(self) -> None:
+        self._engine.driver.call(self._engine.names.wait_for_event, self.handle)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(DeviceError), self._engine.use():
+            self._engine.driver.call(self._engine.names.destroy_event, self.handle)
 
 
-class _Engine(Protocol):
-    """An engine with a driver; ``with use()`` makes its device the thread's current device."""
+class DriverQueue:
+    """The part of a queue that both drivers have; see `Queue`."""
 
-    @property
-    def driver(self) -> _DriverCalls: ...
+    def __init__(self, engine: DriverEngine, stream: int | None) -> None:
+        """Wrap a stream of the caller; None leaves the making of a stream to the subclass."""
+        self._engine: DriverEngine = engine
+        self._driver = engine.driver
+        self._own = stream is None
+        self.stream = c_void_p(stream or 0)
 
-    @property
-    def use(self) -> Callable[[], contextlib.AbstractContextManager[None]]: ...
+    def timed(self, ask: Callable[[], None]) -> float:
+        call, names = self._driver.call, self._engine.names
+        with self._engine.use():
+            start, end = c_void_p(), c_void_p()
+            for event in (start, end):
+                call(names.create_event, byref(event), c_uint(0))
+            try:
+                call(names.record_event, start, self.stream)
+                ask()
+                call(names.record_event, end, self.stream)
+                call(names.wait_for_event, end)
+                milliseconds = c_float()
+                call(names.elapsed, byref(milliseconds), start, end)
+                return milliseconds.value / 1e3
+            finally:
+                for event in (start, end):
+                    call(names.destroy_event, event)
 
-    @property
-    def synchronize(self) -> Callable[[], None]: ...
+    def follow(self, event: Event) -> None:
+        assert isinstance(event, DriverEvent)
+        self._driver.call(self._engine.names.follow_event, self.stream, event.handle, c_uint(0))
 
+    def wait(self) -> None:
+        self._engine.wait(self.stream)
 
-def functions_of(
-    device: _Functions, kernels: Sequence[KernelSource], progress: Progress | None, store: Store | None
-) -> list[Any]:
-    """Return the handles of the kernels' functions on a device; kernels are compiled and loaded if need be."""
-    loaded = device.functions
-    new = {source.symbol: source for source in kernels if source.symbol not in loaded}
-    for symbol, code in backend(NAME).objects(list(new.values()), progress, store).items():
-        device.function(symbol, code)
-    return [loaded[source.symbol] for source in kernels]
+    def release(self) -> None:
+        """Destroy the stream."""
+        with contextlib.suppress(DeviceError), self._engine.use():
+            self._driver.call(self._engine.names.destroy_stream, self.stream)
+
+    def __del__(self) -> None:
+        if self._own and self.stream.value:
+            self.release()
 
 
 class PinnedMemory:
@@ -87,22 +180,23 @@ class PinnedMemory:
     Allocating and freeing it are system calls that lock pages, so freed memory is cached in ``kept``.
     """
 
-    def __init__(self, engine: _Engine, names: DriverNames) -> None:
+    def __init__(self, engine: DriverEngine) -> None:
         self._engine = engine
-        self._names = names
         self.synchronize = engine.synchronize
         self.kept = KeptBlocks(self, SLAB)
 
     def allocate(self, size: int, name: str) -> int:
         place = c_void_p()
         with self._engine.use():
-            self._engine.driver.call(self._names.take_pinned, byref(place), c_size_t(max(size, 1)), c_uint(_PORTABLE))
+            self._engine.driver.call(
+                self._engine.names.take_pinned, byref(place), c_size_t(max(size, 1)), c_uint(_PORTABLE)
+            )
         assert place.value is not None
         return place.value
 
     def free(self, address: int) -> None:
         with self._engine.use():
-            self._engine.driver.call(self._names.give_pinned, c_void_p(address))
+            self._engine.driver.call(self._engine.names.give_pinned, c_void_p(address))
 
     def staging(self, size: int) -> np.ndarray:
         """Return pinned memory as uint8 ``[size]``, which is released with the array."""
@@ -124,26 +218,6 @@ class _Pinned:
         return {"shape": (self._size,), "typestr": "|u1", "data": (self._block.address, False), "version": 3}
 
 
-def timed(engine: _Engine, names: DriverNames, stream: c_void_p, ask: Callable[[], None]) -> float:
-    """Return the seconds between two events around the work of ``ask`` in a stream; see `Queue.timed`."""
-    call = engine.driver.call
-    with engine.use():
-        start, end = c_void_p(), c_void_p()
-        for event in (start, end):
-            call(names.create_event, byref(event), c_uint(0))
-        try:
-            call(names.record_event, start, stream)
-            ask()
-            call(names.record_event, end, stream)
-            call(names.wait_for_event, end)
-            milliseconds = c_float()
-            call(names.elapsed, byref(milliseconds), start, end)
-            return milliseconds.value / 1e3
-        finally:
-            for event in (start, end):
-                call(names.destroy_event, event)
-
-
 class OpenedEngines(Generic[E]):
     """The engines of a process, one for each device number; thread-safe."""
 
@@ -152,7 +226,7 @@ class OpenedEngines(Generic[E]):
         self._engines: dict[int, E] = {}
         self._lock = threading.Lock()
 
-    def of(self, number: int) -> E:
+    def of(self, number: int = 0) -> E:
         """Return the engine of a device, the same object for the same number.
 
         Raises:

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from ...codegen.store import Store
 from ...core.device_array import DeviceArray
 from ...core.shape import Shape
 from ...core.types import from_numpy, numpy_dtype
-from ...errors import DeviceError, MgxError
+from ...errors import DeviceError
 from ..host.plan_numbers import PlanNumbers
 from ..plan import ControlStep, FallbackStep, Plan, Pointer, Step
 from .constants import DeviceConstants, PlacedConstant
@@ -111,8 +111,7 @@ class DeviceExecutable:
         if self.launches is not None:
             with engine.use():  # allocates the first run's context
                 self._idle.append(DeviceContext(self))
-                with contextlib.suppress(MgxError):  # numbers may be too large for usual lengths
-                    self._idle[0].prepare()
+                self._idle[0].prepare()
 
     def run(
         self,
@@ -233,12 +232,8 @@ class DeviceExecutable:
         """
         if self.lengths is not None:
             return self.at(inputs).run_traced(inputs, callback)
-        with self.engine.use():
-            context = self._take(None)
-            try:
-                return context.run_traced(inputs, callback)
-            finally:
-                self._give(context)
+        with self._in_context() as context:
+            return context.run_traced(inputs, callback)
 
     def time_steps(self, inputs: Sequence[np.ndarray]) -> list[float]:
         """Return the device's seconds for each step.
@@ -248,21 +243,23 @@ class DeviceExecutable:
         """
         if self.lengths is not None:
             return self.at(inputs).time_steps(inputs)
-        with self.engine.use():
-            context = self._take(None)
-            try:
-                return context.time_steps(inputs, TIMED_REPEATS)
-            finally:
-                self._give(context)
+        with self._in_context() as context:
+            return context.time_steps(inputs, TIMED_REPEATS)
 
     def seconds(self, inputs: Sequence[DeviceArray]) -> float:
         """Return the device's seconds for one run with all data on the device, including results."""
         if self.lengths is not None:
             return self.at(inputs).seconds(inputs)
+        with self._in_context() as context:
+            return context.seconds(inputs)
+
+    @contextlib.contextmanager
+    def _in_context(self) -> Iterator[DeviceContext]:
+        """Use the device, and take a context, within the ``with`` block."""
         with self.engine.use():
             context = self._take(None)
             try:
-                return context.seconds(inputs)
+                yield context
             finally:
                 self._give(context)
 

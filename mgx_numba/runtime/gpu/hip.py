@@ -5,7 +5,6 @@ Never run on an AMD GPU: tests use a stand-in for the library.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_size_t, c_uint, c_void_p
@@ -14,74 +13,53 @@ from typing import Any
 import numpy as np
 
 from ...codegen.gpu.architecture import lowering_on
-from ...codegen.gpu.driver.hip import HipDevice, hip_device
+from ...codegen.gpu.driver.hip import hip_device
 from ...codegen.gpu.libraries.calls import BoundCall
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import DYNAMIC_ALIGNMENT, Grid, TensorLayout
 from ...codegen.store import Store
 from ...errors import DeviceError
 from ..memory import address_of
-from .device_allocator import KeptBlocks
-from .driver_engine import DriverNames, OpenedEngines, PinnedMemory, functions_of, timed
-from .engine import Event, Progress, Queue, Recording
+from .driver_engine import DriverEngine, DriverEvent, DriverNames, DriverQueue, OpenedEngines
+from .engine import Progress, Queue, Recording
 from .open_plan import PlanLaunches
 
 _BLOCKING_STREAM = 0  # hipStreamDefault: synchronises with the default stream
-_NO_TIMING = 2  # hipEventDisableTiming
 _NAMES = DriverNames(
+    take="hipMalloc",
+    give="hipFree",
     take_pinned="hipHostMalloc",
     give_pinned="hipHostFree",
     create_event="hipEventCreateWithFlags",
     record_event="hipEventRecord",
+    query_event="hipEventQuery",
     wait_for_event="hipEventSynchronize",
     elapsed="hipEventElapsedTime",
     destroy_event="hipEventDestroy",
+    follow_event="hipStreamWaitEvent",
+    wait_for_stream="hipStreamSynchronize",
+    destroy_stream="hipStreamDestroy",
 )
 _numbers = itertools.count(1)
 
 
-class HipEngine:
+class HipEngine(DriverEngine):
     """See `Engine`."""
 
-    def __init__(self, opened: HipDevice) -> None:
-        self.device = opened
-        self.driver = opened.driver
-        self.number = opened.number
-        self.name = opened.name
-        self.use = opened.use
-        self.synchronize = opened.synchronize
-        self.kept = KeptBlocks(self)
-        self._pinned = PinnedMemory(self, _NAMES)
+    names = _NAMES
 
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[Any]:
         """Return the handles of the kernels' functions on this device."""
         with lowering_on(self.number):
-            return functions_of(self.device, kernels, progress, store)
+            return self.functions_of(kernels, progress, store)
 
     def batch(self, launches: PlanLaunches) -> PlanLaunches:
         return launches
 
-    def allocate(self, size: int, name: str) -> int:
-        place = c_void_p()
-        try:
-            with self.use():
-                self.driver.call("hipMalloc", byref(place), c_size_t(max(size, 1)))
-        except DeviceError as error:
-            raise DeviceError(f"{name} of {size} bytes: {error}") from None
-        assert place.value is not None
-        return place.value
-
-    def free(self, address: int) -> None:
-        with self.use():
-            self.driver.call("hipFree", c_void_p(address))
-
     def tensor_map(self, layout: TensorLayout, address: int) -> np.ndarray:
         raise DeviceError(f"{self.name} has no copy engine for tensors")
-
-    def staging(self, size: int) -> np.ndarray:
-        return self._pinned.staging(size)
 
     def registered(self, size: int) -> np.ndarray | None:
         """Return None: how HIP treats registered memory is untested. See `Engine.registered`."""
@@ -94,38 +72,11 @@ class HipEngine:
     def queue(self, stream: int | None = None) -> HipQueue:
         return HipQueue(self, stream)
 
-    def event(self) -> HipEvent:
-        return HipEvent(self)
-
-
-class HipEvent:
-    """See `Event`."""
-
-    def __init__(self, engine: HipEngine) -> None:
-        self._engine = engine
-        self.handle = c_void_p()
-        with engine.use():
-            engine.driver.call("hipEventCreateWithFlags", byref(self.handle), c_uint(_NO_TIMING))
-
-    def record(self, queue: Queue) -> None:
-        assert isinstance(queue, HipQueue)
-        self._engine.driver.call("hipEventRecord", self.handle, queue.stream)
-
-    def done(self) -> bool:
-        return self._engine.driver.succeeds("hipEventQuery", self.handle)
-
-    def wait(self) -> None:
-        self._engine.driver.call("hipEventSynchronize", self.handle)
-
-    def __del__(self) -> None:
-        with contextlib.suppress(DeviceError), self._engine.use():
-            self._engine.driver.call("hipEventDestroy", self.handle)
-
 
 class HipRecording:
     """A recording as a list of launches, which are enqueued again; see `Recording`."""
 
-    def __init__(self, queue: HipQueue, actions: list[Callable[[HipQueue], None]], last: HipEvent) -> None:
+    def __init__(self, queue: HipQueue, actions: list[Callable[[HipQueue], None]], last: DriverEvent) -> None:
         self._queue = queue
         self._actions = actions
         self._last = last
@@ -142,15 +93,15 @@ class HipRecording:
         """Do nothing: HIP reads argument blocks when a kernel is launched. See `Recording.change`."""
 
 
-class HipQueue:
+class HipQueue(DriverQueue):
     """A queue as a HIP stream; see `Queue`."""
+
+    _engine: HipEngine
 
     def __init__(self, engine: HipEngine, stream: int | None = None) -> None:
         """Create a new stream, or wrap a stream of the process, which cannot be distinguished from an earlier stream
         with its handle."""
-        self._engine, self._driver = engine, engine.driver
-        self._own = stream is None
-        self.stream = c_void_p(stream or 0)
+        super().__init__(engine, stream)
         self.identity = next(_numbers)
         self._recording: list[Callable[[HipQueue], None]] | None = None
         if self._own:
@@ -202,36 +153,9 @@ class HipQueue:
             ask()
         finally:
             self._recording = None
-        return HipRecording(self, actions, HipEvent(self._engine))
-
-    def timed(self, ask: Callable[[], None]) -> float:
-        return timed(self._engine, _NAMES, self.stream, ask)
-
-    def follow(self, event: Event) -> None:
-        assert isinstance(event, HipEvent)
-        self._driver.call("hipStreamWaitEvent", self.stream, event.handle, c_uint(0))
-
-    def wait(self) -> None:
-        self._driver.call("hipStreamSynchronize", self.stream)
-
-    def __del__(self) -> None:
-        if self._own and self.stream.value:
-            with contextlib.suppress(DeviceError), self._engine.use():
-                self._driver.call("hipStreamDestroy", self.stream)
+        return HipRecording(self, actions, self._engine.event())
 
 
 _engines = OpenedEngines(lambda number: HipEngine(hip_device(number)))
-
-
-def hip_engine(number: int = 0) -> HipEngine:
-    """Return the engine of a device, the same object for the same number.
-
-    Raises:
-        DeviceError: there is no such device.
-    """
-    return _engines.of(number)
-
-
-def hip_engines() -> list[HipEngine]:
-    """Return the engines that this process has used, by number."""
-    return _engines.used()
+hip_engine = _engines.of
+hip_engines = _engines.used

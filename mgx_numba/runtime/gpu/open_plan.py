@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     from ..host.sizes import Evaluator
     from .engine import Engine, Queue
 
+USUAL_BATCHES = (1, 3, 8, 32)
+"""Batches for which contexts are prepared, with each of `USUAL_LENGTHS`, whose figures hold for the pairs."""
+USUAL_LENGTHS = (1, 2, 3, 4, 7, 8, 13, 16, 20, 31, 32, 48, 64, 100, 128, 256, 300, 512)
+"""Batches and lengths for which contexts are prepared.
+
+At 240 pairs of a batch up to 32 and a length up to 1000, an encoder takes the kernels of one of these in 230, and a
+decoder in 210.
+"""
 Shapes = tuple[tuple[int, ...], ...]
 Place = tuple[Region, int]
 _NOWHERE = 0
@@ -90,12 +98,21 @@ class OpenLengths:
         self._last: tuple[Shapes, BoundLengths | None] | None = None
 
     def usual(self) -> Iterator[BoundLengths]:
-        """Yield the numbers for usual lengths that the plan serves: a batch, which is the first symbol, and lengths."""
-        for batch, length in product((1, 2, 4, 8), (8, 32, 64, 128, 256, 512)):
-            pairs = [
-                (batch if k == 0 and len(self.plan.symbols) > 1 else length, s) for k, s in enumerate(self.plan.symbols)
-            ]
+        """Yield the numbers for usual lengths that the plan serves: a batch, which is the first symbol, and lengths.
+
+        All lengths are equal, or a single one differs from 1, or a single one is 1, such as the tokens beside a cache.
+        """
+        symbols, found = self.plan.symbols, set[tuple[int, ...]]()
+        count = max(1, len(symbols) - 1)
+        chosen = [[*(k == own for k in range(count))] for own in range(count)]
+        apart = [*chosen, *([not one for one in row] for row in chosen)]
+        for length, batch, long in product(USUAL_LENGTHS, USUAL_BATCHES, [[True] * count, *apart]):
+            lengths = [batch] * (len(symbols) - count) + [length if one else 1 for one in long]
+            pairs = zip(lengths, symbols)
             given = tuple([min(max(n, s.low or 0), n if s.high is None else s.high) for n, s in pairs])
+            if given in found:
+                continue
+            found.add(given)
             memory = self._evaluated(given)
             if memory[self.zero + self._condition] not in (0, INVALID):
                 yield self._bound_to(given, memory)
@@ -330,7 +347,7 @@ class PlanLaunches:
                 self._describe(engine, k)
             queue.launch(self.numbers.functions[kernel], self.words[kernel], self.grid(kernel))
 
-    def prepare(self, begin: int, end: int) -> None:
+    def prepare(self, begin: int, end: int, queue: Queue) -> None:
         """Do nothing: `launch_each` needs nothing else."""
 
     def grid(self, kernel: int) -> Grid:

@@ -16,9 +16,9 @@ from ...core.dim import Dim
 from ...core.output_buffers import OUTPUT_BUFFERS, output_buffer
 from ...errors import UnsupportedError
 from ...interrupts import whole_module
-from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
+from ...runtime.cpu.executor import COMMON_KERNELS, Executable, executor_kernels
 from ...runtime.cpu.native_call import Entry
-from ...runtime.plan import FallbackStep, Plan, PlannedStep, Step, TensorView
+from ...runtime.plan import FallbackStep, Plan, Step
 from ..base import FastPath, Kept, KeptPlan, Stage, Tree, grouped, step_observer
 
 if TYPE_CHECKING:
@@ -208,23 +208,9 @@ class LoweredProgram:
 
     def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
         """Run step by step, printing each step like MIGraphX's ``MIGRAPHX_TRACE_EVAL``, and return the results."""
-        from ..tracing import write_trace
+        from ..tracing import traced  # late: few programs are traced
 
-        target = self._for(inputs)
-        if target is not self:
-            return target.trace(inputs, level, out)
-        assert target.executable is not None
-        total = 0.0
-        _, text = target._shown(inputs)
-
-        def show(index: int, step: PlannedStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
-            nonlocal total
-            total += seconds
-            outputs = [view(v) for v in step.outputs]
-            reason = f" (on the host: {step.reason})" if isinstance(step, FallbackStep) else ""
-            write_trace(out, f"{text(step.instruction)} [{step.label}]{reason}", seconds, total, outputs, level)
-
-        return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), show))
+        return traced(lambda observer: self.observe(inputs, observer), level, out)
 
     def kernels(self) -> list[KernelSource]:
         """Return the distinct kernels, in order of first use; the origin of each has all instructions that run it."""
@@ -246,7 +232,7 @@ class LoweredProgram:
         plan = self.executable.plan
         if plan.symbols:  # needs expressions, which a reader of the file lacks
             plan = dataclasses.replace(plan, parallel=self.executable.shares)
-        return KeptPlan(plan, self.trees, [kernel.symbol for kernel in EXECUTOR_KERNELS])
+        return KeptPlan(plan, self.trees, [kernel.symbol for kernel in executor_kernels(plan)])
 
     def machine_code(self) -> dict[str, Any]:
         """Return the objects of all kernels that the program has so far, as `EmbeddedStore` reads them.
@@ -255,13 +241,17 @@ class LoweredProgram:
         """
         from ...codegen.embedding import embed  # late: few programs are saved with machine code
 
-        return embed([*self.kernels(), *EXECUTOR_KERNELS], self._store)
+        return embed(self._all_kernels(), self._store)
 
     def stored_objects(self) -> dict[str, bytes]:
         """See `KeepsObjects`."""
         store = self._store or default_store()
-        kernels = [*self.kernels(), *EXECUTOR_KERNELS]
-        return {kernel.symbol: data for kernel in kernels if (data := store.get(kernel)) is not None}
+        return {kernel.symbol: data for kernel in self._all_kernels() if (data := store.get(kernel)) is not None}
+
+    def _all_kernels(self) -> list[KernelSource]:
+        """Return `kernels`, and the kernels that run the plans."""
+        others = (kernel for plan in self.own_plans() for kernel in executor_kernels(plan))
+        return [*self.kernels(), *dict.fromkeys((*COMMON_KERNELS, *others))]
 
     def export_library(self, folder: Path, name: str, output_names: Sequence[str], form: LibraryForm) -> Path:
         """See `Exportable`; the members of a tuple ``t`` are outputs ``t.0``, ``t.1`` and so on."""

@@ -38,19 +38,11 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
         compile_fixed: Callable[[Program, SharedWeights], LoweredProgram],
         known: PlanChoice | None = None,
     ) -> None:
-        """Compile a program for all lengths within the ranges of its inputs.
-
-        Args:
-            program: the program, which is not changed.
-            options: options of the compilation.
-            progress: told of the kernels that are compiled.
-            compile_fixed: compiles a program without dynamic inputs.
-            known: the plans that a file had for the program. Nothing is compiled until a run needs another plan.
-        """
+        """Compile a program, see `OpenPlans.open`; ``compile_fixed`` compiles a program without dynamic inputs."""
         PlanChoice.__init__(self, [], [], {}, lambda: self._source, options.store)
         self._options = options
         self._compile_fixed = compile_fixed
-        self._open(program, options, pass_options(options), progress, known)
+        self.open(program, options, pass_options(options), progress, known)
 
     def _lowered(
         self, program: Program, scope: Scope, trees: list[Tree] | None, progress: Progress | None

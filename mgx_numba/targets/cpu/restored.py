@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...interrupts import whole_module
-from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
+from ...runtime.cpu.executor import Executable, executor_kernels
 from ...runtime.plan import FallbackStep
 from ..base import FastPath, Kept, KeptPlan, KeptSplit
 from ..fallback_file import StoredCall
@@ -46,7 +46,7 @@ def runnable(kept: Kept, options: TargetOptions, shown: Callable[[], Program]) -
         for step in kept.plan.all_steps():
             if isinstance(step, FallbackStep) and isinstance(step.function, StoredCall):
                 step.function.body = partial(_body, options)
-        for kernel, symbol in zip(EXECUTOR_KERNELS, kept.symbols):
+        for kernel, symbol in zip(executor_kernels(kept.plan), kept.symbols):
             kernel.restore_symbol(symbol)  # equal to the computed symbol, as in `PlansReader`
         executable = Executable(kept.plan, options.num_threads or None, store=options.store)
         return LoweredProgram(executable, kept.trees, shown, options.store)

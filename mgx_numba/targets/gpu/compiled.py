@@ -42,6 +42,7 @@ class DeviceCalls(ABC):
 
     _engine: Engine
     _options: TargetOptions
+    observe: Callable[[Mapping[str, Any], Observer], list[Any]]
 
     @property
     def device(self) -> int:
@@ -72,6 +73,18 @@ class DeviceCalls(ABC):
 
     def run_in(self, inputs: Mapping[str, Any], stream: int) -> list[Any]:
         return self.run(inputs, stream)
+
+    def trace(self, inputs: Mapping[str, Any], level: int, out: TextIO) -> list[Any]:
+        """See `Compiled.trace`; results are where `run` leaves them."""
+        from ..tracing import traced  # late: few programs are traced
+
+        results = traced(lambda observer: self.observe(inputs, observer), level, out)
+        return results if self.offload_copy else [self._on_device(r) for r in results]
+
+    def _on_device(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._on_device(v) for v in value]
+        return value if value.dtype.hasobject else to_device(self._engine, value, "a result")
 
 
 class DeviceProgram(DeviceCalls):
@@ -215,11 +228,6 @@ class DeviceProgram(DeviceCalls):
         assert self.executable is not None
         return self.executable.time_steps(self._arrays(inputs))
 
-    def _on_device(self, value: Any) -> Any:
-        if isinstance(value, list):
-            return [self._on_device(v) for v in value]
-        return value if value.dtype.hasobject else to_device(self._engine, value, "a result")
-
     def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
         assert self.executable is not None
         program, text = self._shown(inputs)
@@ -230,20 +238,6 @@ class DeviceProgram(DeviceCalls):
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Do nothing: the overhead of a call is not measured yet."""
-
-    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
-        from ..tracing import write_trace
-
-        total = 0.0
-
-        def show(seen: Observation) -> None:
-            nonlocal total
-            total += seen.seconds
-            reason = f" (on the host: {seen.reason})" if seen.reason else ""
-            write_trace(out, f"{seen.instruction} [{seen.label}]{reason}", seen.seconds, total, seen.outputs(), level)
-
-        results = self.observe(inputs, show)
-        return results if self.offload_copy else [self._on_device(r) for r in results]
 
     def kernels(self) -> list[KernelSource]:
         """Return the distinct kernels, in order of first use."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...codegen.gpu.architecture import lowering_on
 from ...codegen.gpu.contraction.gpu_contraction import GpuContraction
-from ...codegen.gpu.contraction.solvers import own_candidates
+from ...codegen.gpu.contraction.solvers import SOLVER_SET
 from ...codegen.gpu.machine import GpuMachine, keep_machine, machine, planning_for
 from ...codegen.problems.element_types import ElementTypes
 from ...codegen.problems.epilogue import Epilogue
@@ -75,7 +75,7 @@ def _gain(on: Engine, solver: str) -> float:
     types = ElementTypes(*["float16"] * 4)
     problem = GemmProblem(SIDE, SIDE, SIDE, types=types, b_strides=(1, SIDE))
     contraction = GpuContraction(Request(problem, Epilogue(), (), 1, False), constant=True, any_order=True)
-    for candidate in own_candidates(contraction):
+    for candidate in SOLVER_SET.own_candidates(contraction):
         if candidate.solver.name == solver:
             bench = DeviceBench(on, contraction)
             seconds = min(bench.sample(candidate) for _ in range(SAMPLES))

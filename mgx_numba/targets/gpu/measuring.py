@@ -11,7 +11,7 @@ import numpy as np
 
 from ...codegen.gpu.contraction.gpu_contraction import LINE_BYTES, GpuContraction
 from ...codegen.gpu.contraction.library_solvers import LIBRARIES
-from ...codegen.gpu.contraction.solvers import own_candidates
+from ...codegen.gpu.contraction.solvers import SOLVER_SET
 from ...codegen.gpu.contraction.weights import COLUMNS, ROWS, packed_lens
 from ...codegen.gpu.libraries.calls import described
 from ...codegen.kernel import KernelSource
@@ -138,7 +138,7 @@ class DeviceBench:
             DeviceError: the results differ by more than `CLOSE`.
         """
         if self._wanted is None:
-            plain = next(c for c in own_candidates(self._contraction) if c.solver.order == ROWS)
+            plain = next(c for c in SOLVER_SET.own_candidates(self._contraction) if c.solver.order == ROWS)
             self._wanted = self._results(plain, self._with_rows_of_weights())
         got, wanted = self._results(candidate, self._inputs), self._wanted
         finite = np.isfinite(wanted)

@@ -160,9 +160,11 @@ def _color_symbolic(buffers: Sequence[Buffer], reuse: bool, shares: int) -> Any:
         buffer = buffers[k]
         below: list[Buffer] = []
         ends: dict[Any, None] = {0: None}  # equal layers end at few places
-        for other, end in reversed(placed):
+        first, last = buffer.first, buffer.last
+        beside = [one for one in placed if one[0].first <= last and first <= one[0].last] if reuse else placed
+        for other, end in reversed(beside):
             # buffers below a buffer that is already below this one need no check
-            if (_together(other, buffer) or not reuse) and not any(_together(one, other) for one in below):
+            if not any(_together(one, other) for one in below):
                 below.append(other)
                 ends[end] = None
         buffer.offset = maximum(*ends)

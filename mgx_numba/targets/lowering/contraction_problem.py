@@ -83,8 +83,7 @@ class ContractionSupport:
         line_gaps: whether ``launch`` takes convolutions with gaps between the lines of the output. For these it may
             raise `UnsupportedError`. It is also told of a readable cache line after 8-bit inputs
             (`ConvProblem.line_behind`).
-        layouts: whether ``launch`` takes block-quantised weights in a layout of `ops.block_layouts`, with their
-        offsets.
+        layouts: whether ``launch`` takes block-quantised weights in a layout of `ops.block_layouts`.
         in_place: whether ``launch`` has solvers of products that read constant weights where they lie.
     """
 
@@ -156,9 +155,6 @@ def _refused(low: Lowering, ins: Instruction, core: Instruction, support: Contra
     constant = all(_constant(low, i) is not None for i in _operands(low, ins, core)[0][1:])
     if core.name in BLOCK_PRODUCTS and not constant:
         return "the weights are not constant"
-    layout = core.op.layout if core.name in BLOCK_PRODUCTS else ""  # type: ignore[attr-defined]
-    if layout and not support.layouts and layout_named(layout).has_offsets:
-        return f"no kernel is for the offsets of layout {layout}"
     return support.refused(a, b, out, constant)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...codegen.alternatives import alternatives, has_lengths, modules_in, one_solution, served
 from ...codegen.backend import Backend
-from ...codegen.kept_answers import ANSWERS
+from ...codegen.kept_answers import kept_answer
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Launch, Solution
 from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
@@ -398,9 +398,9 @@ class Lowering(PlanConstants):
         return solution
 
     def kept(self, question: Hashable, problem: Any, answer: Callable[[Any], T], like: Hashable | None = None) -> T:
-        """Return an answer that is kept for all programs; see `KeptAnswers.of`."""
+        """Return an answer that is kept for all programs; see `kept_answer`."""
         planner = self.resources.planner
-        return answer(problem) if planner is None else ANSWERS.of((planner, question), problem, answer, like)
+        return answer(problem) if planner is None else kept_answer((planner, question), problem, answer, like)
 
     def require(self, condition: Length) -> None:
         """Restrict the plan to lengths for which a condition is 1."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...codegen.problems.cluster import ReductionProblem, Tensor
+from ...codegen.reductions import REDUCTIONS
 from ...core.dim import all_of, known_equal, known_in, less
 from ...core.shape import Shape
 from ...errors import UnsupportedError
@@ -13,11 +14,13 @@ from ...graph.module import Module
 from ...ops.base import make_op
 from ...ops.reduce_parts import ReduceParts
 from .buffers import View
+from .common import COMMON
 from .lowering import Lowering
 
 ProblemOf = Callable[[Sequence[Tensor], Sequence[Tensor]], ReductionProblem]
 
 
+@COMMON.lowering("fused_reduce")
 def lower_fused_reduce(low: Lowering, ins: Instruction) -> None:
     """Append the steps of the cluster's module."""
     body = ins.module_args[0]
@@ -28,6 +31,7 @@ def lower_fused_reduce(low: Lowering, ins: Instruction) -> None:
         _lower(low, ins, _problem_of_parts(low, ins, parts), low.outputs_of(ins))
 
 
+@COMMON.lowering(*REDUCTIONS)
 def lower_reduction(low: Lowering, ins: Instruction) -> None:
     """Append the steps of a reduction that is in no cluster: empty, over axes of length 1, or with axes known at run
     time."""

@@ -1,7 +1,10 @@
-"""Prepare the operands of ensembles of decision trees, for the lowering rules of all targets."""
+"""The lowering rule of ensembles of decision trees, for all targets."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from ...codegen.launch import Launch
 from ...codegen.problems.tree_tables import TreeTables
 from ...core.dim import known_equal, known_in, known_less, maximum
 from ...core.shape import row_major_strides
@@ -9,6 +12,7 @@ from ...graph.instruction import Instruction
 from ...ops.tree_ensemble import TreeEnsemble, wrong_tables
 from .buffers import View
 from .lowering import Lowering
+from .rules import Lower
 
 NAMES = ("x", "features", "splits", "children", "weights", "roots", "columns", "depths")
 """Names of the inputs of ``tree_ensemble``, in order."""
@@ -46,3 +50,24 @@ def tree_operands(low: Lowering, ins: Instruction) -> tuple[TreeTables, dict[str
     plain = [low.materialized(view, row_major_strides(view.lens), ins) for view in views]
     sizes = TreeTables(features.size, roots.size, weights.shape[1], int(depths.max()))
     return sizes, dict(zip(NAMES, (x, *plain)))
+
+
+def tree_rule(planner: Callable[..., Launch], *, by_threads: bool) -> Lower:
+    """Return the lowering of an ensemble to one kernel, or to a fallback step.
+
+    Args:
+        planner: `trees_launch` of a back end.
+        by_threads: whether it takes the number of threads.
+    """
+
+    def lower_tree_ensemble(low: Lowering, ins: Instruction) -> None:
+        op, found = ins.op, tree_operands(low, ins)
+        assert isinstance(op, TreeEnsemble)
+        if found is None:
+            return
+        (sizes, operands), out = found, low.output(ins)
+        how = sizes, op.aggregate, op.missing, *((low.threads,) if by_threads else ()), low.origin(ins)
+        solution = low.solve(planner, operands["x"].tensor, out.tensor, *how)
+        low.launch_all(solution, {**operands, "out": out}, ins)
+
+    return lower_tree_ensemble

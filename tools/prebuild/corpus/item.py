@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +29,7 @@ class Item:
         options: of ``compile``.
         feeds: inputs of a run, which makes plans for its lengths; none: the program is only compiled.
         family: items of a family are planned by one process, for they share a model that takes time to make.
+        narrow: it has elements of 16 bits or fewer, for which the machines of a group (`Machine.like`) differ.
     """
 
     name: str
@@ -38,10 +38,7 @@ class Item:
     options: Mapping[str, Any] = field(default_factory=dict)
     feeds: Mapping[str, np.ndarray] | None = None
     family: str = ""
-
-    def part(self, parts: int) -> int:
-        """Return the index of the process that plans this item."""
-        return zlib.crc32((self.family or self.name).encode()) % parts
+    narrow: bool = False
 
 
 def parsed(model: onnx.ModelProto | str) -> Any:

@@ -78,6 +78,16 @@ def _gelu_nodes(g: Graph, x: str, other: Callable[[], str]) -> str:
     return g.op("Mul", g.op("Mul", x, shifted), g.const(0.5))
 
 
+def _hardswish_nodes(g: Graph, x: str, other: Callable[[], str]) -> str:
+    shifted = g.op("Clip", g.op("Add", x, g.const(3.0)), g.const(0.0), g.const(6.0))
+    return g.op("Div", g.op("Mul", x, shifted), g.const(6.0))
+
+
+def _scaled(g: Graph, x: str) -> str:
+    """Return learned scalars times and plus an activation, as PaddlePaddle's mobile networks have them."""
+    return g.op("Add", g.op("Mul", x, g.weights(1)), g.weights(1))
+
+
 EPILOGUES: dict[str, Epilogue] = {
     "nothing": lambda g, x, other: x,
     "relu": lambda g, x, other: g.op("Relu", x),
@@ -86,6 +96,10 @@ EPILOGUES: dict[str, Epilogue] = {
     "sigmoid": lambda g, x, other: g.op("Sigmoid", x),
     "tanh": lambda g, x, other: g.op("Tanh", x),
     "hardswish": lambda g, x, other: g.op("HardSwish", x),
+    "hardswish nodes": _hardswish_nodes,
+    "hardswish scaled": lambda g, x, other: _scaled(g, _hardswish_nodes(g, x, other)),
+    "relu scaled": lambda g, x, other: _scaled(g, g.op("Relu", x)),
+    "hardsigmoid 0.2": lambda g, x, other: g.op("HardSigmoid", x, alpha=0.2, beta=0.5),
     "hardsigmoid": lambda g, x, other: g.op("HardSigmoid", x, alpha=1 / 6, beta=0.5),
     "gelu": _gelu_nodes,
     "gelu tanh": lambda g, x, other: g.op("Gelu", x, approximate="tanh"),
@@ -123,6 +137,8 @@ PRODUCTS = [
 ]  # fmt: skip
 
 
+EXACT = {*"nothing relu relu6 silu sigmoid hardswish gelu leaky add multiply".split(), "add relu", "silu add"}
+"""Epilogues of usual networks, which are planned without ``fast_math`` too."""
 KINDS = ("", "open", "rank 3", "open rank 3")
 """Of products: whether rows have names, and whether they lie in two dimensions."""
 
@@ -130,18 +146,20 @@ KINDS = ("", "open", "rank 3", "open rank 3")
 def items() -> Iterator[Item]:
     """Return all layers."""
     for layer, (name, epilogue) in itertools.product(CONVOLUTIONS, EPILOGUES.items()):
-        yield _item(f"convolution {layer} {name}", partial(_convolution, layer, epilogue, 1))
+        yield from _items(f"convolution {layer} {name}", partial(_convolution, layer, epilogue, 1), name in EXACT)
         if name in ("nothing", "relu", "silu", "add", "add relu"):
-            yield _item(f"convolution {layer} {name}, open", partial(_convolution, layer, epilogue, "n"))
+            yield from _items(f"convolution {layer} {name}, open", partial(_convolution, layer, epilogue, "n"))
     for product, (name, epilogue), kind in itertools.product(PRODUCTS, EPILOGUES.items(), KINDS):
-        yield _item(f"product {product} {name} {kind}", partial(_product, product, epilogue, kind))
+        yield from _items(f"product {product} {name} {kind}", partial(_product, product, epilogue, kind), name in EXACT)
     for name, make in {**POINTWISE, **NORMS, **MOVES}.items():
         for kind in ("", "open"):
-            yield _item(f"{name} {kind}", partial(make, 1 if not kind else "n"))
+            yield from _items(f"{name} {kind}", partial(make, 1 if not kind else "n"), True)
 
 
-def _item(name: str, make: Callable[[], onnx.ModelProto]) -> Item:
-    return Item(name, lambda: parsed(make()), threads=(1, 4))
+def _items(name: str, make: Callable[[], onnx.ModelProto], exact: bool = False) -> Iterator[Item]:
+    yield Item(name, lambda: parsed(make()), threads=(1, 4))
+    if exact:
+        yield Item(f"{name}, exact", lambda: parsed(make()), (4,), {"fast_math": False})
 
 
 def _convolution(layer: tuple[int, ...], epilogue: Epilogue, batch: int | str) -> onnx.ModelProto:
@@ -177,6 +195,39 @@ Maker = Callable[[int | str], onnx.ModelProto]
 POINTWISE: dict[str, Maker] = {
     f"{name} of {lens}": partial(_pointwise, epilogue, lens)
     for (name, epilogue), lens in itertools.product(EPILOGUES.items(), ((64, 28, 28), (197, 384), (1000,)))
+}
+
+
+OPERANDS: dict[str, Callable[[Graph, int | str], str]] = {
+    "scalar": lambda g, batch: g.const(0.7),
+    "channels": lambda g, batch: g.weights(64, 1, 1),
+    "row": lambda g, batch: g.weights(28),
+    "images": lambda g, batch: g.input(batch, 1, 1, 1),
+    "gates": lambda g, batch: g.input(batch, 64, 1, 1),
+    "map": lambda g, batch: g.input(batch, 1, 28, 28),
+}
+"""Right-hand sides that are broadcast to images of 64 channels."""
+
+
+def _broadcast(op: str, operand: str, batch: int | str) -> onnx.ModelProto:
+    g = Graph()
+    return g.model(g.op(op, g.input(batch, 64, 28, 28), OPERANDS[operand](g, batch)))
+
+
+def _reduced(op: str, axes: tuple[int, ...], keep: int, batch: int | str) -> onnx.ModelProto:
+    g = Graph()
+    return g.model(g.op(op, g.input(batch, 64, 28, 28), g.ints(*axes), keepdims=keep))
+
+
+POINTWISE |= {
+    f"{op} of {operand}": partial(_broadcast, op, operand)
+    for op, operand in itertools.product(("Add", "Sub", "Mul", "Div"), OPERANDS)
+}
+POINTWISE |= {
+    f"{op} over {axes} {keep}": partial(_reduced, op, axes, keep)
+    for op, axes, keep in itertools.product(
+        ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2"), ((-1,), (2, 3), (1,)), (0, 1)
+    )
 }
 
 

@@ -18,9 +18,11 @@ from tools.prebuild.corpus.item import Item, parsed, with_open_batch
 
 __all__ = ["items"]
 
-THREADS = (1, 2, 8)
+THREADS = (1, 4)
+EXACT = {"fast_math": False}
 QUANTIZED = ("bert", "efficientnet_b0", "gpt2", "mobilenet_v2", "resnet50", "unet", "vit", "yolo", "lstm")
 """Networks that are compiled in lower precision too."""
+QUANTIZED_NODES = {"QuantizeLinear", "DynamicQuantizeLinear", "MatMulNBits"}
 
 
 def items() -> Iterator[Item]:
@@ -34,7 +36,10 @@ def items() -> Iterator[Item]:
         yield Item(f"{name}@8", lambda name=name: parsed(rebatch(_model(name), 8)), family=name)  # type: ignore[misc]
     for name, make in DYNAMIC.items():
         case = make()
-        yield Item(name, partial(parsed, case.model), THREADS, {}, case.draw(np.random.default_rng(0)))
+        for kind, options in (("", {}), (", exact", EXACT)):
+            feeds = case.draw(np.random.default_rng(0))
+            narrow = any(node.op_type in QUANTIZED_NODES for node in case.model.graph.node)
+            yield Item(name + kind, partial(parsed, case.model), THREADS, options, feeds, narrow=narrow)
 
 
 @functools.lru_cache(maxsize=1)
@@ -44,7 +49,8 @@ def _model(name: str) -> onnx.ModelProto:
 
 def _forms(name: str) -> Iterator[Item]:
     yield Item(name, lambda: parsed(_model(name)), THREADS, family=name)
-    yield Item(f"{name}, open batch", lambda: parsed(with_open_batch(_model(name))), (1, 8), family=name)
+    yield Item(f"{name}, open batch", lambda: parsed(with_open_batch(_model(name))), (4,), family=name)
+    yield Item(f"{name}, exact", lambda: parsed(_model(name)), (4,), EXACT, family=name)
 
 
 def _precisions(name: str) -> Iterator[Item]:
@@ -58,4 +64,4 @@ def _precisions(name: str) -> Iterator[Item]:
         mgx_numba.quantize_int8(program, mgx_numba.get_target("cpu"), [feeds])
 
     for kind, how in (("fp16", mgx_numba.quantize_fp16), ("bf16", mgx_numba.quantize_bf16), ("int8", to_int8)):
-        yield Item(f"{name} {kind}", partial(quantized, how), family=name)
+        yield Item(f"{name} {kind}", partial(quantized, how), (4,), family=name, narrow=True)

@@ -25,6 +25,7 @@ TYPES = {
     TensorProto.BOOL,
 }
 """Element types of inputs. Networks seldom have other ones."""
+NARROW = {TensorProto.FLOAT16, TensorProto.UINT8, TensorProto.INT8}
 
 
 def items() -> Iterator[Item]:
@@ -38,4 +39,4 @@ def items() -> Iterator[Item]:
             continue
         types = [info.type.tensor_type.elem_type for info in model.graph.input if info.type.HasField("tensor_type")]
         if len(types) == len(model.graph.input) and TYPES.issuperset(types):
-            yield Item(case.name, partial(parsed, model), threads=(1,))
+            yield Item(case.name, partial(parsed, model), threads=(1,), narrow=not NARROW.isdisjoint(types))

@@ -63,12 +63,18 @@ BLOCKS = {
 def items() -> Iterator[Item]:
     """Return all models."""
     for name, block in BLOCKS.items():
-        yield Item(name, lambda block=block: parsed(_model(block)), threads=(1, 4))  # type: ignore[misc]
+        make = partial(_program, block)
+        yield Item(name, make, threads=(1, 4), narrow=block.bits < 16)
+        yield Item(f"{name}, exact", make, threads=(4,), options={"fast_math": False}, narrow=block.bits < 16)
     batches: tuple[int | str, ...] = (1, "b")
     for op, direction, hidden, batch in itertools.product(
         ("GRU", "LSTM", "RNN"), ("forward", "bidirectional"), (64, 100, 256), batches
     ):
         yield Item(f"{op} {direction} {hidden} {batch}", partial(_layer, op, direction, hidden, batch), threads=(1, 4))
+
+
+def _program(block: Block) -> object:
+    return parsed(_model(block))
 
 
 def _layer(op: str, direction: str, hidden: int, batch: int | str) -> object:

@@ -54,9 +54,17 @@ def cut_many(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blo
     part = ceil_div(problem.keys, splits)
     # with a causal bound, small panels skip more keys
     group = tile.columns if problem.causal else select(less(room // queries, part), tile.columns, queries)
-    most = room // group // tile.rows * tile.rows
+    most = room // group
+    if problem.gathered:
+        most = minimum(most, room // longest)
+    most = most // tile.rows * tile.rows
     keys = _even(part, most, tile.rows)
     return Blocks(queries, group, keys, minimum(problem.depth, room // queries), width, splits)
+
+
+def gathered_features(tile: RegisterTile, problem: AttentionProblem) -> int:
+    """Return the most features of keys and values of which a copy of some rows fits the buffers."""
+    return BUFFER_BYTES // problem.itemsize // tile.rows
 
 
 def cut_tiles(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blocks:

@@ -19,6 +19,9 @@ from .attention_blocking import BUFFER_BYTES, FEW_KEYS, MOST_QUERIES, Blocks, re
 
 OPERANDS = ("q", "k", "v", "out")
 PARTS = ("high", "low")
+AHEAD = 8
+"""Rows of each stream between a row in a block and the row prefetched beside it: hardware stops at a block's end. One
+step of SmolLM2, 8 texts of 600 tokens, Zen 5: none 20.5 ms, 2 rows 17.9, 4 16.4, 8 and 16 15.1."""
 SEARCH_LANES = 64
 """Mask bytes that are tested together: one AVX-512 register, or a cache line."""
 DIMS = ("batch", "head", "row", "step")
@@ -159,7 +162,7 @@ class AttentionKernel:
             *([f"fill = cast_{self.dtype}(bits_float64(fill_bits))"] if mask is not None and mask.replaces else []),
             *(f"{name} = local_{self.dtype}({BUFFER_BYTES // size})" for name in ("scores", "sums")),
             *(f"{name} = local_{self.dtype}({MOST_QUERIES})" for name in ("top", "total", "factor")),
-            *(f"{name}_rows = local_int64({FEW_KEYS})" for name in "kv" if self.paged),
+            *(f"{name}_rows = local_int64({FEW_KEYS + AHEAD})" for name in "kv" if self.paged),
             f"sums_row = idiv(imin(width, e_block) + {self.columns - 1}, {self.columns}) * {self.columns}",
         ]
 
@@ -268,6 +271,8 @@ class AttentionKernel:
             *(f"        {name}_at += {name}_row" for name in "kv"),
             "        j += 1",
             "    at_page += 1",
+            f"for j in range(count, count + {AHEAD}):",
+            *(f"    store_scalar({name}_rows, j, load_scalar({name}_rows, count - 1))" for name in "kv"),
         ]
 
     def _pages(self, key: str) -> list[str]:
@@ -280,15 +285,15 @@ class AttentionKernel:
             "    stop = imin((at_page + 1) * page - j0, count)",
         ]
 
-    def hide_missing(self) -> list[str]:
-        """Return statements that hide the scores of keys, from ``j0``, in blocks that do not exist."""
+    def hide_missing(self, hide: list[str]) -> list[str]:
+        """Return statements that ``hide`` the scores of keys ``j0 + hidden`` in blocks that do not exist."""
         if not self.paged:
             return []
         return [
             *self._pages("j"),
             "    if held < 0 or held >= blocks:",
             "        for hidden in range(j, stop):",
-            "            store_scalar(scores, row + hidden, -INF)",
+            *indent(hide, 3),
             "    j = stop",
             "    at_page += 1",
         ]

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...problems.element_types import ITEMSIZE
 from ...statements import indent, load_text
-from .attention_kernel import AttentionKernel
+from .. import host
+from .attention_kernel import AHEAD, AttentionKernel
 
 STREAMS = 4
 """Places in the keys, and in the values, that are read at the same time."""
@@ -47,7 +49,7 @@ class DecodeAttention(AttentionKernel):
             "        last = imin(m0 + r + first_seen - j0, count - 1)",
             f"        for j in range(imax(last + 1, 0), count + {self.lanes}):",
             "            store_scalar(scores, row + j, -INF)",
-            *indent([*self._windowed(), *self.hide_missing()], 2),
+            *indent([*self._windowed(), *self.hide_missing(["store_scalar(scores, row + hidden, -INF)"])], 2),
             *indent(self._softmax(), 2),
             *indent([*self.rescale("0", "rows"), *self._values(), "started = 1"]),
         ]
@@ -72,9 +74,21 @@ class DecodeAttention(AttentionKernel):
     def _scores(self) -> list[str]:
         return [
             "for j in range(stride):",
+            *indent([line for u in range(STREAMS) for line in self._soon("k", u, "0", "depth")]),
             *indent(self._by_rows(lambda rows: self._products(STREAMS, rows))),
             f"for j in range(stride * {STREAMS}, count):",
             *indent(self._by_rows(lambda rows: self._products(1, rows))),
+        ]
+
+    def _soon(self, name: str, stream: int, first: str, columns: str) -> list[str]:
+        """Return statements that prefetch columns of a later row of a stream, where rows lie in blocks."""
+        if not self.paged:
+            return []
+        step = host.CACHE_LINE // ITEMSIZE[self.problem.kv_dtype or self.dtype]
+        return [
+            f"soon = load_scalar({name}_rows, j + {stream} * stride + {AHEAD}) + {first}",
+            f"for column in range(0, {columns}, {step}):",
+            f"    prefetch({name}, soon + column)",
         ]
 
     def _by_rows(self, body: Callable[[int], list[str]]) -> list[str]:
@@ -202,6 +216,7 @@ class DecodeAttention(AttentionKernel):
         lines += ["for j in range(start, stop):"]
         for u in range(streams):
             lines += [*indent(self.row_of("v", f"j + {u} * stride", "value")), "    value += e0 + e"]
+            lines += indent(self._soon("v", u, "e0 + e", str(vectors * lanes)) if streams > 1 else [])
             lines += [
                 f"    w{i} = load_splat(scores, (r + {i}) * scores_row + j + {u} * stride, {lanes})"
                 for i in range(rows)

@@ -57,9 +57,12 @@ class PrefillAttention(AttentionKernel):
         transposed = []
         if mask is not None and self.mask_rows():
             transposed = [f"turned = local_{mask.dtype}({self.tile.vectors * self.lanes * self.lanes})"]
+        room = BUFFER_BYTES // self.problem.itemsize
+        near = [f"near_{name} = local_{self.dtype}({room + self.lanes})" for name in "kv" if self.problem.gathered]
         return [
-            *(f"{name} = local_{self.dtype}({BUFFER_BYTES // self.problem.itemsize})" for name in ("packed", "panel")),
-            *self._tile_block(SCORES, "score_rows", "k_row", "k_step", self.columns, "q_group"),
+            *(f"{name} = local_{self.dtype}({room})" for name in ("packed", "panel")),
+            *near,
+            *self._tile_block(SCORES, "score_rows", *self._places["k"][1:], self.columns, "q_group"),
             *self._tile_block(VALUES, "value_rows", 1, "q_group", self.columns, "sums_row"),
             *transposed,
         ]
@@ -91,6 +94,7 @@ class PrefillAttention(AttentionKernel):
             *self._scores(),
             "last = m0 + p + first_seen - j0",
             *self._softcap(),
+            *self._hide_missing(),
             *self._causal(),
             f"for c in range(0, left, {columns}):",
             f"    if left - c <= {lanes}:",
@@ -103,14 +107,58 @@ class PrefillAttention(AttentionKernel):
         return [
             "for j0 in range(first, seen, k_block):",
             "    count = imin(seen - j0, k_block)",
-            *indent(self.skip_hidden()),
+            *indent([*self.skip_hidden(), *self._gather()]),
             "    for p in range(0, rows, q_group):",
             *indent(group, 2),
             "    started = 1",
         ]
 
+    @property
+    def _places(self) -> dict[str, tuple[str, str, str]]:
+        """Return where the first key of a step is, and the strides of keys and features, of keys and values."""
+        if self.problem.gathered:
+            return {"k": ("near_k, 0", "depth", "1"), "v": ("near_v, 0", "wide", "1")}
+        first = {"k": "k, k0", "v": "v, v0 + e0"}
+        return {name: (f"{first[name]} + j0 * {name}_row", f"{name}_row", f"{name}_step") for name in "kv"}
+
+    def _gather(self) -> list[str]:
+        """Return statements that copy the keys and values of a step, which lie in blocks or are narrow, to the stack.
+
+        A vector may be stored beyond its row, since the next row follows.
+        """
+        if not self.problem.gathered:
+            return []
+        lanes = self.lanes
+
+        def copied(name: str, first: str, count: str) -> list[str]:
+            load = self.kv(f"load({name}, at + f, {lanes})")
+            tail = self.kv(f"load_tail({name}, at + f, {count} - f, 0, {lanes})")
+            return [
+                *self.row_of(name, "j", "at"),
+                *([f"at += {first}"] if first else []),
+                f"for f in range(0, {count}, {lanes}):",
+                f"    if f + {lanes} <= {count}:",
+                f"        store(near_{name}, j * {count} + f, {load})",
+                "    else:",
+                f"        store(near_{name}, j * {count} + f, {tail})",
+            ]
+
+        copies = [*copied("k", "", "depth"), *copied("v", "e0", "wide")]
+        return [*self.find_rows(), "for j in range(count):", *indent(copies)]
+
+    def _hide_missing(self) -> list[str]:
+        """Return statements that hide the scores of keys in blocks that do not exist."""
+        lanes = self.lanes
+        return self.hide_missing(
+            [
+                f"for c in range(0, left, {lanes}):",
+                f"    store(scores, hidden * q_group + c, const_{self.dtype}(-INF, {lanes}))",
+            ]
+        )
+
     def _scores(self) -> list[str]:
         """Return statements that compute the scores of the block's keys; long features are accumulated in parts."""
+        k, k_row, k_step = self._places["k"]
         return [
             f"panels = idiv(left, {self.columns})",
             f"narrow = cast_int64(left - panels * {self.columns} <= {self.lanes})",
@@ -124,7 +172,7 @@ class PrefillAttention(AttentionKernel):
             *indent(self._pack(), 2),
             *indent(SCORES.fill(w="place", depth="some", w_panel=f"some * {self.columns}", accumulate="d0")),
             *indent(
-                self._product(SCORES, "count", "offset(k, k0 + (j0 + i) * k_row + d0 * k_step)", "scores, i * q_group")
+                self._product(SCORES, "count", f"offset({k} + i * {k_row} + d0 * {k_step})", "scores, i * q_group")
             ),
         ]
 
@@ -286,6 +334,7 @@ class PrefillAttention(AttentionKernel):
         If the block has all keys, the result is stored at once.
         """
         columns, lanes = self.columns, self.lanes
+        v, v_row, v_step = self._places["v"]
         x = "offset(scores, i)"
         finish = [
             f"for i in range(p, p + left, {lanes}):",
@@ -295,11 +344,11 @@ class PrefillAttention(AttentionKernel):
         return [
             *VALUES.fill(depth="count", accumulate="started"),
             "whole = 0",
-            "if v_step == 1:",
+            f"if {v_step} == 1:",
             f"    panels = idiv(wide, {columns})",
             f"    narrow = cast_int64(wide - panels * {columns} == {lanes})",
             f"    whole = panels * {columns} + narrow * {lanes}",
-            *indent(VALUES.fill(w="offset(v, v0 + j0 * v_row + e0)", w_step="v_row")),
+            *indent(VALUES.fill(w=f"offset({v})", w_step=v_row)),
             "if whole > 0:",
             # sums are divided by the total weights at the end of the task
             "    finish = cast_int64(direct and whole == wide and ready == p)",
@@ -313,7 +362,7 @@ class PrefillAttention(AttentionKernel):
             *indent([VALUES.put("finish", 0)]),
             f"for e in range(whole, wide, {columns}):",
             f"    some = imin(wide - e, {columns})",
-            "    values = offset(v, v0 + j0 * v_row + (e0 + e) * v_step)",
+            f"    values = offset({v} + e * {v_step})",
             *indent(self._copy_panel()),
             *indent(VALUES.fill(w="panel", w_step=columns)),
             f"    narrow = cast_int64(some <= {lanes})",
@@ -325,6 +374,7 @@ class PrefillAttention(AttentionKernel):
         """Return statements that copy values [key, column] of the ``some`` columns of a partial panel, or of strided
         features."""
         columns, lanes, vectors = self.columns, self.lanes, range(self.tile.vectors)
+        _, v_row, v_step = self._places["v"]
         part = []
         for u in vectors:
             count = f"imin(imax(some - {u * lanes}, 0), {lanes})"
@@ -332,12 +382,13 @@ class PrefillAttention(AttentionKernel):
             part.append(f"store(panel, j * {columns} + {u * lanes}, {x})")
         return [
             "for j in range(count):",
-            "    at = j * v_row",
-            "    if v_step == 1:",
+            f"    at = j * {v_row}",
+            f"    if {v_step} == 1:",
             *indent(part, 2),
             "    else:",
             f"        for c in range({columns}):",
-            f"            store_scalar(panel, j * {columns} + c, load_scalar(values, at + imin(c, some - 1) * v_step))",
+            f"            x = load_scalar(values, at + imin(c, some - 1) * {v_step})",
+            f"            store_scalar(panel, j * {columns} + c, x)",
         ]
 
     def _tile_block(

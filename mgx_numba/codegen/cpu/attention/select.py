@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ....core.dim import is_symbolic, known_equal, less, less_equal, maximum, preferred, select
+from ....core.dim import is_symbolic, known_equal, known_less_equal, less, less_equal, maximum, preferred, select
 from ...launch import Solution
 from ...problems.attention import AttentionProblem
 from ...problems.element_types import element_types
 from ..microkernels.tile_table import tile_for
 from .attention_amx import PrefillAttentionAmx, attention_tile, tiles_refusal
-from .attention_blocking import cut_few, cut_many, cut_tiles, decode_queries, record_size
+from .attention_blocking import cut_few, cut_many, cut_tiles, decode_queries, gathered_features, record_size
 from .attention_kernel import AttentionKernel, join_launch
 from .decode import DecodeAttention
 from .flash import PrefillAttention
@@ -45,7 +45,7 @@ def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Solut
 
 def cached_refusal(problem: AttentionProblem) -> str:
     """Return why no kernel reads keys and values of this element type and layout; "" if one does."""
-    if problem.kv_dtype in ("", problem.dtype) and known_equal(problem.page, 0):
+    if not problem.gathered:
         return ""
     return "" if problem.features_contiguous else "features of narrow or paged keys and values lie apart"
 
@@ -71,7 +71,9 @@ def _with_elements(problem: AttentionProblem) -> AttentionProblem:
 
 def _few(problem: AttentionProblem) -> bool:
     """Return whether lanes are better filled with features: for at most a quarter of a vector of queries."""
-    most = decode_queries(tile_for(element_types(problem.dtype)))
-    if problem.kv_dtype not in ("", problem.dtype) or not known_equal(problem.page, 0):
-        return True  # rows are found, and converted, as they are loaded, in lanes of features
-    return problem.features_contiguous and preferred(less_equal(problem.queries, most))
+    tile = tile_for(element_types(problem.dtype))
+    if problem.gathered and not known_less_equal(
+        maximum(problem.depth, problem.width), gathered_features(tile, problem)
+    ):
+        return True
+    return problem.features_contiguous and preferred(less_equal(problem.queries, decode_queries(tile)))

@@ -6,8 +6,10 @@ the hardware fetches more than is needed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ....core.dim import known_in
-from ...statements import indent, vector_loop
+from ...statements import for_tasks, indent, vector_loop
 from .accumulators import initial_text
 from .element import Element
 from .means import mean_lines
@@ -15,7 +17,17 @@ from .names import Names
 from .prefetch import prefetches
 from .reduction_layout import ReduceLayout
 from .row_values import rows_at
-from .tasks import each_row
+
+
+def each_row(layout: ReduceLayout, names: Names, row: Sequence[str]) -> list[str]:
+    """Return lines that run ``row`` for the rows of each task, with pointers ``r_<operand>`` to them.
+
+    In column mode its columns are ``first`` to ``last``.
+    """
+    places = [names.odometer.offset(k) + names.parts.offsets[k] for k in range(len(names.operands))]
+    pointers = [f"r_{name} = offset(p_{name}, {place})" for name, place in zip(names.operands, places)]
+    return for_tasks(names.odometer.each_row([*pointers, *row], chunk=names.parts.lines))
+
 
 ROWS = 4
 """Rows of which each element is read before the accumulators are updated, so that accumulators are loaded less

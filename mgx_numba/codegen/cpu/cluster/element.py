@@ -10,8 +10,7 @@ from ...statements import dtype_name, load_text, store_text
 from .accumulators import initial_text
 from .bf16_split_results import store_parts_text
 from .cached import cache_elements
-from .heads import head_lines
-from .names import Names
+from .names import Names, head_lines
 from .reduction_layout import ReduceLayout
 from .vectors import Strategy
 

@@ -2,17 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import prod
 
-from ....core.dim import known_in
+from ....core.dim import Length, ceil_div, known_in, maximum, minimum
 from ....dataclass import dataclass
 from ....graph.instruction import Instruction
+from ....ops.reduce_parts import largest_head
 from ...arguments import Arguments
-from ...statements import dtype_name
+from ...statements import dtype_name, indent
 from ..loops import Odometer
-from .heads import head_vectors
 from .reduction_layout import ReduceLayout
-from .row_split import RowSplit, row_split_of
+
+LEAST_VECTORS = 4
+"""Least vectors of the head: fewer give a mean that may be far from the row's mean."""
+
+
+def head_vectors(lanes: int, cols: Length, count: Length, share: int) -> Length:
+    """Return the vectors of the head of a row: one in ``share`` of ``count`` elements, of which ``cols`` are
+    contiguous."""
+    return minimum(cols // lanes, maximum(LEAST_VECTORS, ceil_div(count, share * lanes)))
+
+
+def head_lines(name: str, dtype: str, lanes: int, element: Sequence[str], value: str) -> list[str]:
+    """Return lines that set ``name`` to the mean of ``heads`` vectors, where ``element`` computes each ``value`` at
+    ``c``."""
+    return [
+        f"{name} = const_{dtype}(0, {lanes})",
+        "for head in range(heads):",
+        *indent([f"c = head * {lanes}", *element, f"{name} = add({name}, {value})"]),
+        f"{name}_0 = div(reduce_add({name}), cast_{dtype}(heads * {lanes}))",
+        f"{name}_1 = where(lt(abs({name}_0), {largest_head(dtype)!r}), {name}_0, const_{dtype}(0, 0))",
+    ]
+
+
+@dataclass(frozen=True)
+class RowSplit:
+    """The loops of a reduction, one of which covers only a part if there are several parts.
+
+    Attributes:
+        bounds: begin and end of each loop; in row mode the loop along the lanes is the last.
+        lines: lines that set the bounds of the part, and ``block`` to the remaining task number.
+        offsets: for each operand, the expression added to its offset for the part.
+    """
+
+    bounds: tuple[tuple[str, str], ...]
+    lines: tuple[str, ...]
+    offsets: tuple[str, ...]
+
+
+def row_split_of(layout: ReduceLayout, arguments: Arguments, loops: tuple[str, ...]) -> RowSplit:
+    """Return the parts of a layout, and declare their ``arguments``; ``loops`` are the arguments with the loops'
+    lengths."""
+    walk, parts = layout.walk, layout.parts
+    bounds = [("0", length) for length in loops] + [("0", "cols")] * walk.row_mode
+    offsets = [""] * len(walk.tensors)
+    if parts == 1:
+        return RowSplit(tuple(bounds), (), tuple(offsets))
+    d = layout.cut
+    arguments.integer("share", layout.share)
+    arguments.integer("parts", parts)
+    lines = (
+        "part = imod(block, parts)",
+        "block = idiv(block, parts)",
+        "low = part * share",
+        f"high = imin({bounds[d][1]}, low + share)",
+    )
+    bounds[d] = ("low", "high")
+    for k in range(len(walk.inputs), len(walk.tensors)):
+        offsets[k] = f" + part * {arguments.integer(f'b{k}', layout.fold * prod(walk.tensors[k].lens))}"
+    return RowSplit(tuple(bounds), lines, tuple(offsets))
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,13 @@ from ...statements import indent, kernel_text, vector_loop
 from ..kernel import cpu_kernel
 from ..loops import claim
 from .accumulators import initial_lines
-from .columns import column_lines
+from .columns import column_lines, each_row
 from .element import Element, cache_memory
 from .names import Names, names_of
 from .prefetch import soon_read, streamed_result
 from .reduction_layout import ReduceLayout, reduce_layout
 from .row_pipeline import pipeline_lines
 from .row_values import RowValues, all_stages
-from .tasks import each_row
 from .vectors import Strategy
 
 

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable, Collection
 from typing import Any
 
-from ....errors import UnsupportedError
 from ...problems.convolution import ConvProblem
 from ...problems.gemm import GemmProblem
+from ...tuning.solver_set import unsupported
 from ..machine import Machine, machine
 from .solver import Solver
 from .solvers import CONV_SOLVERS, GEMM_SOLVERS
@@ -49,8 +49,7 @@ def select(
             refusals[k] = "the values of the weights do not fit its form"
     applicable = [k for k, refusal in enumerate(refusals) if refusal is None]
     if not applicable:
-        reasons = "; ".join(f"{solver.name}: {reason}" for solver, reason in zip(solvers, refusals, strict=True))
-        raise UnsupportedError(f"no solver for {problem}: {reasons}")
+        raise unsupported(problem, ((s.name, reason) for s, reason in zip(solvers, refusals, strict=True)))
     return solvers[min(applicable, key=lambda k: estimate_cost(problem, k, threads, machine()))]
 
 

@@ -118,7 +118,11 @@ class Solver(Protocol, Generic[P]):
 
     def refusal(self, problem: P) -> str | None:
         """Return why this solver does not apply to the problem; None if it does."""
-        return self.refused_types(problem) or self._refused_form(problem) or self.declines(problem)
+        return self.refused_types(problem) or self.refused_lengths(problem)
+
+    def refused_lengths(self, problem: P) -> str | None:
+        """Return why the problem is refused for any reason but its types, which this solver has accepted."""
+        return self._refused_form(problem) or self.declines(problem)
 
     def _refused_form(self, problem: P) -> str | None:
         if isinstance(problem, ConvProblem) and not known_equal(problem.line_gap, 0) and not self.line_gaps:
@@ -150,7 +154,7 @@ class Solver(Protocol, Generic[P]):
         return None if declared_tile(problem.types) else f"no tile is declared for {problem.types}"
 
     def declines(self, problem: P) -> str | None:
-        """Return why the problem is refused for any reason but its types, which this solver has accepted."""
+        """Return why the problem is refused for a reason of this solver's own; its types have been accepted."""
 
     def writes_bf16_split(self, problem: P) -> bool:
         """Return whether the last launch supports an epilogue that stores the result in parts."""

@@ -72,7 +72,7 @@ class _Open(NamedTuple):
     feature: Dim | None
     symbols: list[Dim]
     solvers: Sequence[Solver[Any]]
-    chosen: Callable[[Request], str]
+    chosen: Callable[[Any, Callable[[], Request]], str]
 
     def costs(self, sample: Mapping[Dim, int]) -> dict[str, float]:
         """Return the estimated time (s) of each applicable solver at sample lengths."""
@@ -80,8 +80,9 @@ class _Open(NamedTuple):
             problem = at_lengths(self.request.problem, sample)
         except ShapeError:  # an image that is smaller than the kernel
             return {}
+        strides = self.request.strides
         preferred = self.chosen(
-            replace(self.request, problem=problem, strides=at_lengths(self.request.strides, sample))
+            problem, lambda: replace(self.request, problem=problem, strides=at_lengths(strides, sample))
         )
         found = dict(_estimates(problem, self.request.threads, tuple(self.solvers), machine()))
         if preferred in found:  # measured to be the fastest
@@ -97,10 +98,13 @@ class _Open(NamedTuple):
 def _estimates(
     problem: GemmProblem | ConvProblem, threads: int, solvers: tuple[Any, ...], of: Machine
 ) -> tuple[tuple[str, float], ...]:
-    """Return the estimated time (s) of each of ``solvers`` that applies, by name, on the machine of this process."""
+    """Return the estimated time (s) of each of ``solvers`` that applies, by name, on the machine of this process.
+
+    The solvers have accepted the problem's types.
+    """
     found = []
     for solver in solvers:
-        if solver.refusal(problem) is None:
+        if solver.refused_lengths(problem) is None:
             seconds = solver.estimate(problem, threads)
             found.append((solver.name, seconds + SECONDS_PER_BYTE * solver.packing_growth(problem)))
     return tuple(found)
@@ -109,7 +113,7 @@ def _estimates(
 def solve_open(
     request: Request,
     plan: Callable[[Request, Candidate], Solution],
-    chosen: Callable[[Request], str] = lambda _: "",
+    chosen: Callable[[Any, Callable[[], Request]], str] = lambda *_: "",
     unsuited: Collection[str] = (),
 ) -> tuple[list[SolverShare], Length]:
     """Return the launches that compute a contraction of symbolic lengths, and the condition under which they cover it.
@@ -117,8 +121,8 @@ def solve_open(
     Args:
         request: the contraction.
         plan: plans one solver, by `Solver.plan` in the end.
-        chosen: returns the name of the solver that measurements prefer for a contraction of plain numbers; "" if there
-            are no measurements.
+        chosen: returns the name of the solver that measurements prefer for a problem of plain numbers, and a function
+            that makes its request; "" if there are no measurements.
         unsuited: names of solvers that must not be used.
 
     Raises:

@@ -1,60 +1,49 @@
-"""Enumerate a contraction's tuning candidates: each solver with its default blocking, then more blockings of the
-fastest solver."""
+"""The CPU's solvers as tuning sees them: each with its default blocking, then more blockings of the fastest one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ...tuning.record import TuningRecord
-from ...tuning.request import Candidate, Estimate, Request
+from ...tuning.request import Candidate, Request
+from ...tuning.solver_set import SolverSet
 from .blocking import Blocking
 from .select import all_solvers, select, weighed_seconds
+from .solver import Solver
 
 _BLOCKING = ("rows", "panels", "taps", "depth", "parts")
 
 
-def choose(request: Request) -> Candidate:
-    return Candidate(select(request.problem, request.threads))
+class CpuSolvers(SolverSet[Request]):
+    """See `SolverSet`."""
+
+    def solvers(self, request: Request) -> Sequence[Solver[Any]]:
+        return all_solvers(request.problem)
+
+    def refusal(self, solver: Any, request: Request) -> str | None:
+        reason: str | None = solver.refusal(request.problem)
+        return reason
+
+    def seconds(self, solver: Any, request: Request) -> float:
+        seconds: float = solver.estimate(request.problem, request.threads)
+        return seconds
+
+    def cost(self, solver: Any, request: Request) -> float:
+        return weighed_seconds(solver, request.problem, request.threads)
+
+    def choose(self, request: Request) -> Candidate:
+        """See `SolverSet.choose`; also weighs what packed weights take."""
+        return Candidate(select(request.problem, request.threads))
+
+    def configured(self, solver: Any, request: Request, configuration: Mapping[str, int]) -> Candidate:
+        """See `SolverSet.configured`. Blockings are adjusted to fit."""
+        numbers = (max(1, int(configuration.get(name, 1))) for name in _BLOCKING)
+        return Candidate(solver, Blocking(*numbers) if configuration else None)
+
+    def refinements(self, request: Request, winner: Candidate) -> list[Candidate]:
+        near = winner.solver.blockings(request.problem, request.threads)
+        distinct = dict.fromkeys(b for b in near if b != winner.blocking)
+        return [Candidate(winner.solver, b) for b in list(distinct)[: winner.solver.most_blockings]]
 
 
-def candidates(request: Request) -> list[Candidate]:
-    """Return every applicable solver with its own blocking, sorted by `weighed_seconds`: the cost model's choice comes
-    first."""
-    problem = request.problem
-    found = [s for s in all_solvers(problem) if s.refusal(problem) is None]
-    return [Candidate(s) for s in sorted(found, key=lambda s: weighed_seconds(s, problem, request.threads))]
-
-
-def estimates(request: Request) -> list[Estimate]:
-    """Return an estimate for every solver: applicable solvers by `weighed_seconds`, then the others with their
-    refusals."""
-    able = [Estimate(c.solver.name, c.solver.estimate(request.problem, request.threads)) for c in candidates(request)]
-    refused = ((s.name, s.refusal(request.problem)) for s in all_solvers(request.problem))
-    return [*able, *(Estimate(name, None, reason) for name, reason in refused if reason is not None)]
-
-
-def revisions(request: Request) -> dict[str, int]:
-    problem = request.problem
-    return {s.name: s.revision for s in all_solvers(problem) if s.revision and s.refusal(problem) is None}
-
-
-def candidate_of(request: Request, record: TuningRecord) -> Candidate | None:
-    """Return the candidate that ``record`` describes, or None if its solver is missing or not applicable. Blockings are
-    adjusted to fit."""
-    for solver in all_solvers(request.problem):
-        if solver.name == record.solver and solver.refusal(request.problem) is None:
-            return Candidate(solver, _blocking(record.configuration))
-    return None
-
-
-def refinements(request: Request, winner: Candidate) -> list[Candidate]:
-    """Return further blockings that the winning solver proposes."""
-    near = winner.solver.blockings(request.problem, request.threads)
-    distinct = dict.fromkeys(b for b in near if b != winner.blocking)
-    return [Candidate(winner.solver, b) for b in list(distinct)[: winner.solver.most_blockings]]
-
-
-def _blocking(configuration: Mapping[str, int]) -> Blocking | None:
-    if not configuration:
-        return None
-    return Blocking(*(max(1, int(configuration.get(name, 1))) for name in _BLOCKING))
+SOLVERS = CpuSolvers()

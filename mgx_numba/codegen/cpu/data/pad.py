@@ -98,14 +98,9 @@ def pad_launch(before: Sequence[Length], value: np.ndarray | None, x: Tensor, ou
         inner.out,
         lanes,
     )
-    skipped, tests = [], []
-    for d, axis in enumerate(outer):
-        if axis.padded:
-            start = arguments.integer(f"before{d}", axis.before)
-            tests.append(f"i{d} >= {start}")
-            tests.append(f"i{d} < {start} + {arguments.integer(f'length{d}', axis.length)}")
-            skipped.append(axis.before * axis.x_stride)
-    arguments.integer("skipped", sum(skipped) + inner.before * inner.x_stride)
+    bounds = _bounds(arguments, outer)
+    skipped = sum(axis.before * axis.x_stride for axis in outer if axis.padded)
+    arguments.integer("skipped", skipped + inner.before * inner.x_stride)
     strides = (inner.x_stride, inner.out_stride)
     step = [arguments.step(f"t{k}", s) for k, s in enumerate(strides)]
 
@@ -116,9 +111,6 @@ def pad_launch(before: Sequence[Length], value: np.ndarray | None, x: Tensor, ou
         loaded = load_text("r_x", "c", strides[0], step[0], lanes, left)
         return [store_text("r_out", "c", strides[1], step[1], loaded, left)]
 
-    bounds = ["low = imin(last, imax(first, before))", "high = imax(low, imin(last, before + length))"]
-    if tests:
-        bounds = ["low = last", "high = last", f"if {' and '.join(tests)}:", *indent(bounds)]
     inside = [
         f"r_x = offset(p_x, {loop.offset(0)} - skipped)",
         f"r_out = offset(p_out, {loop.offset(1)})",
@@ -151,22 +143,14 @@ def border_launch(
     arguments.integers(before=inner.before, length=inner.length)
     loop = RowLoop(arguments, [a.out for a in outer], [[a.out_stride for a in outer]], inner.out, lanes, whole=True)
     step = arguments.integer("step", inner.out_stride) if inner.out_stride not in (0, 1) else ""
-    tests = []
-    for d, axis in enumerate(outer):
-        if axis.padded:
-            start = arguments.integer(f"before{d}", axis.before)
-            tests += [f"i{d} >= {start}", f"i{d} < {start} + {arguments.integer(f'length{d}', axis.length)}"]
+    bounds = _bounds(arguments, outer)
 
     def fill(left: str) -> list[str]:
         return [store_text("r_out", "c", inner.out_stride, step, "value", left)]
 
     inside = [
         f"r_out = offset(p_out, {loop.offset(0)})",
-        *(["low = last", "high = last", f"if {' and '.join(tests)}:"] if tests else []),
-        *indent(
-            ["low = imin(last, imax(first, before))", "high = imax(low, imin(last, before + length))"],
-            int(bool(tests)),
-        ),
+        *bounds,
         *vector_loop(lanes, fill, last="low"),
         *vector_loop(lanes, fill, first="high"),
     ]
@@ -177,6 +161,17 @@ def border_launch(
         geometry=TaskRange(tasks_unless_empty(loop.tasks, [filled]), claim(loop.tasks, filled)),
         bytes=filled,
     )
+
+
+def _bounds(arguments: Arguments, outer: Sequence[_PaddedAxis]) -> list[str]:
+    """Return the statements that set ``low`` and ``high``, between which the columns of a row are of ``x``."""
+    tests = []
+    for d, axis in enumerate(outer):
+        if axis.padded:
+            start = arguments.integer(f"before{d}", axis.before)
+            tests += [f"i{d} >= {start}", f"i{d} < {start} + {arguments.integer(f'length{d}', axis.length)}"]
+    bounds = ["low = imin(last, imax(first, before))", "high = imax(low, imin(last, before + length))"]
+    return ["low = last", "high = last", f"if {' and '.join(tests)}:", *indent(bounds)] if tests else bounds
 
 
 def _splat(arguments: Arguments, value: np.ndarray | None, dtype: str, lanes: int) -> str:

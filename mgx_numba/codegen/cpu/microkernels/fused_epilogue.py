@@ -16,9 +16,9 @@ from llvmlite import ir
 from ....dataclass import dataclass
 from ...lang import vecmath
 from ...lang.builder import VectorBuilder
-from ...lang.ir_builder import KernelBuilder
 from ...lang.memory import memory_element
 from ...lang.vector import Definition, KernelFunction, Vec, kernel_functions, make_intrinsic, pointer_type
+from ...toolchain.ir_builder import KernelBuilder
 from ...toolchain.numba_core import types
 from ..records import Record, Word
 from .inline import Typed, inline

@@ -8,7 +8,7 @@ from typing import ClassVar
 from llvmlite import ir
 
 from ...lang.builder import VectorBuilder, element_type
-from ...lang.ir_builder import KernelBuilder
+from ...toolchain.ir_builder import KernelBuilder
 from ...toolchain.numba_core import cgutils
 from .. import host
 from ..host import itemsize

@@ -11,9 +11,9 @@ from typing import Any
 
 from llvmlite import ir
 
-from ...lang.ir_builder import KernelBuilder
 from ...lang.target import with_features
 from ...toolchain.frontend import Refused, write_function
+from ...toolchain.ir_builder import KernelBuilder
 from ...toolchain.numba_core import types
 from .. import host
 
@@ -44,9 +44,14 @@ def lower(function: ast.FunctionDef, namespace: Mapping[str, Any], symbol: str) 
     builder = KernelBuilder(entry.append_basic_block())
     with with_features(host.features()):
         arguments = list(zip(_ARGUMENTS, entry.args, strict=True))
-        write_function(builder, function, namespace, arguments, stored, _UNROLLED_OPERATIONS)
+        write_function(builder, function, namespace, arguments, stored, _UNROLLED_OPERATIONS, hoists=True)
     _call_through_table(module)
-    return str(module)
+    text = str(module)
+    for written in module.functions:  # break the cycles of references, so that no collector has to find the IR
+        for block in written.blocks:
+            block.instructions.clear()
+        written.blocks.clear()
+    return text
 
 
 def _call_through_table(module: ir.Module) -> None:

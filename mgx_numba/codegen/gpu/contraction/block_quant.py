@@ -83,7 +83,8 @@ def block_quant_refusal(contraction: GpuContraction) -> str:
 def block_quant_solution(contraction: GpuContraction) -> Solution:
     """Return the launch of an applicable product.
 
-    Operands: ``w`` from `pack_codes`, ``scales`` float32 and ``points`` uint8, both ``[n, blocks]``.
+    Operands: ``w`` from `pack_codes`, ``scales`` float32, and ``points`` uint8 or ``offsets`` float32, all
+    ``[n, blocks]``.
 
     Raises:
         UnsupportedError: no kernel exists for an operation of the epilogue.
@@ -111,7 +112,7 @@ def blocks_solution(
     name = f"gemm_{form.bits}bits{how}_{problem.types.out}{work}_kernel"
     kernel = gpu_kernel(name, lines, WARP * warps, len(values), blocks=together)
     grid = plane_grid(blocks, text.operands.planes, WARP * warps, shared_bytes=shared_bytes)
-    block_bytes = form.size * form.bits // 8 + ITEMSIZE["float32"] + form.zero_points
+    block_bytes = form.size * form.bits // 8 + ITEMSIZE["float32"] * (1 + form.offsets) + form.zero_points
     rows = problem.batch_count * problem.m * (problem.k + problem.n) * ITEMSIZE[problem.types.a]
     moved = problem.n * form.blocks(problem.k) * block_bytes + rows
     return Solution((Launch(kernel, values, grid, problem.flops, moved),))
@@ -140,6 +141,8 @@ class _BlocksText(ContractionText):
         self.arguments.pointer("p_scales", "scales", "float32")
         if self.form.zero_points:
             self.arguments.pointer("p_points", "points", "uint8")
+        if self.form.offsets:
+            self.arguments.pointer("p_offsets", "offsets", "float32")
         blocks = self.form.blocks(problem.k)
         self.arguments.integers(
             vectors=problem.k // self.count, blocks=blocks, words=blocks * self.form.size * self.form.bits // 32,
@@ -173,6 +176,8 @@ class _BlocksText(ContractionText):
                     buffer.line(f"now_scale{u}_{c} = next_scale{u}_{c}")
                     if self.form.zero_points:
                         buffer.line(f"now_point{u}_{c} = next_point{u}_{c}")
+                    if self.form.offsets:
+                        buffer.line(f"now_offset{u}_{c} = next_offset{u}_{c}")
             buffer.line("here = turn")
             buffer.line(f"turn = turn + {WARP * self.ahead}")
             self._ask(buffer)
@@ -194,8 +199,8 @@ class _BlocksText(ContractionText):
         return buffer.lines
 
     def _ask(self, buffer: CodeBuffer) -> None:
-        """Emit the loads of the lane's next vectors, with scales and zero points; beyond the end the last vectors are
-        loaded again."""
+        """Emit the loads of the lane's next vectors, with scales and zero points or offsets; beyond the end the last
+        vectors are loaded again."""
         for u in range(self.ahead):
             buffer.line(f"at{u} = imin(turn + {WARP * u}, vectors - 1)")
             for c in range(self.own):
@@ -204,6 +209,8 @@ class _BlocksText(ContractionText):
                 buffer.line(f"next_scale{u}_{c} = load_splat(p_scales, {place}, {LANES})")
                 if self.form.zero_points:
                     buffer.line(f"next_point{u}_{c} = cast_float32(load_splat(p_points, {place}, {LANES}))")
+                if self.form.offsets:
+                    buffer.line(f"next_offset{u}_{c} = load_splat(p_offsets, {place}, {LANES})")
 
     def _add(self, buffer: CodeBuffer, u: int) -> None:
         """Emit the multiply-adds of vector ``u`` of each column with all rows."""
@@ -213,6 +220,8 @@ class _BlocksText(ContractionText):
             for step in range(per):
                 loaded = f"load_aligned(row{i}, k + {step * LANES}, {LANES})"
                 buffer.line(f"x{i}_{step} = cast_float32({loaded})")
+            if self.form.offsets:
+                buffer.line(f"whole{i} = x{i}_0", *(f"whole{i} = add(whole{i}, x{i}_{step})" for step in range(1, per)))
         fit = MANTISSA // bits * bits
         for c in range(self.own):
             for i in rows:
@@ -234,3 +243,5 @@ class _BlocksText(ContractionText):
                     buffer.line(f"part{i} = fma(code, x{i}_{step}, part{i})")
             for i in rows:
                 buffer.line(f"acc{i}_{c} = fma(part{i}, now_scale{u}_{c}, acc{i}_{c})")
+                if self.form.offsets:
+                    buffer.line(f"acc{i}_{c} = fma(whole{i}, now_offset{u}_{c}, acc{i}_{c})")

@@ -27,6 +27,8 @@ COLUMNS, MOST_ROWS = 16, 8
 EXPONENTS = {"float16": 0x64006400, "bfloat16": 0x43004300}
 """Words of two exponents, to which a code is added as low mantissa bits (`lang.codes`). Passed as a kernel argument: an
 instruction takes one immediate, and the mask is another."""
+ONES = {"float16": 0x3C003C00, "bfloat16": 0x3F803F80}
+"""Words of two ones, by IEEE 754 and its first half: a product with them adds up a row."""
 CHUNK = 128
 """Codes of a column that four threads load at once, 16 bytes each."""
 PARTS = 4
@@ -64,21 +66,29 @@ def scales_of_chunk(form: BlockFormat) -> int:
 
 def chunk_words(form: BlockFormat) -> int:
     """Return the words (int32) per chunk in the layout of `pack_chunks`."""
-    return CODE_WORDS + COLUMNS * scales_of_chunk(form) * (5 if form.zero_points else 4) // 4
+    block_bytes = 8 if form.offsets else 5 if form.zero_points else 4
+    return CODE_WORDS + COLUMNS * scales_of_chunk(form) * block_bytes // 4
 
 
-def pack_chunks(form: BlockFormat, codes: np.ndarray, scales: np.ndarray, points: np.ndarray | None) -> np.ndarray:
+def pack_chunks(
+    form: BlockFormat,
+    codes: np.ndarray,
+    scales: np.ndarray,
+    points: np.ndarray | None,
+    offsets: np.ndarray | None = None,
+) -> np.ndarray:
     """Return 4-bit weights as int32 ``[tiles of 16 columns, chunks of 128 codes, words]``.
 
     Args:
         codes: as in `BlockWeights`.
         scales: float32 ``[n, blocks]``.
         points: zero points, uint8 ``[n, blocks]``.
+        offsets: float32 ``[n, blocks]``; without zero points.
 
     A chunk is all that a warp needs for 128 positions of 16 columns: codes, 16 words per column; then the bits of the
-    scales, column by column; then the zero points, four per word. Thread q of four loads one vector of a column's
-    codes. Its word p holds the codes from position ``32 p + 8 q``, even positions in the lower half, odd ones in the
-    upper half. Columns that the last tile lacks are 0.
+    scales, column by column; then the zero points, four per word, or the bits of the offsets. Thread q of four loads
+    one vector of a column's codes. Its word p holds the codes from position ``32 p + 8 q``, even positions in the lower
+    half, odd ones in the upper half. Columns that the last tile lacks are 0.
     """
     flat = codes.reshape(len(codes), -1)
     every = np.stack([flat & 15, flat >> 4], -1).astype(np.uint32)
@@ -87,7 +97,7 @@ def pack_chunks(form: BlockFormat, codes: np.ndarray, scales: np.ndarray, points
     words = np.bitwise_or.reduce(split << places, (4, 5)).swapaxes(2, 3)
     count = words.shape[1]
     parts = [words.reshape(len(codes), count, -1)]
-    for values in (scales, points):
+    for values in (scales, points, offsets):
         if values is not None:
             each = np.repeat(values, max(1, form.size // CHUNK), 1)
             parts.append(each.reshape(len(codes), count, -1))
@@ -246,6 +256,9 @@ class _ChunksText(ContractionText):
             place = f"(group + {more}) * {self.inside}"
             buffer.line(f"codes_{side}{u} = load_aligned(ring, chunk + lane * 4 + {16 * more}, 4)")
             buffer.line(f"scales_{side}{u} = {load}(floats_of(ring), chunk + {CODE_WORDS} + {place}, {self.inside})")
+            if self.form.offsets:
+                at = f"chunk + {CODE_WORDS + COLUMNS * self.inside} + {place}"
+                buffer.line(f"offsets_{side}{u} = {load}(floats_of(ring), {at}, {self.inside})")
             if self.form.zero_points:
                 at = f"(chunk + {CODE_WORDS + COLUMNS * self.inside}) * 4 + {place}"
                 buffer.line(f"points_{side}{u} = cast_int32({load}(dynamic_uint8(0), {at}, {self.inside}))")
@@ -257,7 +270,7 @@ class _ChunksText(ContractionText):
         for p in range(PARTS):
             block = p // together
             if p % together == 0:
-                buffer.line("sums = nothing")
+                buffer.line("sums = nothing", *(["rows = nothing"] if self.form.offsets else []))
                 both = [f"splat(extract(points_{side}{u}, {block}), 1)" for side in ("low", "high")]
                 points = f"join2({', '.join(both)})" if self.form.zero_points else f"const_int32({self.form.middle}, 2)"
                 buffer.line(f"points = {points}")
@@ -265,9 +278,12 @@ class _ChunksText(ContractionText):
             for pair, half in enumerate(("low2", "high2")):
                 codes = f"codes_{types}(codes_low{u}, codes_high{u}, {p}, {pair}, points, exponents)"
                 buffer.line(f"sums = mma_{types}(sums, {codes}, {half}(x))")
+                if self.form.offsets:
+                    buffer.line(f"rows = mma_{types}(rows, const_int32({ONES[types]}, 4), {half}(x))")
             if p % together == together - 1:
-                scales = [f"splat(extract(scales_{side}{u}, {block}), 2)" for side in ("low", "high")]
-                buffer.line(f"total = fma(sums, join2({', '.join(scales)}), total)")
+                for what, factor in (("sums", "scales"), ("rows", "offsets"))[: 1 + self.form.offsets]:
+                    both = [f"splat(extract({factor}_{side}{u}, {block}), 2)" for side in ("low", "high")]
+                    buffer.line(f"total = fma({what}, join2({', '.join(both)}), total)")
 
     def _join(self, buffer: CodeBuffer, rows: int) -> None:
         """Emit the reduction of the warps' partial sums of a tile, and its epilogue, by a different warp each time.

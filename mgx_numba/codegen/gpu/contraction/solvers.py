@@ -4,21 +4,22 @@ tuning."""
 from __future__ import annotations
 
 import functools
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ....dataclass import dataclass
-from ....errors import UnsupportedError
 from ...launch import Solution
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
 from ...tuning.record import TuningRecord
 from ...tuning.request import Candidate, Estimate
+from ...tuning.solver_set import SolverSet
 from ..architecture import WARP
 from ..driver.device import known_architecture
-from ..machine import machine
+from ..machine import machine, multiprocessors
 from . import block_quant, block_quant_mma, tiled
-from .cost import LAUNCH, BlockWork, near_seconds, not_below_memory, reading_seconds, tiles_seconds
+from .cost import LAUNCH, SHARED, BlockWork, near_seconds, not_below_memory, reading_seconds, tiles_seconds
 from .depthwise import PixelTiling, chosen_pixels, depthwise_refusal, depthwise_solution, depthwise_tilings, loads
 from .fma import FmaText, fma_refusal
 from .fma_tiles import FmaTile, fma_seconds, weighed_tiles
@@ -26,9 +27,10 @@ from .gemv import WARPS, gemv_refusal, gemv_rounds, gemv_solution
 from .gpu_contraction import GpuContraction
 from .matrix_cores import Wave32Text, Wave64Text, declared_tiles, matrix_refusal
 from .operands import Extent
+from .patches import PatchText, patch_refusal, patch_seconds, patch_solution
 from .right_columns import OrderedColumns, ordered_columns
 from .ring import LEAST_SLICES, RingText, RingTile, ring_solution, slices_of
-from .tensor_cores import TensorText, tensor_refusal
+from .tensor_cores import NarrowText, TensorText, narrow_lanes, narrow_refusal, tensor_refusal
 from .weights import CHANNELS, COLUMNS, ROWS, WeightOrder
 from .wgmma import wgmma_choice, wgmma_solution, wgmma_tiles
 from .wgmma_bf16_split import bf16_split_solution, bf16_split_tiles
@@ -41,6 +43,16 @@ if TYPE_CHECKING:
 MOST_REFINEMENTS = 12
 """Tilings that tuning measures beside a solver's own choice, best estimates first. Each is a kernel to compile, shared
 with other problems of the same structure."""
+
+
+GEMV_BLOCKS = 16
+"""Blocks of `gemv` on a multiprocessor at a time; the next ones wait for their loads again: 2 x 13440 x 24 takes 4.8 us
+on an H200."""
+NARROW_BEGINNING = 1500
+"""Additional cycles of a block until the first slice of narrow loads has arrived: 34416 x 138 x 15 takes 29 us on an
+H200, with a copy into whole rows 17."""
+NARROW_ARRIVALS = 16.0, 30.0
+"""Bytes/cycle that arrive through registers in loads of two bytes, and in longer loads."""
 
 
 class GpuSolver(Protocol):
@@ -186,8 +198,11 @@ class Gemv(_Choosing):
 
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
         extent = Extent.of(contraction.problem)
-        waiting = gemv_rounds(contraction) * LATENCY / 2 / machine().clock
-        return max(waiting, reading_seconds(contraction, -(-extent.columns // WARPS) * extent.planes))
+        blocks = -(-extent.columns // WARPS) * extent.planes
+        once = gemv_rounds(contraction) * LATENCY / 2
+        more = -(-blocks // (GEMV_BLOCKS * multiprocessors())) - 1
+        waiting = (once + more * (once + LATENCY)) / machine().clock
+        return max(waiting, reading_seconds(contraction, blocks))
 
     def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
         return gemv_solution(contraction)
@@ -210,78 +225,61 @@ class Depthwise(_Choosing):
         return depthwise_solution(contraction, tiling or chosen_pixels(contraction))
 
 
-class Warpgroups(_Own):
+class _OfWarpgroups(_Own):
+    """Base class of solvers with warpgroup MMA."""
+
+    order = COLUMNS
+    parts = False
+    tiles: Callable[[GpuContraction], tuple[tuple[float, WarpgroupTile, int], ...]]
+    solution: Callable[..., Solution]
+
+    def tilings(self, contraction: GpuContraction) -> list[Any]:
+        return [_warpgroup_tiling(tile, splits) for _, tile, splits in self.tiles(contraction)]
+
+    def chosen(self, contraction: GpuContraction) -> WarpgroupTiling:
+        return _warpgroup_tiling(*wgmma_choice(contraction, parts=self.parts))
+
+    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
+        return next(seconds for seconds, own in self.weighed(contraction) if tiling in (None, own))
+
+    def weighed(self, contraction: GpuContraction) -> list[tuple[float, Any]]:
+        before, clock = self._before(contraction), machine().clock
+        return [
+            (not_below_memory(contraction, cycles / clock) + before, _warpgroup_tiling(tile, splits))
+            for cycles, tile, splits in self.tiles(contraction)
+        ]
+
+    def _before(self, contraction: GpuContraction) -> float:
+        """Return the estimated time (s) of the launches before the product."""
+        raise NotImplementedError
+
+    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
+        return self.solution(contraction, tiling, 0 if tiling is None else tiling.splits)
+
+
+class Warpgroups(_OfWarpgroups):
     """Warpgroup MMA with TMA loads (`wgmma`)."""
 
     name = "warpgroup"
-    order = COLUMNS
-
     refusal = staticmethod(wgmma_refusal)
+    tiles = staticmethod(wgmma_tiles)
+    solution = staticmethod(wgmma_solution)
 
-    def tilings(self, contraction: GpuContraction) -> list[Any]:
-        return [_warpgroup_tiling(tile, splits) for _, tile, splits in wgmma_tiles(contraction)]
-
-    def chosen(self, contraction: GpuContraction) -> WarpgroupTiling:
-        return _warpgroup_tiling(*wgmma_choice(contraction))
-
-    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
-        return _warpgroup_seconds(contraction, wgmma_tiles(contraction), tiling) + self._before(contraction)
-
-    def weighed(self, contraction: GpuContraction) -> list[tuple[float, Any]]:
-        return _all_seconds(contraction, wgmma_tiles(contraction), self._before(contraction))
-
-    @staticmethod
-    def _before(contraction: GpuContraction) -> float:
+    def _before(self, contraction: GpuContraction) -> float:
         return _ordering(ordered_columns(contraction)) if wants_order(contraction.problem) else 0.0
 
-    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        return wgmma_solution(contraction, tiling, 0 if tiling is None else tiling.splits)
 
-
-class WarpgroupBf16Split(_Own):
+class WarpgroupBf16Split(_OfWarpgroups):
     """Warpgroup MMA for float32 as three bfloat16 products (`wgmma_parts`)."""
 
     name = "warpgroup_parts"
-    order = COLUMNS
-
+    parts = True
     refusal = staticmethod(bf16_split_refusal)
+    tiles = staticmethod(bf16_split_tiles)
+    solution = staticmethod(bf16_split_solution)
 
-    def tilings(self, contraction: GpuContraction) -> list[Any]:
-        return [_warpgroup_tiling(tile, splits) for _, tile, splits in bf16_split_tiles(contraction)]
-
-    def chosen(self, contraction: GpuContraction) -> WarpgroupTiling:
-        return _warpgroup_tiling(*wgmma_choice(contraction, parts=True))
-
-    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
-        return _warpgroup_seconds(contraction, bf16_split_tiles(contraction), tiling) + _ordering(
-            ordered_columns(contraction, "bfloat16")
-        )
-
-    def weighed(self, contraction: GpuContraction) -> list[tuple[float, Any]]:
-        return _all_seconds(
-            contraction, bf16_split_tiles(contraction), _ordering(ordered_columns(contraction, "bfloat16"))
-        )
-
-    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
-        return bf16_split_solution(contraction, tiling, 0 if tiling is None else tiling.splits)
-
-
-def _warpgroup_seconds(
-    contraction: GpuContraction, weighed: tuple[tuple[float, WarpgroupTile, int], ...], tiling: WarpgroupTiling | None
-) -> float:
-    """Return the estimated time (s) of ``tiling``, or of the first tile of ``weighed`` if it is None."""
-    found = (c for c, tile, splits in weighed if tiling in (None, _warpgroup_tiling(tile, splits)))
-    return not_below_memory(contraction, next(found) / machine().clock)
-
-
-def _all_seconds(
-    contraction: GpuContraction, weighed: tuple[tuple[float, WarpgroupTile, int], ...], before: float
-) -> list[tuple[float, Any]]:
-    """Return (estimated seconds, tiling) of each tile; ``before`` is the time (s) of preceding launches."""
-    return [
-        (not_below_memory(contraction, cycles / machine().clock) + before, _warpgroup_tiling(tile, splits))
-        for cycles, tile, splits in weighed
-    ]
+    def _before(self, contraction: GpuContraction) -> float:
+        return _ordering(ordered_columns(contraction, "bfloat16"))
 
 
 def _ordering(columns: OrderedColumns) -> float:
@@ -321,7 +319,8 @@ class _OfRing(_Choosing):
         """Return the work of a block for the cost model; ``products`` is the multiprocessor's multiplications/cycle."""
         itemsize = ITEMSIZE[contraction.problem.types.a]
         form = self.text().form_of(contraction)
-        return BlockWork(tile.rows, tile.columns, form.words * 4 // itemsize, form.stages, itemsize, products)
+        slice = form.words * 4 // itemsize
+        return BlockWork(tile.rows, tile.columns, slice, form.stages, itemsize, products, shared=SHARED)
 
 
 class TensorCores(_OfRing):
@@ -345,12 +344,62 @@ class TensorCores(_OfRing):
 
     def _rate(self, contraction: GpuContraction) -> float:
         """Return the multiplications/cycle of a multiprocessor: in TF32 half of those in 16 bits, in 8 bits twice."""
-        if self.text() is not TensorText:
+        if not issubclass(self.text(), TensorText):
             return declared_tiles(contraction)[0].rate
         times = ITEMSIZE[contraction.problem.types.a] / 2
         if contraction.problem.types.a == "float32" and contraction.precision == "high":
             times *= 3
         return machine().warp_products / times
+
+
+class NarrowCores(TensorCores):
+    """Tensor cores of warps for rows that are no whole vectors (`tensor_narrow`)."""
+
+    name = "tensor_narrow"
+    refusal = staticmethod(narrow_refusal)
+
+    def text(self) -> type[RingText]:
+        return NarrowText
+
+    def tile(self, contraction: GpuContraction, tiling: Tiling | None) -> tuple[RingTile, int]:
+        if tiling is None:
+            tiling = min(self.tilings(contraction), key=lambda one: self.estimate(contraction, one))
+        return super().tile(contraction, tiling)
+
+    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
+        tile, splits = self.tile(contraction, tiling)
+        work = self.work(contraction, tile, self._rate(contraction))
+        arrival = NARROW_ARRIVALS[min(narrow_lanes(contraction)) * work.itemsize > 2]
+        together = 256 // tile.threads  # of the registers that loads in flight take
+        seconds = tiles_seconds(contraction, replace(work, arrival=arrival, together=together), splits)
+        blocks = Extent.of(contraction.problem).tiles(tile.rows, tile.columns) * splits
+        return seconds + -(-blocks // (multiprocessors() * together)) * NARROW_BEGINNING / machine().clock
+
+
+class Patches(_OfRing):
+    """Convolutions on tensor cores of warps with images in shared memory (`patch`)."""
+
+    name = "patch"
+
+    refusal = staticmethod(patch_refusal)
+
+    def text(self) -> type[RingText]:
+        return PatchText
+
+    def tilings(self, contraction: GpuContraction) -> list[Any]:
+        able = [tile for tile in PatchText.tiles if patch_seconds(contraction, tile) < float("inf")]
+        return [Tiling(tile.rows, tile.columns, 1) for tile in able]
+
+    def tile(self, contraction: GpuContraction, tiling: Tiling | None) -> tuple[RingTile, int]:
+        if tiling is None:
+            return min(PatchText.tiles, key=lambda tile: patch_seconds(contraction, tile)), 1
+        return super().tile(contraction, tiling)
+
+    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
+        return patch_seconds(contraction, self.tile(contraction, tiling)[0])
+
+    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
+        return patch_solution(contraction, self.tile(contraction, tiling)[0])
 
 
 class MultiplyAdds(_OfRing):
@@ -405,6 +454,8 @@ SOLVERS: tuple[GpuSolver, ...] = (
     Warpgroups(),
     WarpgroupBf16Split(),
     TensorCores(),
+    NarrowCores(),
+    Patches(),
     MultiplyAdds(),
     Tiles(),
 )
@@ -449,67 +500,49 @@ def _libraries() -> tuple[LibrarySolver, ...]:
     return LIBRARIES
 
 
-def candidates(contraction: GpuContraction) -> list[Candidate]:
-    """See `SolverSet.candidates`: `own_candidates`, then each library with its heuristic's first algorithm."""
-    called = [s for s in _libraries() if not refusal_of(s, contraction)]
-    return [*own_candidates(contraction), *(Candidate(s, s.tilings(contraction)[0]) for s in called)]
+class GpuSolvers(SolverSet[GpuContraction]):
+    """See `SolverSet`. Libraries are used only after measurement."""
+
+    def solvers(self, request: GpuContraction) -> tuple[GpuSolver, ...]:
+        return SOLVERS
+
+    def refusal(self, solver: Any, request: GpuContraction) -> str:
+        return refusal_of(solver, request)
+
+    def seconds(self, solver: Any, request: GpuContraction) -> float:
+        seconds: float = solver.estimate(request)
+        return seconds
+
+    def candidates(self, request: GpuContraction) -> list[Candidate]:
+        """See `SolverSet.candidates`: `own_candidates`, then each library with its heuristic's first algorithm."""
+        called = [s for s in _libraries() if not refusal_of(s, request)]
+        return [*self.own_candidates(request), *(Candidate(s, s.tilings(request)[0]) for s in called)]
+
+    def estimates(self, request: GpuContraction) -> list[Estimate]:
+        called = ((s.name, refusal_of(s, request)) for s in _libraries())
+        measured = "taken only where measuring finds it the fastest"
+        return [*super().estimates(request), *(Estimate(name, None, reason or measured) for name, reason in called)]
+
+    def refinements(self, request: GpuContraction, winner: Candidate) -> list[Candidate]:
+        """See `SolverSet.refinements`: other tilings of the winner's solver, least estimated time first."""
+        others = [tiling for tiling in winner.solver.tilings(request) if tiling != winner.blocking]
+        others.sort(key=lambda tiling: winner.solver.estimate(request, tiling))
+        return [Candidate(winner.solver, tiling) for tiling in others[:MOST_REFINEMENTS]]
+
+    def candidate_of(self, request: GpuContraction, record: TuningRecord) -> Candidate | None:
+        called = (s for s in _libraries() if s.name == record.solver and not refusal_of(s, request))
+        library = next(called, None)
+        if library is None:
+            return super().candidate_of(request, record)
+        named = self.configured(library, request, record.configuration)
+        return named if named is not None and library.builds(request, named.blocking) else None
+
+    def configured(self, solver: Any, request: GpuContraction, configuration: Mapping[str, int]) -> Candidate | None:
+        """See `SolverSet.configured`; None for a library's default algorithm, which may differ between versions."""
+        if not configuration:
+            return Candidate(solver) if solver in SOLVERS else None
+        found = (Candidate(solver, tiling) for tiling in solver.tilings(request))
+        return next((c for c in found if c.configuration == dict(configuration)), None)
 
 
-def own_candidates(contraction: GpuContraction) -> list[Candidate]:
-    """Return the applicable solvers of this package with their own choice of tiling, least estimated time first."""
-    able = [solver for solver in SOLVERS if not refusal_of(solver, contraction)]
-    return [Candidate(s) for s in (able if len(able) == 1 else sorted(able, key=lambda s: s.estimate(contraction)))]
-
-
-def choose(contraction: GpuContraction) -> Candidate:
-    """Return the first of `own_candidates`; libraries are used only after measurement.
-
-    Raises:
-        UnsupportedError: no solver applies; the message lists every solver's reason.
-    """
-    found = own_candidates(contraction)
-    if not found:
-        reasons = "; ".join(f"{s.name}: {refusal_of(s, contraction)}" for s in SOLVERS)
-        raise UnsupportedError(f"no solver for {contraction.problem}: {reasons}")
-    return found[0]
-
-
-def estimates(contraction: GpuContraction) -> list[Estimate]:
-    able = [Estimate(c.solver.name, c.solver.estimate(contraction)) for c in own_candidates(contraction)]
-    refused = [(s.name, refusal_of(s, contraction)) for s in SOLVERS]
-    refused += [
-        (s.name, refusal_of(s, contraction) or "taken only where measuring finds it the fastest") for s in _libraries()
-    ]
-    return [*able, *(Estimate(name, None, reason) for name, reason in refused if reason)]
-
-
-def refinements(contraction: GpuContraction, winner: Candidate) -> list[Candidate]:
-    """See `SolverSet.refinements`: other tilings of the winner's solver, least estimated time first."""
-    others = [tiling for tiling in winner.solver.tilings(contraction) if tiling != winner.blocking]
-    others.sort(key=lambda tiling: winner.solver.estimate(contraction, tiling))
-    return [Candidate(winner.solver, tiling) for tiling in others[:MOST_REFINEMENTS]]
-
-
-def _builds(contraction: GpuContraction, named: Candidate) -> bool:
-    """Return whether a library accepts the algorithm of a tuning record; true for kernels of this package."""
-    return named.solver in SOLVERS or named.solver.builds(contraction, named.blocking)
-
-
-def revisions(contraction: GpuContraction) -> dict[str, int]:
-    """See `SolverSet.revisions`: of solvers with kernels of this package."""
-    return {s.name: s.revision for s in SOLVERS if s.revision and not refusal_of(s, contraction)}
-
-
-def candidate_of(contraction: GpuContraction, record: TuningRecord) -> Candidate | None:
-    """See `SolverSet.candidate_of`. Return None for a tiling that the solver lacks, and for a library's default
-    algorithm, which may differ in another version of the library."""
-    solvers: tuple[GpuSolver | LibrarySolver, ...] = (*SOLVERS, *_libraries())
-    for solver in solvers:
-        if solver.name == record.solver and not refusal_of(solver, contraction):
-            if not record.configuration:
-                return Candidate(solver) if solver in SOLVERS else None
-            wanted = dict(record.configuration)
-            found = (Candidate(solver, tiling) for tiling in solver.tilings(contraction))
-            named = next((c for c in found if c.configuration == wanted), None)
-            return None if named is None or not _builds(contraction, named) else named
-    return None
+SOLVER_SET = GpuSolvers()

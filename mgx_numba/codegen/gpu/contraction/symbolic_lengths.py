@@ -8,26 +8,15 @@ vectors.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from ....core.dim import (
-    Dim,
-    Length,
-    all_of,
-    any_of,
-    evaluate,
-    is_symbolic,
-    less,
-    less_equal,
-    symbols_of,
-)
+from ....core.dim import Dim, Length, is_symbolic, symbols_of
 from ....dataclass import dataclass
 from ....errors import ShapeError, UnsupportedError
 from ...alternatives import at_lengths, lengths_in
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
-from ...shares import loss, shares
+from ...shares import fastest_where, loss, shares, worth_having
 from ...tuning.request import Candidate
 from .gpu_contraction import GpuContraction
 from .operands import Extent
@@ -39,8 +28,6 @@ IMAGES = (8, 16, 32, 64, 128, 256, 512)
 """The same of images' axes."""
 MOST_KERNELS = 4
 """Kernels of one contraction besides a general one: each is compiled."""
-WORTH, WORTH_MEAN = 0.08, 0.01
-"""Part of the time that another kernel has to save at some length, and over all samples. No figures kept."""
 
 Sample = dict[Dim, int]
 Costs = Mapping[Candidate, float]
@@ -69,8 +56,8 @@ def solve_open(contraction: GpuContraction) -> tuple[list[CandidateShare], Lengt
         raise UnsupportedError(f"no kernel computes {contraction.problem} for the lengths that were tried")
     general = _general(odd_costs, even_costs)
     even_costs = [(sample, _alike(contraction, general, costs)) for sample, costs in even_costs]
-    picked = _picked(general, [costs for _, costs in even_costs])
-    where = _ranges(feature, even_costs, picked)
+    picked = worth_having(general, [costs for _, costs in even_costs], MOST_KERNELS)
+    where = fastest_where(feature, even_costs, picked)
 
     def planned(candidate: Candidate, own: GpuContraction) -> Solution:
         reason = refusal_of(candidate.solver, own)
@@ -149,43 +136,3 @@ def _general(odd: Sequence[tuple[Sample, Costs]], even: Sequence[tuple[Sample, C
         return sum(min(loss(costs, [one]), 100.0) for costs in tables)
 
     return min(everywhere or list(odd[-1][1]), key=total)
-
-
-def _picked(general: Candidate, table: Sequence[Costs]) -> list[Candidate]:
-    """Return all that are worth having, the general one first."""
-    names = list(dict.fromkeys(one for costs in table for one in costs))
-    picked = [general]
-    while len(picked) < 1 + MOST_KERNELS:
-        now = [loss(costs, picked) for costs in table]
-        best, most = None, 0.0
-        for name in names:
-            own = [before - loss(costs, [*picked, name]) for before, costs in zip(now, table) if before > 0]
-            own = [min(gain, 100.0) for gain in own]
-            if max(own, default=0) > WORTH and sum(own) > max(most, WORTH_MEAN * len(table)):
-                best, most = name, sum(own)
-        if best is None:
-            break
-        picked.append(best)
-    return picked
-
-
-def _ranges(
-    feature: Dim | None, table: Sequence[tuple[Sample, Costs]], names: Sequence[Candidate]
-) -> dict[Candidate, Length]:
-    """Return the condition under which each kernel is taken, by thresholds of the feature."""
-    if feature is None or len(names) == 1:
-        return {name: 1 if name == names[-1] else 0 for name in names}
-    runs: list[tuple[int, Candidate]] = []  # from which length on, which
-    for sample, costs in table:
-        able = {name: costs[name] for name in names if name in costs}
-        if not able:
-            continue
-        best = min(able, key=lambda name: able[name])
-        if not runs or able.get(runs[-1][1], math.inf) > able[best]:
-            runs.append((evaluate(feature, sample), best))
-    where: dict[Candidate, list[Length]] = {name: [] for name in names}
-    for k, (start, name) in enumerate(runs):
-        bounds = [less_equal(start, feature)] if k else []
-        bounds += [less(feature, runs[k + 1][0])] if k + 1 < len(runs) else []
-        where[name].append(all_of(*bounds))
-    return {name: any_of(*conditions) for name, conditions in where.items()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ....core.dim import SharedLength, ceil_div, is_symbolic, less_equal, maximum, minimum, select
 from ...arguments import Arguments
 from ...launch import Launch
 from ...printer import CodeBuffer
@@ -26,17 +27,21 @@ KEPT_OF_PART = 4
 """Least elements of a part per selected element; each launch keeps at most a quarter of its input."""
 
 
-def topk_share(k: int, length: int) -> int:
+def is_short(k: SharedLength, length: SharedLength) -> SharedLength:
+    """Return the condition that a row is one part."""
+    return less_equal(length, 2 * maximum(PART, KEPT_OF_PART * k))
+
+
+def topk_share(k: SharedLength, length: SharedLength) -> SharedLength:
     """Return the elements per part."""
-    share = max(PART, KEPT_OF_PART * k)
-    return length if length <= 2 * share else share
+    return select(is_short(k, length), length, maximum(PART, KEPT_OF_PART * k))
 
 
-def kept_elements(k: int, length: int) -> int:
+def kept_elements(k: SharedLength, length: SharedLength) -> SharedLength:
     """Return the elements of a row that one launch keeps."""
     share = topk_share(k, length)
-    parts = -(-length // share)
-    return (parts - 1) * k + min(k, length - (parts - 1) * share)
+    parts = ceil_div(length, share)
+    return (parts - 1) * k + minimum(k, length - (parts - 1) * share)
 
 
 def topk_comparisons(k: int, rows: int, length: int) -> int:
@@ -50,20 +55,19 @@ def topk_comparisons(k: int, rows: int, length: int) -> int:
 
 
 def topk_launch(
-    k: int, axis: int, largest: bool, x: Tensor, values: Tensor, positions: Tensor, origin: str = "",
-    places: Tensor | None = None,
+    k: SharedLength, axis: int, largest: bool, x: Tensor, values: Tensor, positions: Tensor, share: SharedLength,
+    origin: str = "", places: Tensor | None = None,
 ) -> Launch:  # fmt: skip
-    """Return the launch that selects the first ``k`` elements along ``axis``, or of each part of a row, with their
-    positions.
+    """Return the launch that selects the first ``k`` elements along ``axis``, or of each part of ``share`` elements of
+    a row, with their positions.
 
     Ties go to the lower position; NaN counts as the greatest. Operands: ``x``, ``values``, int64 ``positions``, and, if
     given, int64 ``places`` (lengths of ``x``): the elements' positions before preceding launches.
     """
     length = x.lens[axis]
-    share = topk_share(k, length)
-    parts = -(-length // share)
+    parts = ceil_div(length, share)
     threads = FEWEST_THREADS
-    while threads < min(share, MOST_THREADS):
+    while threads < MOST_THREADS and (is_symbolic(share) or threads < share):
         threads *= 2
     tensors = {"x": x, "values": values, "positions": positions} | ({"places": places} if places else {})
     kept = [a for a in range(len(x.lens)) if a != axis]
@@ -71,7 +75,7 @@ def topk_launch(
     if not space.rank:
         space = Space((1,), ((0,),) * len(tensors))
     order = Order(x.type, largest, nan_first=largest)
-    chunks, rows = -(-share // threads), prod(space.lens)
+    chunks, rows = ceil_div(share, threads), prod(space.lens)
     arguments, buffer = Arguments(), CodeBuffer()
     for name, tensor in tensors.items():
         arguments.pointer(f"p_{name}", name, dtype_name(tensor.type))

@@ -18,10 +18,10 @@ THREADS = 256
 
 
 def unpacked_weights_launch(form: BlockFormat, columns: int, blocks: int, dtype: str, origin: str) -> Launch:
-    """Return the launch of ``out = (code - zero point) * scale``, one vector per thread.
+    """Return the launch of ``out = (code - zero point) * scale + offset``, one vector per thread.
 
-    Operands: ``codes`` from `contraction.block_quant.pack_codes`, ``scales``, ``points``, ``out`` [columns, blocks *
-    form.size] of float type ``dtype``.
+    Operands: ``codes`` from `contraction.block_quant.pack_codes`, ``scales``, ``points`` or ``offsets``, ``out``
+    [columns, blocks * form.size] of float type ``dtype``.
     """
     count = codes_of_vector(form)
     lanes = count * form.bits // 32
@@ -38,8 +38,8 @@ def unpacked_weights_launch(form: BlockFormat, columns: int, blocks: int, dtype:
 
 
 def unpacked_chunks_launch(form: BlockFormat, columns: int, blocks: int, dtype: str, origin: str) -> Launch:
-    """Return the same launch for ``codes`` from `contraction.block_quant_mma.pack_chunks`, which include scales and
-    zero points; one word per thread."""
+    """Return the same launch for ``codes`` from `contraction.block_quant_mma.pack_chunks`, which include scales, zero
+    points and offsets; one word per thread."""
     items, words, inside = columns * blocks * form.size // 8, chunk_words(form), scales_of_chunk(form)
     scales = CODE_WORDS + COLUMNS * inside
     lines = [
@@ -61,6 +61,8 @@ def unpacked_chunks_launch(form: BlockFormat, columns: int, blocks: int, dtype: 
         ]
     else:
         lines.append(f"point = const_int32({form.middle}, 8)")
+    if form.offsets:
+        lines.append(f"moved = load_splat(floats_of(p_codes), first + {scales} + block, 8)")
     lines += [
         "order = iota_int32(8)",
         "odd = bitwise_and(order, const_int32(1, 8))",
@@ -72,29 +74,34 @@ def unpacked_chunks_launch(form: BlockFormat, columns: int, blocks: int, dtype: 
 
 
 def _of_block(form: BlockFormat, lanes: int) -> list[str]:
-    """Return statements that load the scale and the zero point of ``block``."""
+    """Return statements that load the scale, the zero point and the offset of ``block``."""
     point = f"load_splat(p_points, block, {lanes})" if form.zero_points else f"const_uint8({form.middle}, {lanes})"
-    return [f"scale = load_splat(p_scales, block, {lanes})", f"point = cast_int32({point})"]
+    moved = [f"moved = load_splat(p_offsets, block, {lanes})"] if form.offsets else []
+    return [f"scale = load_splat(p_scales, block, {lanes})", f"point = cast_int32({point})", *moved]
 
 
 def _stored(form: BlockFormat, dtype: str, lanes: int, shifted: str, place: str) -> list[str]:
     """Return statements that store the weights whose codes are the lowest bits of ``shifted``."""
     code = f"sub(bitwise_and({shifted}, const_int32({(1 << form.bits) - 1}, {lanes})), point)"
-    return [f"store_aligned(p_out, {place}, cast_{dtype}(mul(cast_float32({code}), scale)))"]
+    weight = f"mul(cast_float32({code}), scale)"
+    weight = f"add({weight}, moved)" if form.offsets else weight
+    return [f"store_aligned(p_out, {place}, cast_{dtype}({weight}))"]
 
 
 def _launch(
     form: BlockFormat, columns: int, blocks: int, dtype: str, origin: str, items: int, lines: Sequence[str],
     apart: bool,
 ) -> Launch:  # fmt: skip
-    """Return the launch of a kernel whose statements compute one ``item``; ``apart``: scales and zero points are
-    separate operands."""
+    """Return the launch of a kernel whose statements compute one ``item``; ``apart``: scales, zero points
+    and offsets are separate operands."""
     arguments, buffer = Arguments(), CodeBuffer()
     arguments.pointer("p_codes", "codes", "int32")
     if apart:
         arguments.pointer("p_scales", "scales", "float32")
     if apart and form.zero_points:
         arguments.pointer("p_points", "points", "uint8")
+    if apart and form.offsets:
+        arguments.pointer("p_offsets", "offsets", "float32")
     arguments.pointer("p_out", "out", dtype)
     arguments.integers(items=items, chunks=blocks * form.size // CHUNK)
     buffer.line(*arguments.bind(), f"item = block_index(0) * {THREADS} + thread_index(0)")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import threading
-from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
+from ctypes import byref, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 
 from ....errors import CompileError, DeviceError
 from ..architecture import Architecture, chosen, device_in_use, for_capability
 from .hip import hip_architecture, hip_device, uses_hip
-from .library import Driver, driver, loaded
+from .library import Driver, DriverDevice, driver, loaded
 
 # CUdevice_attribute and CUjit_option of cuda.h.
 _MULTIPROCESSORS, _MAJOR, _MINOR, _L2_BYTES, _SHARED_BYTES = 16, 75, 76, 38, 97
@@ -25,17 +24,18 @@ _MEMORY_TYPE, _BUFFER, _ORDINAL = 2, 7, 9
 _OF_HOST = 1
 
 
-class Device:
+class Device(DriverDevice):
     """A device and this process's context on it.
 
     Attributes:
-        number: device number, from 0.
-        name: the driver's name.
         multiprocessors, l2_bytes, shared_bytes: properties; shared memory is the most per block.
         clock, bandwidth: peak rates in Hz and bytes/s; data move at both edges of the memory's clock.
         architecture: architecture to compile kernels for.
-        functions: handles of loaded kernels by symbol.
     """
+
+    driver: Driver
+    synchronize_function, memory_function = "cuCtxSynchronize", "cuMemGetInfo_v2"
+    load_function, kernel_function = "cuModuleLoadData", "cuModuleGetFunction"
 
     def __init__(self, number: int) -> None:
         """Open the device's primary context, which is shared with other libraries of the process.
@@ -43,11 +43,9 @@ class Device:
         Raises:
             DeviceError: the device does not exist or is not supported.
         """
-        self.driver: Driver = driver()
-        self.number = number
         self._handle = handle = _handle(number)
+        super().__init__(driver(), number, _name(handle))
         context = c_void_p()
-        self.name = _name(handle)
         self.architecture: Architecture = architecture_of(number)
         self.multiprocessors = _attribute(handle, _MULTIPROCESSORS)
         self.l2_bytes = _attribute(handle, _L2_BYTES)
@@ -58,30 +56,12 @@ class Device:
         self.driver.call("cuDevicePrimaryCtxRetain", byref(context), handle)
         self.context = context
         self.current = self.driver.bound("cuCtxGetCurrent")
-        self._lock = threading.Lock()
-        self.functions: dict[str, int] = {}
         self._allowed: dict[int, int] = {}
 
     def use(self) -> _InUse:
         """Return a context manager that makes the device's context current in the calling thread, and restores the
         previous one."""
         return _InUse(self)
-
-    def synchronize(self) -> None:
-        """Wait for all work of this process on the device.
-
-        Raises:
-            DeviceError: some work failed.
-        """
-        with self.use():
-            self.driver.call("cuCtxSynchronize")
-
-    def room(self) -> tuple[int, int]:
-        """Return the free and the total device memory in bytes."""
-        free, total = c_size_t(), c_size_t()
-        with self.use():
-            self.driver.call("cuMemGetInfo_v2", byref(free), byref(total))
-        return free.value, total.value
 
     def is_pinned(self, address: int, size: int) -> bool:
         """Return whether ``size`` bytes (at least one) are one piece of pinned host memory. Takes 2 us with an H200, 1
@@ -116,22 +96,10 @@ class Device:
             finally:
                 self.driver.call("cuLinkDestroy", state)
 
-    def function(self, symbol: str, code: bytes) -> int:
-        """Return the handle of a kernel, loading it from machine code or PTX once per process.
-
-        Raises:
-            DeviceError: the driver cannot load it.
-        """
-        with self._lock, self.use():
-            if symbol not in self.functions:
-                module, function = c_void_p(), c_void_p()
-                self.driver.call("cuModuleLoadData", byref(module), code + b"\0")
-                self.driver.call("cuModuleGetFunction", byref(function), module, c_char_p(symbol.encode()))
-                assert function.value is not None
-                if self.driver.address("cuFuncLoad"):  # from CUDA 12.4 on; else the first launch may load the code
-                    self.driver.call("cuFuncLoad", function)
-                self.functions[symbol] = function.value
-            return self.functions[symbol]
+    def prepare(self, function: c_void_p) -> None:
+        """See `DriverDevice.prepare`; load the kernel's code, which the first launch does else."""
+        if self.driver.address("cuFuncLoad"):  # from CUDA 12.4 on
+            self.driver.call("cuFuncLoad", function)
 
     def allow_shared(self, function: int, size: int) -> None:
         """Allow launches of a kernel up to ``size`` bytes of dynamic shared memory."""
@@ -199,9 +167,7 @@ def model_name(name: str, multiprocessors: int) -> str:
 def _handle(number: int) -> c_int:
     if not 0 <= number < device_count():
         raise DeviceError(f"there is no device {number}; there are {device_count()}")
-    handle = c_int()
-    driver().call("cuDeviceGet", byref(handle), number)
-    return handle
+    return c_int(driver().integer("cuDeviceGet", number))
 
 
 def _name(handle: c_int) -> str:
@@ -211,9 +177,7 @@ def _name(handle: c_int) -> str:
 
 
 def _attribute(handle: c_int, number: int) -> int:
-    value = c_int()
-    driver().call("cuDeviceGetAttribute", byref(value), number, handle)
-    return value.value
+    return driver().integer("cuDeviceGetAttribute", number, handle)
 
 
 class _InUse:
@@ -258,9 +222,7 @@ def device_count() -> int:
     Raises:
         DeviceError: there is no driver.
     """
-    count = c_int()
-    driver().call("cuDeviceGetCount", byref(count))
-    return count.value
+    return driver().device_count()
 
 
 def device(number: int | None = None) -> Device:

@@ -223,6 +223,10 @@ class Graph:
         self._launch = device.driver.bound("cuGraphLaunch")
         self._set = device.driver.bound("cuGraphExecKernelNodeSetParams_v2")
 
+    def upload(self, stream: c_void_p) -> None:
+        """Copy the graph to the device in a stream of the current context, so that its first launch need not."""
+        self._device.driver.call("cuGraphUpload", self._executable, stream)
+
     def launch(self, stream: c_void_p) -> None:
         """Launch the graph on a stream of the current context."""
         self._launch(self._executable, stream)

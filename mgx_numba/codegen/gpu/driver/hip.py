@@ -9,14 +9,13 @@ import contextlib
 import ctypes
 import functools
 import re
-import threading
 from collections.abc import Iterator
-from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
+from ctypes import byref, c_char_p, c_int, c_void_p
 from typing import Any
 
 from ....errors import DeviceError
 from ..architecture import ARCHITECTURES, Architecture
-from .library import Library, missing
+from .library import DriverDevice, Library, missing
 
 _NAMES = ("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so")
 LEAST_VERSION = 50700000
@@ -36,6 +35,7 @@ class HipRuntime(Library):
     """Functions of libamdhip64: ``runtime.call("hipMalloc", ...)``."""
 
     vendor = "AMD's HIP"
+    count_function = "hipGetDeviceCount"
 
     def __init__(self, library: Any) -> None:
         """Initialise the runtime.
@@ -44,10 +44,7 @@ class HipRuntime(Library):
             DeviceError: it is too old or cannot be initialised.
         """
         super().__init__(library)
-        self.call("hipInit", 0)
-        version = c_int()
-        self.call("hipRuntimeGetVersion", byref(version))
-        self.version = version.value
+        self.version = self.initialise("hipInit", "hipRuntimeGetVersion")
         if self.version < LEAST_VERSION:
             raise DeviceError(f"AMD's HIP is {_shown(self.version)}; {_shown(LEAST_VERSION)} is needed")
 
@@ -62,15 +59,15 @@ def _shown(version: int) -> str:
     return f"{version // 10_000_000}.{version // 100_000 % 100}"
 
 
-class HipDevice:
+class HipDevice(DriverDevice):
     """An AMD device.
 
     Attributes:
-        number: device number, from 0.
-        name: HIP's name.
         architecture: architecture to compile kernels for.
-        functions: handles of loaded kernels by symbol.
     """
+
+    synchronize_function, memory_function = "hipDeviceSynchronize", "hipMemGetInfo"
+    load_function, kernel_function = "hipModuleLoadData", "hipModuleGetFunction"
 
     def __init__(self, number: int) -> None:
         """Open a device.
@@ -78,58 +75,22 @@ class HipDevice:
         Raises:
             DeviceError: the device does not exist or is not supported.
         """
-        self.driver: HipRuntime = hip_runtime()
-        self.number = number
         self.architecture: Architecture = hip_architecture(number)
         name = ctypes.create_string_buffer(256)
-        self.driver.call("hipDeviceGetName", name, 256, number)
-        self.name = name.value.decode()
-        self._lock = threading.Lock()
-        self.functions: dict[str, int] = {}
+        hip_runtime().call("hipDeviceGetName", name, 256, number)
+        super().__init__(hip_runtime(), number, name.value.decode())
 
     @contextlib.contextmanager
     def use(self) -> Iterator[None]:
         """Make the device current in the calling thread within the ``with`` block."""
-        before = c_int()
-        self.driver.call("hipGetDevice", byref(before))
-        if before.value != self.number:
+        before = self.driver.integer("hipGetDevice")
+        if before != self.number:
             self.driver.call("hipSetDevice", self.number)
         try:
             yield
         finally:
-            if before.value != self.number:
-                self.driver.call("hipSetDevice", before.value)
-
-    def synchronize(self) -> None:
-        """Wait for all work of this process on the device.
-
-        Raises:
-            DeviceError: some work failed.
-        """
-        with self.use():
-            self.driver.call("hipDeviceSynchronize")
-
-    def room(self) -> tuple[int, int]:
-        """Return the free and the total device memory in bytes."""
-        free, total = c_size_t(), c_size_t()
-        with self.use():
-            self.driver.call("hipMemGetInfo", byref(free), byref(total))
-        return free.value, total.value
-
-    def function(self, symbol: str, code: bytes) -> int:
-        """Return the handle of a kernel, loading its code object once per process.
-
-        Raises:
-            DeviceError: HIP cannot load it.
-        """
-        with self._lock, self.use():
-            if symbol not in self.functions:
-                module, function = c_void_p(), c_void_p()
-                self.driver.call("hipModuleLoadData", byref(module), code)
-                self.driver.call("hipModuleGetFunction", byref(function), module, symbol.encode())
-                assert function.value is not None
-                self.functions[symbol] = function.value
-            return self.functions[symbol]
+            if before != self.number:
+                self.driver.call("hipSetDevice", before)
 
 
 def hip_architecture(number: int) -> Architecture:
@@ -138,9 +99,9 @@ def hip_architecture(number: int) -> Architecture:
     Raises:
         DeviceError: the device does not exist or is not supported.
     """
-    if not 0 <= number < hip_device_count():
-        raise DeviceError(f"there is no device {number}; there are {hip_device_count()}")
     runtime, properties = hip_runtime(), ctypes.create_string_buffer(_PROPERTIES_BYTES)
+    if not 0 <= number < runtime.device_count():
+        raise DeviceError(f"there is no device {number}; there are {runtime.device_count()}")
     known = [name for name in _PROPERTIES if hasattr(runtime.library, name)]
     runtime.call(known[0] if known else _PROPERTIES[0], properties, number)
     found = _ARCHITECTURE.search(properties.raw)
@@ -176,7 +137,7 @@ def _library() -> Any:
 def hip_missing() -> str:
     """Return the reason why no AMD device can be used; "" if one can."""
     try:
-        return "" if hip_device_count() else "AMD's HIP finds no device"
+        return "" if hip_runtime().device_count() else "AMD's HIP finds no device"
     except DeviceError as error:
         return str(error)
 
@@ -213,17 +174,6 @@ def hip_memory_at(address: int) -> int | None:
         return None
     of_device = 2 if runtime.version >= _NEW_KINDS else 1
     return told[1] if told[0] == of_device else None
-
-
-def hip_device_count() -> int:
-    """Return the number of HIP devices.
-
-    Raises:
-        DeviceError: HIP is missing.
-    """
-    count = c_int()
-    hip_runtime().call("hipGetDeviceCount", byref(count))
-    return count.value
 
 
 @functools.lru_cache(maxsize=64)

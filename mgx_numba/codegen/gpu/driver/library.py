@@ -1,6 +1,6 @@
-"""NVIDIA's driver library: its functions by name, with status codes raised as errors.
+"""Driver libraries of GPUs: functions by name, with status codes raised as errors; devices and their loaded kernels.
 
-The library is loaded when a device is first needed.
+NVIDIA's library is loaded when a device is first needed.
 """
 
 from __future__ import annotations
@@ -8,8 +8,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import threading
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager
+from ctypes import byref, c_int, c_size_t, c_void_p
+from typing import Any, ClassVar
 
 from ....errors import DeviceError
 
@@ -39,10 +42,38 @@ class Library:
     """Functions of a driver library, called by name; they return a status, 0 for success."""
 
     vendor = "NVIDIA's driver"
+    count_function: ClassVar[str]
 
     def __init__(self, library: Any) -> None:
         self.library = library
         self.process = os.getpid()
+
+    def initialise(self, start: str, version: str) -> int:
+        """Initialise the driver by its function `start`; return the version that the function `version` gives.
+
+        Raises:
+            DeviceError: the driver cannot be initialised.
+        """
+        self.call(start, 0)
+        return self.integer(version)
+
+    def integer(self, name: str, *arguments: Any) -> int:
+        """Call a function that stores an integer at its first argument; return the integer.
+
+        Raises:
+            DeviceError: the function fails, see `call`.
+        """
+        value = c_int()
+        self.call(name, byref(value), *arguments)
+        return value.value
+
+    def device_count(self) -> int:
+        """Return the number of devices.
+
+        Raises:
+            DeviceError: the function fails, see `call`.
+        """
+        return self.integer(self.count_function)
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function.
@@ -104,8 +135,73 @@ class Library:
         raise NotImplementedError
 
 
+class DriverDevice:
+    """A device of a driver library, with its loaded kernels.
+
+    Attributes:
+        driver: the library.
+        number: device number, from 0.
+        name: the library's name of the device.
+        functions: handles of loaded kernels by symbol.
+    """
+
+    synchronize_function: ClassVar[str]
+    memory_function: ClassVar[str]
+    load_function: ClassVar[str]
+    kernel_function: ClassVar[str]
+
+    def __init__(self, driver: Library, number: int, name: str) -> None:
+        self.driver = driver
+        self.number = number
+        self.name = name
+        self.functions: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def use(self) -> AbstractContextManager[None]:
+        """Return a context manager that makes the device current in the calling thread, and restores the previous
+        one."""
+        raise NotImplementedError
+
+    def synchronize(self) -> None:
+        """Wait for all work of this process on the device.
+
+        Raises:
+            DeviceError: some work failed.
+        """
+        with self.use():
+            self.driver.call(self.synchronize_function)
+
+    def room(self) -> tuple[int, int]:
+        """Return the free and the total device memory in bytes."""
+        free, total = c_size_t(), c_size_t()
+        with self.use():
+            self.driver.call(self.memory_function, byref(free), byref(total))
+        return free.value, total.value
+
+    def function(self, symbol: str, code: bytes) -> int:
+        """Return the handle of a kernel, loading it from machine code or text once per process.
+
+        Raises:
+            DeviceError: the driver cannot load it.
+        """
+        with self._lock, self.use():
+            if symbol not in self.functions:
+                module, function = c_void_p(), c_void_p()
+                self.driver.call(self.load_function, byref(module), code + b"\0")
+                self.driver.call(self.kernel_function, byref(function), module, symbol.encode())
+                assert function.value is not None
+                self.prepare(function)
+                self.functions[symbol] = function.value
+            return self.functions[symbol]
+
+    def prepare(self, function: c_void_p) -> None:
+        """Do what a newly loaded kernel needs before its first launch."""
+
+
 class Driver(Library):
     """Functions of libcuda: ``driver.call("cuMemAlloc_v2", ...)``."""
+
+    count_function = "cuDeviceGetCount"
 
     def __init__(self, library: Any) -> None:
         """Initialise the driver.
@@ -114,10 +210,7 @@ class Driver(Library):
             DeviceError: it is too old or cannot be initialised.
         """
         super().__init__(library)
-        self.call("cuInit", 0)
-        version = ctypes.c_int()
-        self.call("cuDriverGetVersion", ctypes.byref(version))
-        self.version = version.value
+        self.version = self.initialise("cuInit", "cuDriverGetVersion")
         if self.version < LEAST_VERSION:
             raise DeviceError(f"NVIDIA's driver is for CUDA {_shown(self.version)}; {_shown(LEAST_VERSION)} is needed")
 
@@ -161,8 +254,6 @@ def loaded() -> Driver | None:
 def missing() -> str:
     """Return the reason why no device can be used; "" if one can."""
     try:
-        count = ctypes.c_int()
-        driver().call("cuDeviceGetCount", ctypes.byref(count))
+        return "" if driver().device_count() else "NVIDIA's driver finds no device"
     except DeviceError as error:
         return str(error)
-    return "" if count.value else "NVIDIA's driver finds no device"

@@ -74,14 +74,15 @@ class _States:
         self.problem, self.tile, self.wide = problem, tile, wide
         self.padded = ProductLanes.of(problem).padded
         self.phases = len(problem.phases)
-        self.rows = -(-problem.batch // tile.slices)
+        self.rows = tile.planned_rows(problem.batch)
         self.scratch = self.shared = self.elements = 0
 
     def count_blocks(self, states: int, arguments: Arguments) -> None:
         """Declare the block counter, which follows ``states`` bytes of states."""
         counter = states + -states % _ALIGNMENT
         arguments.pointer("counter", Operand("scratch", counter), "int32")
-        arguments.integers(meeting=self.tile.directions * self.tile.slices * self.tile.blocks)
+        slices = self.tile.used_slices(self.problem.batch)
+        arguments.integers(meeting=self.tile.directions * slices * self.tile.blocks)
 
     def first_lines(self) -> list[str]:
         return []

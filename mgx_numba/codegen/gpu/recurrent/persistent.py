@@ -7,6 +7,7 @@ second phase stay in registers beside those of the first.
 
 from __future__ import annotations
 
+from ....core.dim import known_equal
 from ...arguments import Arguments
 from ...launch import Grid, Launch, Operand, Solution
 from ...printer import VectorValue
@@ -27,7 +28,8 @@ def persistent_solution(problem: RecurrenceProblem, tile: PersistentTile, origin
     launch."""
     texts = [_PersistentText(problem, tile, first) for first in range(0, problem.lanes, tile.directions)]
     text = texts[0]
-    before = (_prepared(text.exchange, problem, origin),) if text.exchange.elements else ()
+    initialised = not known_equal(text.exchange.elements, 0)
+    before = (_prepared(text.exchange, problem, origin),) if initialised else ()
     return Solution((*before, *(own.launch(origin) for own in texts)), text.scratch)
 
 
@@ -74,11 +76,11 @@ class _PersistentText(ThreadCell):
             self.scratch += p.lanes * p.batch * p.hidden * self.type.size
         if p.cell == "lstm":
             arguments.pointer("first_cell", "first_cell", self.wide)
-        slice_rows = -(-p.batch // tile.slices)
+        slice_rows = tile.slice_rows(p.batch)
         arguments.integers(
             first_direction=first_direction,
             blocks=tile.blocks,
-            slices=tile.slices,
+            slices=tile.used_slices(p.batch),
             slice_rows=slice_rows,
             groups=-(-slice_rows // self.per_group),
         )
@@ -100,7 +102,8 @@ class _PersistentText(ThreadCell):
         cluster = tile.blocks if tile.cluster else 1
         slots = len(self.arguments.values)
         kernel = gpu_kernel(f"{p.cell}_{tile.kind}_kernel", buffer.lines, tile.threads, slots, origin, cluster=cluster)
-        blocks, launches = tile.directions * tile.slices * tile.blocks, p.lanes // tile.directions
+        blocks = tile.directions * tile.used_slices(p.batch) * tile.blocks
+        launches = p.lanes // tile.directions
         geometry = Grid((blocks, 1, 1), (tile.threads, 1, 1), self.exchange.shared, cooperative=not tile.cluster)
         return Launch(kernel, self.arguments.values, geometry, p.flops // launches, p.bytes // launches)
 

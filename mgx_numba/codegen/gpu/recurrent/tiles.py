@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import gcd
 
+from ....core.dim import SharedLength, ceil_div
 from ....core.types import from_numpy, numpy_dtype
 from ....dataclass import dataclass
 from ...problems.recurrence import RecurrenceProblem
@@ -50,10 +51,11 @@ class PersistentTile:
 
     Attributes:
         blocks: blocks that share the units of a direction, for one slice of the sequences.
-        slices: slices of the sequences, each with its own blocks.
+        slices: most slices of the sequences, each with its own blocks.
         kind: exchange of states: ``cluster`` (distributed shared memory), ``tagged`` (tagged words in device memory),
             ``grid`` (device memory with a grid-wide barrier).
         directions: directions per launch: all, or one.
+        most_rows: most sequences of a slice, for a batch that is no number; 0: those of the problem.
     """
 
     warps: int
@@ -62,6 +64,7 @@ class PersistentTile:
     slices: int
     kind: str
     directions: int
+    most_rows: int = 0
 
     @property
     def cluster(self) -> bool:
@@ -72,6 +75,18 @@ class PersistentTile:
     def threads(self) -> int:
         """Return the threads per block."""
         return self.warps * WARP
+
+    def slice_rows(self, batch: SharedLength) -> SharedLength:
+        """Return the sequences of a slice; the last slice may have fewer."""
+        return ceil_div(batch, self.slices)
+
+    def used_slices(self, batch: SharedLength) -> SharedLength:
+        """Return the slices that have sequences."""
+        return ceil_div(batch, self.slice_rows(batch))
+
+    def planned_rows(self, batch: SharedLength) -> SharedLength:
+        """Return the sequences of a slice for which kernels have room."""
+        return self.most_rows or self.slice_rows(batch)
 
 
 @dataclass(frozen=True)
@@ -102,7 +117,7 @@ class ProductLanes:
 def rows_of_turn(problem: RecurrenceProblem, tile: PersistentTile) -> int:
     """Return the sequences that a warp multiplies at once, a power of two."""
     gates = max(len(phase) for phase in problem.phases)
-    rows = -(-problem.batch // tile.slices)
+    rows = tile.planned_rows(problem.batch)
     most = min(WARP // tile.units, max(1, MOST_SUMS // (gates * tile.units * ProductLanes.of(problem).width)))
     return min(1 << most.bit_length() - 1, 1 << (rows - 1).bit_length())
 
@@ -122,7 +137,6 @@ def fitting_tiles(problem: RecurrenceProblem, arch: Architecture | None, multipr
     are all resident. Empty on AMD devices: `runtime.gpu.hip` has no cooperative launches."""
     if arch is not None and not arch.nvidia:
         return []
-    most = min(a.shared_bytes for a in ARCHITECTURES.values() if a.nvidia) if arch is None else arch.shared_bytes
     kinds = ["grid"]
     if from_numpy(numpy_dtype(problem.dtype)).compute.size == 4 and ProductLanes.of(problem).width == WORDS:
         kinds.append("tagged")
@@ -130,7 +144,13 @@ def fitting_tiles(problem: RecurrenceProblem, arch: Architecture | None, multipr
         kinds.append("cluster")
     numbers = sorted({problem.lanes, 1})
     found = [tile for kind in kinds for n in numbers for tile in _tiles(problem, multiprocessors, kind, n)]
-    return [tile for tile in found if tile.kind == "grid" or _state_bytes(problem, tile) <= most]
+    return [tile for tile in found if fits(problem, tile, arch)]
+
+
+def fits(problem: RecurrenceProblem, tile: PersistentTile, arch: Architecture | None) -> bool:
+    """Return whether the states of a tile's slices fit the shared memory of an NVIDIA device; None: of any."""
+    most = min(a.shared_bytes for a in ARCHITECTURES.values() if a.nvidia) if arch is None else arch.shared_bytes
+    return tile.kind == "grid" or _state_bytes(problem, tile) <= most
 
 
 def _tiles(problem: RecurrenceProblem, multiprocessors: int, kind: str, directions: int) -> list[PersistentTile]:
@@ -144,21 +164,19 @@ def _tiles(problem: RecurrenceProblem, multiprocessors: int, kind: str, directio
         if words > MOST_WORDS or blocks > (MOST_CLUSTER if cluster else multiprocessors) or (cluster and blocks < 2):
             continue
         together = (multiprocessors - multiprocessors // 8 if cluster else multiprocessors) // blocks
-        slices = min(together // directions, problem.batch)
-        if slices:
-            rows = -(-problem.batch // slices)
-            found.append(PersistentTile(WARPS, units, blocks, -(-problem.batch // rows), kind, directions))
+        if together >= directions:
+            found.append(PersistentTile(WARPS, units, blocks, together // directions, kind, directions))
     return found
 
 
 def _state_bytes(problem: RecurrenceProblem, tile: PersistentTile) -> int:
-    rows, size = -(-problem.batch // tile.slices), from_numpy(numpy_dtype(problem.dtype)).compute.size
+    rows, size = tile.planned_rows(problem.batch), from_numpy(numpy_dtype(problem.dtype)).compute.size
     return (1 + len(problem.phases)) * rows * ProductLanes.of(problem).padded * size + _SPARE
 
 
 def tile_seconds(problem: RecurrenceProblem, tile: PersistentTile) -> float:
     """Return the estimated time (s) of all steps of a persistent kernel."""
-    lanes, rows = ProductLanes.of(problem), -(-problem.batch // tile.slices)
+    lanes, rows = ProductLanes.of(problem), tile.slice_rows(problem.batch)
     at_once = rows_of_turn(problem, tile)
     turns, groups = -(-rows // at_once), -(-rows // (WARP // tile.units))
     cycles = 0.0

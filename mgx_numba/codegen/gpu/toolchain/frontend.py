@@ -13,10 +13,10 @@ from typing import Any
 from llvmlite import ir
 
 from ....dataclass import dataclass
-from ...lang.ir_builder import KernelBuilder
 from ...lang.narrow_pairs import BFLOAT16_PAIRS, FLOAT8_PAIRS
 from ...lang.target import with_features
 from ...toolchain.frontend import Refused, write_function
+from ...toolchain.ir_builder import KernelBuilder
 from ...toolchain.numba_core import types
 from ..architecture import Architecture, lowering_for
 from ..lang.threads import inline

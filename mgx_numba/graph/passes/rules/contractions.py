@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ....core.dim import known_equal, known_same
@@ -11,7 +13,7 @@ from ....parallel import in_parts
 from ...constants import compact, constant_array, is_constant
 from ...instruction import Instruction
 from ..build import RewriteBuilder
-from ..match import Match, constant, op, rule, some
+from ..match import Match, Operation, Pattern, RewriteRule, constant, op, rule, some
 from .merging import WIDE, all_finite, is_kept, rounds_next
 
 PIECE_BYTES = 256 << 10
@@ -66,102 +68,78 @@ def _weights_check(m: Match) -> str | None:
     return None if all_finite(m.a) else "a factor is not finite"
 
 
-@rule(
-    "mul_conv",
-    op("mul", op("convolution", some("x"), constant("w"), bind="conv", once=True), constant("a")),
-    _weights_check,
-    exact=False,
-)
-def scale_convolution(m: Match, b: RewriteBuilder) -> object:
-    factors = along_axis(m.a, 1)
-    if factors is None:
-        return "the factor differs along another axis than the channels"
-    weights = _scaled(b, m.w, factors.reshape((-1,) + (1,) * (m.w.shape.ndim - 1)))
-    # conv(x, w) * a -> conv(x, w * a)
-    return weights if isinstance(weights, str) else b.op(m.conv.op, m.x, weights)
+def _absorbed(
+    name: str, pattern: Operation, axis: int, along: str, factors_of: Callable[[Match, np.ndarray], np.ndarray]
+) -> RewriteRule:
+    """Return the rule that scales the constant weights ``w`` of a contraction by a constant factor ``a``.
+
+    Args:
+        name: the rule's name.
+        pattern: the product with ``x``, ``w`` and ``a``; ``by`` is the contraction.
+        axis: the axis along which the factor may differ.
+        along: the name of this axis, for the refusal.
+        factors_of: returns the factors along the axis, broadcastable to the weights.
+    """
+
+    @rule(name, pattern, _weights_check, exact=False)
+    def scale_weights(m: Match, b: RewriteBuilder) -> object:
+        factors = along_axis(m.a, axis)
+        if factors is None:
+            return f"the factor differs along another axis than the {along}"
+        weights = _scaled(b, m.w, factors_of(m, factors))
+        if isinstance(weights, str):
+            return weights
+        return b.op(m.by.op, *(weights if i is m.w else m.x for i in m.by.inputs))
+
+    return scale_weights
 
 
-@rule(
-    "mul_conv",
-    op("mul", op("convolution_backwards", some("x"), constant("w"), bind="conv", once=True), constant("a")),
-    _weights_check,
-    exact=False,
-)
-def scale_transposed_convolution(m: Match, b: RewriteBuilder) -> object:
-    factors = along_axis(m.a, 1)
-    if factors is None:
-        return "the factor differs along another axis than the channels"
-    group = m.conv.op.attributes()["group"]
+def _by_output_channel(m: Match, factors: np.ndarray) -> np.ndarray:
+    return factors.reshape((-1,) + (1,) * (m.w.shape.ndim - 1))
+
+
+def _by_channel_of_group(m: Match, factors: np.ndarray) -> np.ndarray:
+    group = m.by.op.attributes()["group"]
     channels_in, channels_out, *kernel = m.w.shape.lens
     by_group = np.broadcast_to(factors, (group * channels_out,)).reshape(group, channels_out)
     each = np.repeat(by_group, channels_in // group, axis=0)
-    weights = _scaled(b, m.w, each.reshape(channels_in, channels_out, *(1 for _ in kernel)))
-    # deconv(x, w) * a -> deconv(x, w * a)
-    return weights if isinstance(weights, str) else b.op(m.conv.op, m.x, weights)
+    return each.reshape(channels_in, channels_out, *(1 for _ in kernel))
 
 
-@rule(
-    "dot_mul",
-    op("mul", op("dot", some("x"), constant("w"), bind="dot", once=True), constant("a")),
-    _weights_check,
-    exact=False,
-)
-def scale_dot_columns(m: Match, b: RewriteBuilder) -> object:
-    factors = along_axis(m.a, -1)
-    if factors is None:
-        return "the factor differs along another axis than the columns"
-    weights = _scaled(b, m.w, factors)
-    # dot(x, w) * a -> dot(x, w * a)
-    return weights if isinstance(weights, str) else b.op("dot", m.x, weights)
-
-
-@rule(
-    "dot_mul",
-    op("mul", op("dot", constant("w"), some("x"), bind="dot", once=True), constant("a")),
-    _weights_check,
-    exact=False,
-)
-def scale_dot_rows(m: Match, b: RewriteBuilder) -> object:
-    factors = along_axis(m.a, -2)
-    if factors is None:
-        return "the factor differs along another axis than the rows"
-    weights = _scaled(b, m.w, factors[:, None])
-    # dot(w, x) * a -> dot(w * a, x)
-    return weights if isinstance(weights, str) else b.op("dot", weights, m.x)
-
-
-@rule(
-    "mul_dot",
-    op("dot", op("mul", some("x"), constant("a"), once=True), constant("w")),
-    _weights_check,
-    exact=False,
-)
-def scaled_dot_operand(m: Match, b: RewriteBuilder) -> object:
-    factors = along_axis(m.a, -1)
-    if factors is None:
-        return "the factor differs along another axis than the inner one"
-    weights = _scaled(b, m.w, factors[:, None])
-    # dot(x * a, w) -> dot(x, a * w)
-    return weights if isinstance(weights, str) else b.op("dot", m.x, weights)
-
-
-@rule(
-    "mul_conv",
-    op("convolution", op("mul", some("x"), constant("a"), once=True), constant("w")),
-    _weights_check,
-    exact=False,
-)
-def scaled_convolution_operand(m: Match, b: RewriteBuilder) -> object:
-    factors = along_axis(m.a, 1)
-    if factors is None:
-        return "the factor differs along another axis than the channels"
+def _by_input_channel(m: Match, factors: np.ndarray) -> np.ndarray:
     rows, inside, *kernel = m.w.shape.lens
-    group = m.ins.op.attributes()["group"]
+    group = m.by.op.attributes()["group"]
     by_group = np.broadcast_to(factors, (group * inside,)).reshape(group, 1, inside)
-    each = np.broadcast_to(by_group, (group, rows // group, inside)).reshape(rows, inside, *(1 for _ in kernel))
-    weights = _scaled(b, m.w, each)
+    return np.broadcast_to(by_group, (group, rows // group, inside)).reshape(rows, inside, *(1 for _ in kernel))
+
+
+def _by_row(m: Match, factors: np.ndarray) -> np.ndarray:
+    return factors[:, None]
+
+
+_SCALED = op("mul", some("x"), constant("a"), once=True)
+
+
+def _times_a(name: str, *operands: Pattern) -> Operation:
+    return op("mul", op(name, *operands, bind="by", once=True), constant("a"))
+
+
+ABSORBING = (
+    # conv(x, w) * a -> conv(x, w * a)
+    _absorbed("mul_conv", _times_a("convolution", some("x"), constant("w")), 1, "channels", _by_output_channel),
+    # deconv(x, w) * a -> deconv(x, w * a)
+    _absorbed(
+        "mul_conv", _times_a("convolution_backwards", some("x"), constant("w")), 1, "channels", _by_channel_of_group
+    ),
+    # dot(x, w) * a -> dot(x, w * a)
+    _absorbed("dot_mul", _times_a("dot", some("x"), constant("w")), -1, "columns", lambda m, factors: factors),
+    # dot(w, x) * a -> dot(w * a, x)
+    _absorbed("dot_mul", _times_a("dot", constant("w"), some("x")), -2, "rows", _by_row),
+    # dot(x * a, w) -> dot(x, a * w)
+    _absorbed("mul_dot", op("dot", _SCALED, constant("w"), bind="by"), -1, "inner one", _by_row),
     # conv(x * a, w) -> conv(x, w * a)
-    return weights if isinstance(weights, str) else b.op(m.ins.op, m.x, weights)
+    _absorbed("mul_conv", op("convolution", _SCALED, constant("w"), bind="by"), 1, "channels", _by_input_channel),
+)
 
 
 @rule(
@@ -207,12 +185,7 @@ def dot_of_broadcasts(m: Match, b: RewriteBuilder) -> object:
 
 
 CONTRACTION_RULES = (
-    scale_convolution,
-    scale_transposed_convolution,
-    scale_dot_columns,
-    scale_dot_rows,
-    scaled_dot_operand,
-    scaled_convolution_operand,
+    *ABSORBING,
     add_convolutions,
     dot_of_broadcasts,
 )

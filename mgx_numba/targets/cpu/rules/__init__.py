@@ -4,11 +4,12 @@ Importing the package registers the rules that most programs need. Other rules a
 operators.
 """
 
+from ...lowering import reductions
 from ...lowering.rules import SHARED_FAMILIES
-from . import clusters, contraction, views
+from . import contraction, views
 from .table import RULES
 
-__all__ = ["FAMILIES", "RULES", "clusters", "contraction", "views"]
+__all__ = ["FAMILIES", "RULES", "contraction", "reductions", "views"]
 
 FAMILIES = SHARED_FAMILIES | {
     "attention": "attention",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -141,7 +141,7 @@ def _launch_open(layer: Layer, request: Request) -> None:
     tuning = low.options.tuning
 
     def measured(plain: Request) -> str | None:
-        if tuning is None or not tuning.knows(plain):
+        if tuning is None or not tuning.knows(plain.problem):
             return None
         found = tuning.recorded(plain)
         return "" if found is None else found.solver.name
@@ -154,9 +154,11 @@ def _launch_open(layer: Layer, request: Request) -> None:
         def solve(own: Request) -> tuple[list[SolverShare], Length, dict[Request, str]]:
             known: dict[Request, str] = {}
 
-            def chosen(plain: Request) -> str:
-                name = measured(plain)
-                return "" if name is None else known.setdefault(plain, name)
+            def chosen(problem: GemmProblem | ConvProblem, plain: Callable[[], Request]) -> str:
+                if tuning is None or not tuning.knows(problem):
+                    return ""
+                name = measured(made := plain())
+                return "" if name is None else known.setdefault(made, name)
 
             return *solve_open(own, plan, chosen, without), known
 

@@ -4,11 +4,12 @@ Importing the package registers the rules that most programs need. Other rules a
 operators.
 """
 
+from ...lowering import reductions
 from ...lowering.rules import SHARED_FAMILIES
-from . import clusters, contraction, data, views
+from . import contraction, data, views
 from .table import RULES
 
-__all__ = ["FAMILIES", "RULES", "clusters", "contraction", "data", "views"]
+__all__ = ["FAMILIES", "RULES", "contraction", "data", "reductions", "views"]
 
 FAMILIES = SHARED_FAMILIES | {
     "attention": "attention fused_attention",

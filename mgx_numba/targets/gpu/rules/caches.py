@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ....codegen.gpu.data.cache_copy import cache_copy_launch
-from ....codegen.gpu.data.indexed import positions_launch
-from ....codegen.gpu.data.scatter import element_lines, scatter_launch
+from ....codegen.gpu.data.cache_rows import cache_rows_launch, last_rows_launch
 from ....core.dim import known_in
 from ....core.shape import Shape
 from ....core.types import Type
@@ -27,11 +26,9 @@ def lower_update_cache(low: Lowering, ins: Instruction) -> None:
     keep_or_copy(low, cache, out, ins, cache_copy_launch)
     if any(known_in(n, 0) for n in rows.lens):
         return
-    across = (positions.strides[0], 0, positions.strides[1], 0)
-    indices = positions.with_shape(Shape(positions.type.unsigned, rows.lens, across))  # negative ones do not wrap
-    lines, origin = element_lines(2, indices.tensor, rows.tensor, out.tensor, False), low.origin(ins)
-    places = low.allocate(Shape(Type.int64_type, lines.positions.lens))
-    solution = low.solve(positions_launch, lines.terms, lines.positions, origin)
-    low.launch_all(solution, {"indices": indices, "out": places}, ins)
-    solution = low.solve(scatter_launch, "none", lines, rows.tensor, out.tensor, origin)
-    low.launch_all(solution, {"positions": places, "updates": rows, "out": out}, ins)
+    origin = low.origin(ins)
+    places = low.allocate(Shape(Type.int64_type, positions.lens))
+    solution = low.solve(last_rows_launch, positions.tensor, places.tensor, out.lens[2], origin)
+    low.launch_all(solution, {"positions": positions, "places": places}, ins)
+    solution = low.solve(cache_rows_launch, rows.tensor, places.tensor, out.tensor, origin)
+    low.launch_all(solution, {"rows": rows, "places": places, "out": out}, ins)

@@ -20,13 +20,12 @@ from ...lowering.buffers import View
 from ...lowering.lowering import Lowering
 from ...lowering.steps import PendingStep
 from ...lowering.suppression_operands import suppression_operands
-from .table import lowering, needs_numbers
+from .table import lowering
 
 
 @lowering("nonmaxsuppression", dynamic=True, accepts=lambda ins, shape: shape.standard)
 def lower_suppression(low: Lowering, ins: Instruction) -> None:
     """Append two kernels; a fallback step if no box can be kept or scores are not floats."""
-    needs_numbers(ins, "a selection of boxes")
     op, found = ins.op, suppression_operands(low, ins)
     assert isinstance(op, NonMaxSuppression)
     if found is None:

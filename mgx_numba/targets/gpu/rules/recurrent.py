@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....codegen.gpu.recurrent import recurrent_solutions
-from ....core.shape import row_major_strides
+from ....codegen.alternatives import has_lengths
+from ....codegen.gpu.recurrent import open_solutions, recurrent_solutions
+from ....core.dim import SymbolicLengthError, is_symbolic
+from ....core.shape import Shape, row_major_strides
+from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
 from ...lowering.attention_operands import as_type
 from ...lowering.buffers import View
 from ...lowering.lowering import Lowering
 from ...lowering.recurrence_problem import given, recurrence
 from .contraction import FLOATS
-from .table import lowering, needs_numbers
+from .table import lowering
 
 
 @lowering("recurrent_steps")
 def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
-    """Append one launch that keeps the weights on chip, or launches for each step; 8-bit weights are dequantised."""
-    needs_numbers(ins, "a recurrent layer")
+    """Append one launch that keeps the weights on chip, or launches for each step; 8-bit weights are dequantised.
+
+    With symbolic lengths a few such launches share the batches.
+    """
     side = given(ins)
     scales = side.get("scales")
     whole = None if scales is None else _dequantized(low, ins, scales, side.get("points"))
@@ -37,10 +42,22 @@ def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
         if name in operands:
             state = as_type(low, ins, operands[name], compute)
             operands[name] = low.materialized(state, row_major_strides(lens), ins)
+        elif any(map(is_symbolic, lens)):
+            zero = low.constant(np.zeros((1, 1, 1), compute.numpy))
+            spread = zero.with_shape(Shape(compute, lens, (0, 0, 0)))
+            operands[name] = low.materialized(spread, row_major_strides(lens), ins)
         else:
             operands[name] = low.constant(np.zeros(lens, compute.numpy))
-    solution = next(recurrent_solutions(problem, low.origin(ins)))
-    low.launch_all(solution, operands, ins)
+    if not has_lengths(problem):
+        low.launch_all(next(recurrent_solutions(problem, low.origin(ins))), operands, ins)
+        return
+    try:
+        solutions, served = open_solutions(problem, low.origin(ins))
+    except UnsupportedError as error:  # each step has launches of its own
+        raise SymbolicLengthError(str(error)) from error
+    low.require(served)
+    for solution in solutions:
+        low.launch_all(solution, operands, ins)
 
 
 def _dequantized(low: Lowering, ins: Instruction, scales: Instruction, points: Instruction | None) -> View | None:

@@ -24,6 +24,7 @@ from ....problems.convolution import ConvProblem
 from ....problems.element_types import ITEMSIZE
 from ....problems.epilogue import NOT_COMPUTED
 from ...machine import machine
+from ...microkernels.register_tile import RegisterTile
 from ...microkernels.tile_table import tile_for
 from ..bf16_split_rows import fills_lines, groups_end_lines
 from ..blocking import Blocking
@@ -33,7 +34,7 @@ from ..panels import aligned_zeros
 from ..solver import Setting, Solver
 from .form import Form
 from .kernel import WinogradWriter, filter_plane
-from .winograd_blocking import best_block, given_block, open_block, winograd_blockings
+from .winograd_blocking import MOST_TILES, Block, best_block, given_block, open_block, winograd_blockings
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,17 @@ class ConvWinograd(Solver[ConvProblem]):
     method: ClassVar[str] = "winograd"
     open_batch: ClassVar[bool] = True
     open_lens: ClassVar[bool] = True
+    most_tiles: ClassVar[int] = MOST_TILES
+    writer: ClassVar[type[WinogradWriter]] = WinogradWriter
     _direct: ClassVar[ConvDirect] = ConvDirect()
+
+    def tile(self, problem: ConvProblem) -> RegisterTile:
+        """Return the register tile of the products."""
+        return tile_for(problem.types)
+
+    def best_block(self, problem: ConvProblem, threads: int) -> tuple[Block, float]:
+        """Return the cheapest tasks, and the estimated cycles of the thread with the most tasks."""
+        return best_block(self.form, problem, threads)
 
     @property
     def name(self) -> str:
@@ -122,15 +133,15 @@ class ConvWinograd(Solver[ConvProblem]):
 
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
         epilogue, strides, threads, blocking = setting
-        tile = tile_for(problem.types)
+        tile = self.tile(problem)
         if has_lengths(problem):
-            block = open_block(lambda own: best_block(self.form, own, threads), self.form, tile, problem, threads)
+            block = open_block(lambda own: self.best_block(own, threads), self.form, tile, problem, threads)
         elif blocking is None:
-            block, _ = best_block(self.form, problem, threads)
+            block, _ = self.best_block(problem, threads)
         else:
-            block = given_block(self.form, problem, tile, threads, blocking)
+            block = given_block(self.form, problem, tile, threads, blocking, self.most_tiles)
         table = image_strides(problem, epilogue, strides)
-        return WinogradWriter(self.form, problem, tile, epilogue, table, block, self.whole_vectors).plan()
+        return self.writer(self.form, problem, tile, epilogue, table, block, self.whole_vectors).plan()
 
     def packing_growth(self, problem: ConvProblem) -> int:
         word_bytes = ITEMSIZE[tile_for(problem.types).right_word]
@@ -140,9 +151,9 @@ class ConvWinograd(Solver[ConvProblem]):
         return winograd_blockings()
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
-        _, cycles = best_block(self.form, problem, threads)
+        _, cycles = self.best_block(problem, threads)
         types = problem.types
         pixels = ITEMSIZE[types.a] * problem.in_pixels * problem.in_channels
         pixels += ITEMSIZE[types.out] * problem.out_pixels * problem.out_channels
-        moved = problem.batch * pixels + ITEMSIZE[tile_for(types).right_word] * math.prod(self.packed_lens(problem))
+        moved = problem.batch * pixels + ITEMSIZE[self.tile(problem).right_word] * math.prod(self.packed_lens(problem))
         return max(cycles / machine().clock, moved / machine().bandwidth(threads))

@@ -36,9 +36,9 @@ from typing import Protocol
 from llvmlite import ir
 
 from ....lang.builder import VectorBuilder, element_type, is_signed
-from ....lang.ir_builder import KernelBuilder
 from ....lang.target import itemsize
 from ....lang.vector import Definition, KernelFunction, constant_int, make_intrinsic, pointer_dtype
+from ....toolchain.ir_builder import KernelBuilder
 from ....toolchain.numba_core import TypingError, types
 from .transform_table import INPUT_PLACE, SCALE
 
@@ -126,39 +126,25 @@ def _output4(b: _LineArithmetic, m: Values) -> Values:
     return [b.muladd(m[0], 2.0, b.add(m[1], m[2])), b.muladd(m[3], -2.0, b.sub(m[1], m[2]))]
 
 
-def _output6_2(b: _LineArithmetic, m: Values) -> Values:
-    near, near_difference = b.add(m[1], m[2]), b.sub(m[1], m[2])
-    far, far_difference = b.add(m[3], m[4]), b.sub(m[3], m[4])
-    return [
-        b.muladd(m[0], _AT_0, b.muladd(far, -0.25, near)),
-        b.muladd(m[5], -6.0, b.muladd(far_difference, -0.5, near_difference)),
-    ]
+def _output6(count: int) -> Line:
+    """Return the transform of 6 products to ``count`` outputs (2 to 4)."""
 
+    def line(b: _LineArithmetic, m: Values) -> Values:
+        near, near_difference = b.add(m[1], m[2]), b.sub(m[1], m[2])
+        far, far_difference = b.add(m[3], m[4]), b.sub(m[3], m[4])
+        result = [b.muladd(m[0], _AT_0, b.muladd(far, -0.25, near)), b.muladd(far_difference, -0.5, near_difference)]
+        if count > 2:
+            result.append(b.sub(near, far))
+        if count > 3:
+            result.append(b.muladd(far_difference, -2.0, near_difference))
+        return [*result[:-1], b.muladd(m[5], -6.0, result[-1])]
 
-def _output6_3(b: _LineArithmetic, m: Values) -> Values:
-    near, near_difference = b.add(m[1], m[2]), b.sub(m[1], m[2])
-    far, far_difference = b.add(m[3], m[4]), b.sub(m[3], m[4])
-    return [
-        b.muladd(m[0], _AT_0, b.muladd(far, -0.25, near)),
-        b.muladd(far_difference, -0.5, near_difference),
-        b.muladd(m[5], -6.0, b.sub(near, far)),
-    ]
-
-
-def _output6_4(b: _LineArithmetic, m: Values) -> Values:
-    near, near_difference = b.add(m[1], m[2]), b.sub(m[1], m[2])
-    far, far_difference = b.add(m[3], m[4]), b.sub(m[3], m[4])
-    return [
-        b.muladd(m[0], _AT_0, b.muladd(far, -0.25, near)),
-        b.muladd(far_difference, -0.5, near_difference),
-        b.sub(near, far),
-        b.muladd(m[5], -6.0, b.muladd(far_difference, -2.0, near_difference)),
-    ]
+    return line
 
 
 _INPUT: dict[int, Line] = {4: _input4, 6: _input6}
 _FILTER: dict[int, Line] = {4: _filter4, 6: _filter6}
-_OUTPUT: dict[tuple[int, int], Line] = {(4, 2): _output4, (6, 2): _output6_2, (6, 3): _output6_3, (6, 4): _output6_4}
+_OUTPUT: dict[tuple[int, int], Line] = {(4, 2): _output4} | {(6, count): _output6(count) for count in (2, 3, 4)}
 
 
 def _both_sides(b: _LineArithmetic, value: Callable[[int, int], ir.Value], side: int, line: Line) -> Iterator[Values]:

@@ -15,25 +15,21 @@ from typing import ClassVar
 import numpy as np
 
 from .....dataclass import dataclass
-from ....alternatives import has_lengths
-from ....launch import Solution
 from ....problems.convolution import ConvProblem
-from ....problems.element_types import ITEMSIZE
 from ...machine import Machine, machine
 from ...microkernels.register_tile import RegisterTile
 from ...microkernels.tile_table import matrix_tile
 from ..blocking import Blocking
 from ..conv import panel_lens, tap_matrices
-from ..conv_output_rows import image_strides
 from ..gemm_amx import MOST_BLOCKINGS, part_rows, refused_tiles, tile_of
 from ..panels import aligned_zeros, pack_panels, panel_count
-from ..solver import Setting, UnsuitedWeights
+from ..solver import UnsuitedWeights
 from .form import Form
-from .kernel import filter_plane
+from .kernel import WinogradWriter, filter_plane
 from .solver import ConvWinograd
 from .transform_table import PAIRED
 from .winograd_amx_kernel import WinogradAmxWriter, row_words
-from .winograd_blocking import Block, given_block, open_block, stacked_panels, tiles_of
+from .winograd_blocking import Block, stacked_panels, tiles_of
 
 _SMALLEST_FILTER = 2.0**-40
 """Least magnitude of a column's largest transformed filter: with inputs above 2**-63, products are far above the
@@ -81,6 +77,8 @@ class ConvWinogradAmx(ConvWinograd):
     most_blockings: ClassVar[int] = MOST_BLOCKINGS
     revision: ClassVar[int] = 1
     error_variance: ClassVar[float] = 3.0
+    most_tiles: ClassVar[int] = max(_TILE_COUNTS)
+    writer: ClassVar[type[WinogradWriter]] = WinogradAmxWriter
     """Each result sums 9 of the 16 products, each of sums of four inputs. Errors are 1.75 times those of the direct
     method in theory, and 1.6 to 2.1 times in light_vgg19 (2.8e-5 and 5.9e-5)."""
 
@@ -125,40 +123,22 @@ class ConvWinogradAmx(ConvWinograd):
             pack_panels(part_rows(tile, filters), target[point])
         return out
 
-    def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
-        epilogue, strides, threads, blocking = setting
-        tile = tile_of(problem.types)
-        if has_lengths(problem):
+    def tile(self, problem: ConvProblem) -> RegisterTile:
+        return tile_of(problem.types)
 
-            def best(own: ConvProblem) -> tuple[Block, float]:
-                return _best_block(tile, self.form, own, threads, machine())
-
-            block = open_block(best, self.form, tile, problem, threads)
-        elif blocking is None:
-            block, _ = _best_block(tile, self.form, problem, threads, machine())
-        else:
-            block = given_block(self.form, problem, tile, threads, blocking, max(_TILE_COUNTS))
-        table = image_strides(problem, epilogue, strides)
-        return WinogradAmxWriter(self.form, problem, tile, epilogue, table, block, self.whole_vectors).plan()
+    def best_block(self, problem: ConvProblem, threads: int) -> tuple[Block, float]:
+        return _best_block(tile_of(problem.types), self.form, problem, threads, machine())
 
     def blockings(self, problem: ConvProblem, threads: int) -> list[Blocking]:
         """Return blockings with other numbers of tiles (``rows``) and panels in a task."""
         tile = tile_of(problem.types)
-        own, _ = _best_block(tile, self.form, problem, threads, machine())
+        own, _ = self.best_block(problem, threads)
         tiles, panels = problem.batch * math.prod(tiles_of(self.form, problem)), panel_count(tile, problem.group_out)
         counts = [n for n in _TILE_COUNTS if n < tiles] + ([tiles] if tiles <= max(_TILE_COUNTS) else [])
         most = min(panels, stacked_panels(tile, self.form))
         some = sorted({most, *(max(1, min(most, n)) for n in (own.panels // 2, 2 * own.panels, -(-panels // threads)))})
         pairs = [*((n, own.panels) for n in counts), *((own.tiles, p) for p in some)]
         return [Blocking(n, p, 1, 1 << 16) for n, p in pairs if (n, p) != (own.tiles, own.panels)]
-
-    def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
-        _, cycles = _best_block(tile_of(problem.types), self.form, problem, threads, machine())
-        types = problem.types
-        pixels = ITEMSIZE[types.a] * problem.in_pixels * problem.in_channels
-        pixels += ITEMSIZE[types.out] * problem.out_pixels * problem.out_channels
-        moved = problem.batch * pixels + 4 * math.prod(self.packed_lens(problem))
-        return max(cycles / machine().clock, moved / machine().bandwidth(threads))
 
 
 def _paired(weights: np.ndarray) -> np.ndarray:

@@ -32,7 +32,7 @@ _NEAR_BYTES, _NEAR_SHARE = 300 * 1024, 75 / 256
 and streaming data."""
 _KEPT_BYTES = 2560 * 1024
 """Bytes of a convolution's transformed filters that may still be in the last-level cache from the run before."""
-_MOST_TILES = 128
+MOST_TILES = 128
 """Most tiles of one task."""
 _TILE_COUNTS = (4, 8, 12, 16, 20, 24, 28, 32, 36, 48, 60, 96)
 """Numbers of tiles of a task that are tried beside equal shares: multiples of 4 and of the register tiles' rows."""
@@ -105,7 +105,7 @@ def _best_block(
     most = min(stacked_panels(tile, form), panels)
     splits = {min(-(-panels // split), most) for split in (1, 2, 3, 4, 8, 16)} | {1}
     counts = {min(tiles, n) for n in _TILE_COUNTS}
-    counts |= {-(-tiles // share) for share in range(1, 9) if -(-tiles // share) <= _MOST_TILES}
+    counts |= {-(-tiles // share) for share in range(1, 9) if -(-tiles // share) <= MOST_TILES}
     depth = 0 if form.stored else _step(tile, form, problem)
     best, best_cycles = Block(1, 1, 1, depth), math.inf
     for p_block, count in itertools.product(splits, counts):
@@ -150,7 +150,7 @@ def open_block(
 
 
 def given_block(
-    form: Form, problem: ConvProblem, tile: RegisterTile, threads: int, blocking: Blocking, most: int = _MOST_TILES
+    form: Form, problem: ConvProblem, tile: RegisterTile, threads: int, blocking: Blocking, most: int
 ) -> Block:
     """Return the requested tasks, adjusted to fit.
 

@@ -1,0 +1,104 @@
+"""`CacheMemory`: the caches of a decoder between its steps, on the host or on the program's device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .decoder import CompiledDecoder, PagedDecoder
+
+if TYPE_CHECKING:
+    from ..api.placing import StandingCall
+    from ..api.program import program as Program
+
+
+def runs_on_device(program: Program) -> bool:
+    """Return whether a compiled program runs on a device with memory of its own."""
+    return program._form is not None and program._form.on is not None
+
+
+class CacheMemory:
+    """Runs a decoder's steps over caches that stay where the program runs.
+
+    Caches move to the device with a step, and back when `arrays` is called. On a device the logits of equal steps go to
+    the same memory, so that the recorded launches of the step before run again.
+    """
+
+    def __init__(self, decoder: CompiledDecoder | PagedDecoder, in_place: bool) -> None:
+        """Hold no caches yet.
+
+        Args:
+            in_place: a step updates the caches in their memory; otherwise it makes new ones.
+        """
+        self._decoder, self._in_place = decoder, in_place
+        self.on_device = runs_on_device(decoder.program)
+        self._host: list[np.ndarray] = []
+        self._there: list[Any] = []  # on the device; empty while the arrays on the host are valid
+        self._calls: dict[tuple[int, ...], StandingCall] = {}  # of the last step, by the lengths of its tokens
+
+    def put(self, arrays: Sequence[np.ndarray]) -> None:
+        """Use arrays as the caches; a step in place writes to them, on a device once `arrays` is called."""
+        self._host, self._there = list(arrays), []
+
+    def arrays(self) -> list[np.ndarray]:
+        """Return the caches on the host."""
+        if self._there:
+            found = list(map(_on_host, self._there))
+            if self._in_place:
+                for array, now in zip(self._host, found, strict=True):
+                    array[...] = now
+            else:
+                self._host = found
+            self._there = []
+        return self._host
+
+    def run(self, feeds: Mapping[str, Any], ids: np.ndarray) -> np.ndarray:
+        """Run a step on tokens ``ids`` and return its logits.
+
+        Args:
+            feeds: the inputs beside the caches.
+        """
+        return _on_host(self.run_there(feeds, ids)) if self.on_device else self._run_here(feeds)
+
+    def _run_here(self, feeds: Mapping[str, Any]) -> np.ndarray:
+        decoder, caches = self._decoder, self._decoder.caches
+        outputs = {c.present: a for c, a in zip(caches, self._host)} if self._in_place else None
+        found: Any = decoder.program.run({**feeds, **{c.name: a for c, a in zip(caches, self._host)}}, outputs)
+        if not self._in_place:
+            self._host = [found[cache.result] for cache in caches]
+        return found[decoder.logits]
+
+    def run_there(self, feeds: Mapping[str, Any], ids: np.ndarray) -> Any:
+        """Run a step on the device and return its logits there, which the next step of equal lengths overwrites."""
+        from ..api.device import device_argument, to_gpu
+        from ..api.placing import StandingCall
+
+        decoder, caches = self._decoder, self._decoder.caches
+        program = decoder.program
+        if not self._there:
+            device = 0 if program._options is None else program._options.device_id
+            self._there = [to_gpu(np.ascontiguousarray(a), device_id=device) for a in self._host]
+            self._calls = {}
+        call = self._calls.get(ids.shape)
+        if call is None:
+            call = StandingCall(
+                program,
+                {c.name: a for c, a in zip(caches, self._there)},
+                {c.present: a for c, a in zip(caches, self._there)} if self._in_place else {},
+            )
+        found = call.run(feeds)
+        logits = device_argument.wrap(found[decoder.logits])
+        if not self._in_place:
+            self._there = [device_argument.wrap(found[cache.result]) for cache in caches]
+        elif ids.shape not in self._calls:
+            call.keep(program.get_output_names()[decoder.logits], logits)
+            self._calls = {ids.shape: call}
+        return logits
+
+
+def _on_host(tensor: Any) -> np.ndarray:
+    from ..api.device import from_gpu
+
+    return np.asarray(from_gpu(tensor))
