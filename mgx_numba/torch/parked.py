@@ -48,7 +48,7 @@ def _moved(address: int, content: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     make_folder(folder)
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(mmap.PAGESIZE - first) if first else b"")  # the first whole page begins a page of the file
-        file.write(memoryview(content.reshape(-1).view(np.uint8)))
+        file.write(content.reshape(-1).view(np.uint8).data)
         file.flush()
         start = mmap.PAGESIZE if first else 0
         _map_at(address + first, pages, file.fileno(), start)
