@@ -11,7 +11,7 @@ from ..core.device_array import DeviceArray
 from ..core.output_buffers import output_buffer
 from ..errors import ParameterError
 from .argument import argument
-from .checking import buffer_of
+from .checking import buffer_of, check
 from .results import result_of
 
 if TYPE_CHECKING:
@@ -56,6 +56,40 @@ def run_into(p: program, params: Mapping[str, Any], outputs: Mapping[str, Any], 
     for k, memory in given.items():
         results[k] = _in_memory(names[k], results[k], memory)
     return form.shown(results)
+
+
+class StandingCall:
+    """Runs of a program for a device over inputs and results in memory that stays: these are checked once."""
+
+    def __init__(self, p: program, params: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
+        """Check the standing inputs and the memory of results, which are tensors on the program's device.
+
+        Raises:
+            ParameterError: an input or result does not fit.
+        """
+        form = p._form
+        assert form is not None and form.on is not None
+        self._program, self._form, self._on, self._shapes = p, form, form.on, p._parameters()
+        self._standing = {name: self._checked(name, value) for name, value in params.items()}
+        for name, value in outputs.items():
+            self.keep(name, value)
+
+    def keep(self, name: str, memory: Any) -> None:
+        """Let later runs write a result to given memory on the device.
+
+        Raises:
+            ParameterError: the memory does not fit.
+        """
+        k = self._program.get_output_names().index(name)
+        fitting = buffer_of(name, memory, self._form.results[k], self._form, self._program._open_dims)
+        self._standing[output_buffer(k)] = fitting
+
+    def run(self, params: Mapping[str, Any]) -> list[Any]:
+        """Run on the other inputs and return the results on the device, in the form of the compiled program."""
+        return self._on.run_there({**self._standing, **{name: self._checked(name, params[name]) for name in params}})
+
+    def _checked(self, name: str, value: Any) -> Any:
+        return check(name, value, self._shapes[name], self._form, self._program._open_dims)
 
 
 def _quickly(p: program, params: Mapping[str, Any], outputs: Mapping[str, Any]) -> list[Any] | None:

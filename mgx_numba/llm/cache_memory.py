@@ -10,6 +10,7 @@ import numpy as np
 from .decoder import CompiledDecoder, PagedDecoder
 
 if TYPE_CHECKING:
+    from ..api.placing import StandingCall
     from ..api.program import program as Program
 
 
@@ -35,7 +36,7 @@ class CacheMemory:
         self.on_device = runs_on_device(decoder.program)
         self._host: list[np.ndarray] = []
         self._there: list[Any] = []  # on the device; empty while the arrays on the host are valid
-        self._logits: dict[tuple[int, ...], Any] = {}  # memory of the last logits, by lengths of the step's tokens
+        self._calls: dict[tuple[int, ...], StandingCall] = {}  # of the last step, by the lengths of its tokens
 
     def put(self, arrays: Sequence[np.ndarray]) -> None:
         """Use arrays as the caches; a step in place writes to them, on a device once `arrays` is called."""
@@ -71,25 +72,30 @@ class CacheMemory:
 
     def run_there(self, feeds: Mapping[str, Any], ids: np.ndarray) -> Any:
         """Run a step on the device and return its logits there, which the next step of equal lengths overwrites."""
-        from ..api.device import to_gpu
-        from ..api.placing import run_into
+        from ..api.device import device_argument, to_gpu
+        from ..api.placing import StandingCall
 
         decoder, caches = self._decoder, self._decoder.caches
         program = decoder.program
         if not self._there:
-            options = program._options
-            device = 0 if options is None else options.device_id
+            device = 0 if program._options is None else program._options.device_id
             self._there = [to_gpu(np.ascontiguousarray(a), device_id=device) for a in self._host]
-        outputs = {c.present: a for c, a in zip(caches, self._there)} if self._in_place else {}
-        lens = ids.shape
-        if lens in self._logits:
-            outputs[program.get_output_names()[decoder.logits]] = self._logits[lens]
-        inputs = {**feeds, **{c.name: a for c, a in zip(caches, self._there)}}
-        found = run_into(program, inputs, outputs, there=True)
+            self._calls = {}
+        call = self._calls.get(ids.shape)
+        if call is None:
+            call = StandingCall(
+                program,
+                {c.name: a for c, a in zip(caches, self._there)},
+                {c.present: a for c, a in zip(caches, self._there)} if self._in_place else {},
+            )
+        found = call.run(feeds)
+        logits = device_argument.wrap(found[decoder.logits])
         if not self._in_place:
-            self._there = [found[cache.result] for cache in caches]
-        self._logits = {lens: found[decoder.logits]}
-        return found[decoder.logits]
+            self._there = [device_argument.wrap(found[cache.result]) for cache in caches]
+        elif ids.shape not in self._calls:
+            call.keep(program.get_output_names()[decoder.logits], logits)
+            self._calls = {ids.shape: call}
+        return logits
 
 
 def _on_host(tensor: Any) -> np.ndarray:

@@ -5,7 +5,9 @@ import pytest
 
 from mgx_numba.errors import MgxError
 from mgx_numba.llm.generation.engine import DecoderBatch
-from tests.llm.tiny import HEADS, SIZE
+from mgx_numba.llm.model import LanguageModel
+from tests.interpreter.engine import interpreted
+from tests.llm.tiny import HEADS, KINDS, SIZE, tiny, write
 
 PAIRS = {"present.0.key": "past_key_values.0.key", "present.0.value": "past_key_values.0.value"}
 
@@ -115,3 +117,26 @@ def test_random_joins_selections_and_snapshots_keep_every_sequence(compiled, kin
                 text.append(token)
                 np.testing.assert_allclose(row, weights.logits(text)[-1], rtol=2e-4, atol=2e-4)
             assert engine.lengths.tolist() == [len(text) for text in texts]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_caches_stay_on_the_device_between_steps(kind, tmp_path):
+    decoder, shared = tiny(kind), kind == "grouped"
+    folder = write(decoder, tmp_path / kind)
+    with interpreted():
+        model = LanguageModel(folder, target="gpu")
+        engine = DecoderBatch(model.decoder, 1, shared)
+        tokens = [7, 9, 4, 5, 30, 8]
+        engine.step(np.array([tokens[:3]]))
+        places = set()
+        for k in range(3, 5):
+            logits = engine.step(np.array([tokens[k : k + 1]]))
+            np.testing.assert_allclose(logits[0, -1], decoder.logits(tokens[: k + 1])[-1], atol=2e-4)
+            places.add(tuple(each.data_ptr() for each in engine._memory._there))
+        assert places and (len(places) == 1) == shared
+        other = DecoderBatch(model.decoder, 1, shared)
+        other.step(np.array([[6, 3]]))
+        engine.join(other)  # on the host, and back
+        logits = engine.step(np.array([[2], [11]]))
+        for row, text in enumerate(([*tokens[:5], 2], [6, 3, 11])):
+            np.testing.assert_allclose(logits[row, -1], decoder.logits(text)[-1], atol=2e-4)
