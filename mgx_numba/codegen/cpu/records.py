@@ -13,8 +13,6 @@ from enum import Enum
 from ...dataclass import dataclass
 from ...errors import CompileError
 
-__all__ = ["Holds", "Record", "RecordText", "Word", "pointer"]
-
 
 class Holds(Enum):
     """The content of a word: an int64, the address of elements, or the address of other words."""

@@ -13,11 +13,6 @@ from contextvars import ContextVar
 from ...dataclass import dataclass
 from ...errors import OptionError
 
-__all__ = [
-    "ARCHITECTURES", "ENVIRONMENT", "WARP", "Architecture", "architecture", "chosen", "device_in_use", "for_capability",
-    "lowering_for", "lowering_on",
-]  # fmt: skip
-
 ENVIRONMENT = "MGX_GPU_ARCH"
 WARP = 32
 """Threads per warp in kernel text: NVIDIA's number, and half or all of an AMD wave."""

@@ -11,8 +11,6 @@ from ..problems.element_types import ElementTypes
 from .architecture import Architecture
 from .products import result_type, types_name
 
-__all__ = ["TILES", "MatrixTile", "matrix_tiles"]
-
 
 @dataclass(frozen=True)
 class MatrixTile:

@@ -6,8 +6,6 @@ from __future__ import annotations
 from ...dataclass import dataclass
 from ..problems.element_types import ITEMSIZE, ElementTypes
 
-__all__ = ["PRODUCTS", "Product", "product_of", "result_type", "types_name"]
-
 
 @dataclass(frozen=True)
 class Product:

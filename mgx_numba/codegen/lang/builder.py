@@ -15,8 +15,6 @@ from llvmlite import ir
 from ..toolchain.numba_core import cgutils
 from .target import has
 
-__all__ = ["FAST_FLAGS", "BFloat16", "Operand", "VectorBuilder", "element_type", "is_signed"]
-
 Operand: TypeAlias = "ir.Value | float | int"
 
 # Never nnan or ninf: models use infinities as masks.

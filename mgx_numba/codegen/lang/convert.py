@@ -17,8 +17,6 @@ from .narrow_pairs import BFLOAT16_PAIRS, bfloat16_pairs, from_pairs, has_pairs,
 from .ranges import has_ranges, larger_size
 from .target import has
 
-__all__ = ["convert", "nearest", "truth"]
-
 _HALF, _FLOAT, _DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 _I32 = ir.IntType(32)
 _FRACTION = 23  # bits of a float32, by IEEE 754

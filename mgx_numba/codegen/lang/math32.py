@@ -19,22 +19,6 @@ from .ranges import has_ranges, smaller_size
 from .registers import REGISTER_LANES, by_registers, fills_registers
 from .target import has
 
-__all__ = [
-    "erf",
-    "exp",
-    "exp_fast",
-    "gelu_erf_fast",
-    "gelu_tanh_fast",
-    "log",
-    "scaled_silu_coarse",
-    "sigmoid",
-    "sigmoid_fast",
-    "silu_fast",
-    "softplus_fast",
-    "tanh",
-    "tanh_fast",
-]
-
 _FRACTION = 23  # bits of a float32, by IEEE 754
 _LN_SMALLEST_NORMAL = -87.33654475  # of 2**-126
 _LN_LARGEST = 88.72283905  # of the largest float32

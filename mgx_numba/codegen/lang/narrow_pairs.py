@@ -8,8 +8,6 @@ from llvmlite import ir
 from .builder import VectorBuilder
 from .target import has
 
-__all__ = ["BFLOAT16_PAIRS", "FLOAT8_PAIRS", "bfloat16_pairs", "from_pairs", "has_pairs", "to_pairs"]
-
 FLOAT8_PAIRS, BFLOAT16_PAIRS = "fp8-pairs", "bf16-pairs"
 """Features of a processor that has the instructions."""
 _KINDS = {"float8_e4m3fn": "e4m3x2", "float8_e5m2": "e5m2x2"}

@@ -8,8 +8,6 @@ from .builder import VectorBuilder
 from .registers import by_registers, fills_registers
 from .target import has
 
-__all__ = ["has_ranges", "larger_size", "smaller_size"]
-
 _SMALLER_SIZE, _LARGER_SIZE = 0b0010, 0b0011  # of both absolute values, with the sign of the first operand
 
 

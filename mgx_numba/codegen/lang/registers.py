@@ -9,8 +9,6 @@ from llvmlite import ir
 from .builder import VectorBuilder
 from .target import has
 
-__all__ = ["REGISTER_LANES", "by_registers", "fills_registers"]
-
 REGISTER_LANES = 16
 """float32 lanes of a register of AVX-512."""
 

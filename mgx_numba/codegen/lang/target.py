@@ -11,8 +11,6 @@ from contextvars import ContextVar
 
 from ...errors import CompileError
 
-__all__ = ["MAX_LANES", "has", "itemsize", "with_features"]
-
 MAX_LANES = 256
 """Most lanes of a vector in the kernel language, which are spread over registers."""
 

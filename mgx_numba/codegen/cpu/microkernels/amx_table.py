@@ -14,8 +14,6 @@ from collections.abc import Callable
 from ..host import EMULATED_TILES, Host
 from .register_tile import Packing, RegisterTile, TileState, TileTypes
 
-__all__ = ["AMX_TILES", "TILE_STEP"]
-
 TILE_STEP = 16
 """Words of a row of a tile: 64 bytes."""
 PRODUCT_CYCLES = 16

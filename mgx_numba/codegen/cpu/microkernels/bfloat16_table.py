@@ -15,8 +15,6 @@ from .. import host
 from ..host import EMULATED_TILES
 from .register_tile import Packing, RegisterTile, TileTypes, avx512, neon
 
-__all__ = ["BFLOAT16_TILES"]
-
 
 def _fast_bfloat16(cpu: host.Host) -> bool:
     """Return whether the CPU has fast AVX512-BF16, as CPUs with AMX (or emulated AMX) do not."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ..records import Record, Word
 
-__all__ = ["DEPTHWISE_SUMS", "LINE_BLOCK", "RUNS"]
-
 RUNS = (8, 7, 6, 5, 4, 3, 2, 1)
 """Numbers of output pixels whose accumulators fit the registers."""
 

@@ -16,8 +16,6 @@ from ...lang.values import INF, NAN
 from ...lang.vector import DEFINITIONS
 from ...toolchain.numba_core import TypingError, types
 
-__all__ = ["Typed", "inline"]
-
 Typed = tuple[types.Type, ir.Value]
 """A Numba type and a value of it."""
 

@@ -17,8 +17,6 @@ from collections.abc import Callable
 from .. import host
 from .register_tile import Packing, RegisterTile, TileTypes, any_cpu, avx512, neon
 
-__all__ = ["INT8_TILES", "has_dot4", "multiplies_pairs"]
-
 
 def _avx512_vnni(cpu: host.Host) -> bool:
     return avx512(cpu) and "avx512vnni" in cpu.features

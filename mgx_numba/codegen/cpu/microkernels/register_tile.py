@@ -16,8 +16,6 @@ from ...lang.target import itemsize
 from ...problems.element_types import ElementTypes
 from .. import host
 
-__all__ = ["FMA_CHAINS", "Packing", "RegisterTile", "TileState", "TileTypes", "any_cpu", "avx2", "avx512", "neon"]
-
 FMA_CHAINS = 8
 """Independent multiply-add chains that hide the latency of the FMA units (4 cycles on two units, or better)."""
 

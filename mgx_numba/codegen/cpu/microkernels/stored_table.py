@@ -13,8 +13,6 @@ from collections.abc import Callable
 from .. import host
 from .register_tile import RegisterTile, TileTypes, avx2, avx512, neon
 
-__all__ = ["STORED_TILES"]
-
 
 def _tile(
     name: str, dtype: str, heights: tuple[int, ...], bits: int, isa: Callable[[host.Host], bool], vectors: int = 2

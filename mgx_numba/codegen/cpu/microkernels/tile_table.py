@@ -18,21 +18,6 @@ from .int8_table import INT8_TILES
 from .register_tile import RegisterTile, TileTypes, any_cpu, avx2, avx512, neon
 from .stored_table import STORED_TILES
 
-__all__ = [
-    "MATRIX_BLOCK",
-    "MOST_RUNS",
-    "PREFETCH_STEPS",
-    "RUNS",
-    "TILES",
-    "TILE_BLOCK",
-    "TILE_TABLE_ROWS",
-    "declared_tile",
-    "finish_block",
-    "matrix_tile",
-    "panel_block",
-    "tile_for",
-]
-
 PREFETCH_STEPS = 32
 """Prefetch distance (k) of the right-hand side: about 4 KiB of a packed panel."""
 

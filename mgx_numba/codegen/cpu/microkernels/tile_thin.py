@@ -14,8 +14,6 @@ from llvmlite import ir
 from .register_tile import FMA_CHAINS
 from .tile_writer import ProductWriter, Values, constant
 
-__all__ = ["STEPS", "ThinWriter"]
-
 STEPS = 4
 """Terms of a row that are loaded at once."""
 

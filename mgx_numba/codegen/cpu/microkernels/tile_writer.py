@@ -15,8 +15,6 @@ from ..host import itemsize
 from ..records import Holds, Record, Word
 from .tile_table import PREFETCH_STEPS, TILE_BLOCK, TILE_TABLE_ROWS
 
-__all__ = ["ProductWriter", "TileWriter", "VectorWriter"]
-
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 Values = list[ir.Value]
 

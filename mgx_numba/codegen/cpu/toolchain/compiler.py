@@ -24,8 +24,6 @@ from ...toolchain.kernel_text import failure, read_text
 from .. import host
 from .symbols import unavailable
 
-__all__ = ["Inspection", "compile_object", "inspect"]
-
 _lock = threading.RLock()
 _LAST_PASSES = ("sccp", "simplify_cfg")  # find undefined behaviour, for `expect_returns`
 _PASSES = (

@@ -16,8 +16,6 @@ from collections.abc import Iterator, Sequence
 from ...elf import EM_X86_64, SHF_ALLOC, ElfObject, Relocation
 from .symbols import address as library_address
 
-__all__ = ["link"]
-
 # By the ELF specification and its x86-64 supplement.
 _SHF_WRITE, _SHF_EXECINSTR, _SHF_TLS = 1, 4, 0x400
 _R_64, _R_PC32, _R_PLT32, _R_GOTPCREL, _R_PC64, _R_GOTPCRELX, _R_REX_GOTPCRELX = 1, 2, 4, 9, 24, 41, 42

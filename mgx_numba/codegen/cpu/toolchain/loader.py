@@ -27,8 +27,6 @@ from .symbols import address, unavailable
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
-__all__ = ["load", "loadable", "loaded"]
-
 _addresses: dict[str, int] = {}
 _read: dict[str, tuple[bytes, ElfObject]] = {}
 """Objects that `loadable` has parsed and that are not loaded yet, by symbol."""

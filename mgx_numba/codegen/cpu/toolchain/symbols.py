@@ -10,8 +10,6 @@ import functools
 import sys
 from collections.abc import Iterable
 
-__all__ = ["address", "unavailable"]
-
 _MATH = (
     "acos acosh asin asinh atan atan2 atanh cbrt ceil cos cosh erf erfc exp exp2 expm1 floor fma fmax fmin "
     "fmod hypot ldexp lgamma log log10 log1p log2 nearbyint pow remainder rint round roundeven sin sinh sqrt "

@@ -12,11 +12,6 @@ from llvmlite import ir
 
 from ...lang.builder import Operand, VectorBuilder
 
-__all__ = [
-    "Pair", "add", "choose", "constant", "divide", "multiply", "negative", "ordered_sum", "product", "root", "scale",
-    "sum_of", "total",
-]  # fmt: skip
-
 _DOUBLE = ir.DoubleType()
 
 

@@ -24,8 +24,6 @@ from ...elf import (
     read_object,
 )  # fmt: skip
 
-__all__ = ["EM_AMDGPU", "link"]
-
 # By the ELF specification, and LLVM's AMDGPU usage, "ELF Code Object".
 EM_AMDGPU = 224
 _ET_DYN = 3

@@ -8,8 +8,6 @@ import os
 
 from ....errors import OptionError
 
-__all__ = ["NUMBA_CUDA", "OWN", "toolchain", "toolchain_identity"]
-
 ENVIRONMENT = "MGX_GPU_TOOLCHAIN"
 OWN, NUMBA_CUDA = "llvmlite", "numba-cuda"
 _PACKAGES = {OWN: (), NUMBA_CUDA: ("numba-cuda", "cuda-bindings", "nvidia-nvvm")}

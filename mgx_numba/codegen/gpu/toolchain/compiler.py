@@ -21,8 +21,6 @@ from ..architecture import Architecture
 from .amd_linker import link
 from .choice import NUMBA_CUDA, toolchain
 
-__all__ = ["assembly", "compile_object", "lowered", "vocabulary_names"]
-
 _lock = threading.RLock()
 _OPTIMISATION_LEVEL = 3
 """LLVM's highest optimisation level."""

@@ -23,8 +23,6 @@ from ..architecture import Architecture, lowering_for
 from .frontend import BLOCK_ALIGNMENT, OVERLAP, BlockShape, block_shape, features, waits
 from .nvvm_dialect import nvvm_text
 
-__all__ = ["ptx"]
-
 _BODY = "body"
 _DEFINED = re.compile(rf'^define i8\* @"{_BODY}"', re.M)
 _EXTERNAL = re.compile(r"^\.extern \.func\s+(?:\([^)]*\)\s*)?([\w.$]+)", re.M)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["nvvm_text"]
-
 _FLAGS = r"((?:(?:nnan|ninf|nsz|arcp|contract|afn|reassoc|fast) )*)"
 _KIND = r"(<\d+ x \w+>|\w+)"
 _SPLAT = re.compile(r"splat \((\w+)\s+([^()]+)\)")

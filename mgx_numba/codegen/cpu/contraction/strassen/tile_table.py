@@ -4,18 +4,6 @@ from __future__ import annotations
 
 from ...records import Holds, Record, Word, pointer
 
-__all__ = [
-    "CHAIN_ENDS",
-    "INNER",
-    "LEFT_PITCH",
-    "MOST_TARGETS",
-    "PARKED_PRODUCTS",
-    "SIDE_STEPS",
-    "SIDE_SUM",
-    "STRASSEN_BLOCK",
-    "SUM_PLACES",
-]
-
 INNER = 7
 """Products that one call computes, one after the other."""
 CHAIN_ENDS = (4, 6, 7)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ...records import Record, Word
 
-__all__ = ["INPUT_PLACE", "PAIRED", "SCALE", "SMALL_BITS"]
-
 PAIRED = 16
 """Distance of the two channels in a word of two parts: the float32 elements of one register."""
 SCALE = 2.0**64
