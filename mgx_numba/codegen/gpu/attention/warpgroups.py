@@ -121,10 +121,12 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
     if features > 2 * SLICE:
         if features <= 3 * SLICE and preferred(less_equal(problem.keys, 2 * SLICE)):
             return AttentionTile(2, 128, 1, 1)
-        return AttentionTile(2, 96 if features <= 3 * SLICE else 64, 2, 1)
+        keys = 96 if features <= 3 * SLICE else 64  # of more features, 96 keys do not fit twice
+        return AttentionTile(2, keys, 2, 1)
     short = features > SLICE and preferred(less(problem.queries, LONG_CAUSAL))
     if problem.causal and (short or features <= SLICE // 2):
-        return AttentionTile(2 if SLICE < features <= 80 else 1, 64, 2, 2)
+        groups = 2 if SLICE < features <= 80 else 1  # by times on an H200 (`bench.gpu_random --tiles`)
+        return AttentionTile(groups, 64, 2, 2)
     if features > SLICE and few:
         return AttentionTile(1, 64, 1, 3)
     if features > SLICE:

@@ -44,11 +44,14 @@ WAITING = 4300
 """Cycles of a block alone on its multiprocessor that a chunk takes beside its work: until its patch has arrived."""
 NARROW_ITEM, NARROW_WAIT = 0.4, 1000
 """Cycles for a narrow vector of a patch: 50 instructions of 32 lanes by four schedulers; and until loads arrive."""
-MOST_ROWS = 1 << 31
+MOST_PIXELS = 1 << 31
+"""Pixels of a result that signed numbers of 32 bits do not count."""
+WEIGHT_ROW = 144
+"""Bytes of a row of weights in a slice: 128, and 16 so that successive rows start in other banks."""
 
 
 @dataclass(frozen=True)
-class Patch:
+class ImagePatch:
     """The work of a block along the images.
 
     Attributes:
@@ -81,7 +84,7 @@ class Patch:
 
 
 @functools.lru_cache(maxsize=1024)
-def patch_of(problem: ConvProblem, pixels: int) -> Patch | None:
+def patch_of(problem: ConvProblem, pixels: int) -> ImagePatch | None:
     """Return the patch of blocks of up to ``pixels`` pixels that loads and multiplies least; None if none fits."""
     full, vectors = problem.volume(), -(-problem.group_in * ITEMSIZE[problem.types.a] // VECTOR_BYTES)
     (_, tall, long), (_, *steps) = full.out_lens, full.stride
@@ -98,7 +101,7 @@ def patch_of(problem: ConvProblem, pixels: int) -> Patch | None:
         if weight >= least:
             continue
         for each in range(min(vectors, MOST_CHUNK // VECTOR_BYTES), 0, -1):
-            patch = Patch(high, wide, down, side, rows, columns, each, vectors // each)
+            patch = ImagePatch(high, wide, down, side, rows, columns, each, vectors // each)
             if vectors % each == 0 and patch.bytes <= MOST_PATCH and problem.taps * each <= MOST_VECTORS:
                 least, found = weight, patch
                 break
@@ -120,7 +123,7 @@ def patch_refusal(contraction: GpuContraction) -> str:
         return "patches have two dimensions"
     if problem.group_in == 1 and problem.groups > 1:
         return "groups are single channels"
-    if Extent.of(problem).rows >= MOST_ROWS:
+    if Extent.of(problem).rows >= MOST_PIXELS:
         return "more pixels than numbers of 32 bits"
     if _lanes(problem) < VECTOR_BYTES // ITEMSIZE[problem.types.a] and not contraction.constant:
         return "its weights are not constant and would be padded"
@@ -135,14 +138,16 @@ def _lanes(problem: ConvProblem) -> int:
 
 def patch_seconds(contraction: GpuContraction, tile: RingTile) -> float:
     """Return the estimated time (s) with a tile; infinite if it has no patch."""
-    problem, text = contraction.problem, PatchText
+    problem, text, arch = contraction.problem, PatchText, known_architecture()
     assert isinstance(problem, ConvProblem)
+    assert arch is not None
     patch = patch_of(problem, tile.rows)
     if patch is None:
         return float("inf")
     extent, size = Extent.of(problem), ITEMSIZE[problem.types.a]
     blocks = patch.down * patch.side * problem.batch * -(-extent.columns // tile.columns) * extent.planes
-    resident = max(1, (227 << 10) // (patch.bytes + text.table_bytes + STAGES * tile.columns * 144))
+    shared = patch.bytes + text.table_bytes + STAGES * tile.columns * WEIGHT_ROW
+    resident = max(1, arch.shared_bytes // shared)
     resident = min(resident, 8, 2048 // tile.threads // (4 if tile.columns > 32 else 2))
     depth = problem.taps * patch.vectors * VECTOR_BYTES // size
     multiplying = tile.rows * (tile.columns + BESIDE) * depth * size / (REUSE * machine().warp_products)
