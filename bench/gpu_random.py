@@ -65,6 +65,8 @@ LOST = 3
 """Status of a process in which a kernel failed on the device."""
 SHOWN, SAVED = 40, 20
 """Problems of a kind that are shown, and that are measured before figures are saved."""
+MEASURED = ("warpgroup", "few_rows", "tensor", "tensor_narrow", "patch", "depthwise")
+"""Solvers whose tiles are measured."""
 COMPILING = 0.4
 """Share of ``--seconds`` for compiling kernels in advance."""
 BATCH = 400
@@ -81,17 +83,21 @@ def other_tiles(problem: Any, most: int) -> Iterable[tuple[str, Solution]]:
     """Yield the best tiles by their estimates, and the solvers of fewer rows or other instructions."""
     if not most or isinstance(problem, Attention):
         return
-    contraction = problem.contraction(padded=True)
-    for candidate in SOLVER_SET.own_candidates(contraction):
-        if isinstance(candidate.solver, Warpgroups):
-            weighed = sorted(candidate.solver.weighed(contraction), key=lambda w: w[0])
-            for _, tiling in islice(weighed, most):
-                yield _label(tiling), candidate.solver.plan(contraction, tiling)
-        elif candidate.solver.name in ("few_rows", "tensor", "depthwise"):
-            weighed = sorted(candidate.solver.weighed(contraction), key=lambda w: w[0])
-            for _, tiling in islice(weighed, most):
+    seen: set[str] = set()
+    for padded in (True, False):
+        contraction = problem.contraction(padded)
+        for candidate in SOLVER_SET.own_candidates(contraction):
+            solver = candidate.solver
+            if solver.name not in MEASURED:
+                continue
+            weighed = sorted(solver.weighed(contraction), key=lambda w: w[0])
+            for _, tiling in islice(weighed, most * (4 if solver.name == "depthwise" else 1)):
                 shown = "" if tiling is None else " ".join(str(n) for n in asdict(tiling).values())
-                yield f"{candidate.solver.name} {shown}".strip(), candidate.solver.plan(contraction, tiling)
+                own = isinstance(solver, Warpgroups)
+                label = _label(tiling) if own else f"{solver.name} {shown}".strip()
+                if label not in seen:
+                    seen.add(label)
+                    yield label, solver.plan(contraction, tiling)
 
 
 def _label(tiling: WarpgroupTiling) -> str:

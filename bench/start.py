@@ -37,6 +37,7 @@ _TIMEOUT = 600.0
 _FEEDS = """
 with np.load(sys.argv[2]) as stored:
     feeds = {name: stored[f"arr_{k}"] for k, name in enumerate(stored["arr_0"].tolist(), 1)}
+del stored
 """
 _SAVE = """
 import sys, mgx_numba

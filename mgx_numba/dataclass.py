@@ -125,28 +125,25 @@ def _plain_init(cls: Any) -> Callable[..., bool]:
 
     It returns False, with nothing done, from the `_PLAIN_CALLS`-th call on and for arguments that do not fit.
     """
-    calls, given = 0, dict[str, Any]()
+    calls, known = 0, None
 
     def init(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        nonlocal calls, given
+        nonlocal calls, known
         calls += 1
-        if not given:
-            given = {field.name: field for field in dataclasses.fields(cls) if field.init and not field.kw_only}
-        values = dict(zip(given, args))
-        if calls > _PLAIN_CALLS or len(values) != len(args) or not values.keys().isdisjoint(kwargs):
+        if calls > _PLAIN_CALLS:
             return False
-        if kwargs and not kwargs.keys() <= given.keys():
+        if known is None:
+            known = _arguments(cls)
+        names, required, defaults, factories = known
+        values = dict(zip(names, args))
+        if len(values) != len(args) or not values.keys().isdisjoint(kwargs) or not kwargs.keys() <= names.keys():
             return False
-        values.update(kwargs)
-        for field in dataclasses.fields(cls) if len(values) < len(cls.__dataclass_fields__) else ():
-            if field.name in values:
-                continue
-            if field.default_factory is not dataclasses.MISSING:
-                values[field.name] = field.default_factory()
-            elif field.init and field.default is dataclasses.MISSING:
-                return False
-            elif field.init:
-                values[field.name] = field.default
+        values = {**defaults, **values, **kwargs}
+        for name, factory in factories:
+            if name not in values:
+                values[name] = factory()
+        if not required <= values.keys():
+            return False
         for name, value in values.items():
             object.__setattr__(self, name, value)
         if hasattr(self, "__post_init__"):
@@ -154,6 +151,18 @@ def _plain_init(cls: Any) -> Callable[..., bool]:
         return True
 
     return init
+
+
+def _arguments(cls: Any) -> tuple[dict[str, None], set[str], dict[str, Any], list[tuple[str, Callable[[], Any]]]]:
+    """Return the names of positional fields in order, names of required fields, default values, and default
+    factories."""
+    fields = dataclasses.fields(cls)
+    made = [(field.name, field.default_factory) for field in fields if field.default_factory is not dataclasses.MISSING]
+    defaults = {
+        field.name: field.default for field in fields if field.init and field.default is not dataclasses.MISSING
+    }
+    required = {field.name for field in fields if field.init} - {name for name, _ in made} - defaults.keys()
+    return {field.name: None for field in fields if field.init and not field.kw_only}, required, defaults, made
 
 
 def _written(name: str, parameters: list[str], lines: list[str], names: dict[str, Any]) -> Any:

@@ -6,14 +6,14 @@ launch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from ..core.dim import Length, known_in
 from ..core.integers import plain_int
 from ..dataclass import dataclass
 from ..errors import CompileError
 from .kernel import KernelSource
-from .launch import Callee, Launch, Mark, Operand, TensorLayout, TensorMap
+from .launch import Callee, Mark, Operand, TensorLayout, TensorMap
 
 MAP_ALIGNMENT = 8
 """Alignment (words) of a tensor map: 64 bytes, required by the driver and TMA."""
@@ -41,7 +41,6 @@ class Arguments:
 
     def __init__(self) -> None:
         self._words: dict[str, _Word] = {}
-        self._blocks: dict[str, tuple[int, Launch]] = {}
         self._tables: dict[str, tuple[int, tuple[str, ...]]] = {}
 
     def pointer(self, name: str, operand: Operand | str, dtype: str) -> str:
@@ -90,29 +89,6 @@ class Arguments:
         for _ in range(TensorMap.WORDS - 1):
             self._declare(f"_{len(self._words)}", 0)
         return name
-
-    def block(self, name: str, launch: Launch, names: Mapping[str, str]) -> str:
-        """Declare the words of another kernel's launch, operands renamed by ``names``, for `own_block`; return the
-        block's name. The words themselves have no names."""
-        self._blocks[name] = len(self._words), launch
-        for k, word in enumerate(launch.args):
-            if isinstance(word, Operand):
-                word = Operand(names.get(word.name, word.name), word.offset)
-            self._declare(f"{name}_{k}", word)
-        return name
-
-    def own_block(self, name: str) -> list[str]:
-        """Return statements that copy the words of a `block` to writable local memory, under its name."""
-        first, launch = self._blocks[name]
-        words = len(launch.args)
-        return [f"{name} = local_int64({words})", f"for i in range({words}):", f"    {name}[i] = args[{first} + i]"]
-
-    def place(self, name: str, operand: str, pointer: str) -> str:
-        """Return the statement that sets the address of an operand in an `own_block` to the expression ``pointer``; the
-        operand must occur once."""
-        _, launch = self._blocks[name]
-        (number,) = (k for k, word in launch.unplaced if isinstance(word, Operand) and word.name == operand)
-        return f"put_pointer({name}, {number}, {pointer})"
 
     def callee(self, name: str, kernel: KernelSource | None = None) -> str:
         """Declare the code of another kernel, for `call`; return its name. None: `provide` sets the kernel later."""

@@ -187,9 +187,3 @@ def _sha256(data: bytes) -> str:
     import hashlib  # late: it loads OpenSSL
 
     return hashlib.sha256(data).hexdigest()
-
-
-def _short(value: str | None) -> str:
-    if value is None:
-        return "nothing"
-    return value if len(value) <= 16 else value[:12] + "..."

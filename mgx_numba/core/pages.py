@@ -50,6 +50,22 @@ def memory_owner(array: np.ndarray) -> np.ndarray:
     return array
 
 
+def leave_memory(array: np.ndarray) -> None:
+    """Let the pages of an array over a read-only map of a file leave the memory; the next access reads them again."""
+    base: object = array
+    while base is not None and not isinstance(base, mmap.mmap):
+        base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
+    if base is None or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    whole = np.frombuffer(base, np.uint8)
+    if whole.flags.writeable:
+        return
+    low, high = (end - whole.ctypes.data for end in np.lib.array_utils.byte_bounds(array))
+    first = -(-low // mmap.PAGESIZE) * mmap.PAGESIZE
+    if first < high:
+        base.madvise(mmap.MADV_DONTNEED, first, high - first)
+
+
 def _huge_pages(size: int) -> np.ndarray:
     """Return zero bytes of which ``size``, from the first multiple of a huge page, are in huge pages, except for their
     end."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..core.shape import Shape
@@ -88,13 +87,6 @@ class RewriteLog:
             self.applied[rule] = self.applied.get(rule, 0) + count
         self.exhausted |= other.exhausted
         self._closed += other.refusals()
-
-    def converted(self, function: Callable[[Refusal], Refusal]) -> RewriteLog:
-        """Return a copy of the log with ``function`` applied to each refusal."""
-        log = RewriteLog()
-        log.include(self)
-        log._closed = [function(refusal) for refusal in log._closed]
-        return log
 
     def refusals(self, rule: str | None = None) -> list[Refusal]:
         """Return a rule's refusals, or all refusals, in order."""

@@ -108,11 +108,6 @@ ORDER: tuple[PassRun, ...] = (
         before={"fuse_attention": "patterns that need a value with a single user do not count unused users"},
     ),
     PassRun(
-        "narrow_biases",
-        before={"fuse_contraction": "a bias is rounded before it is part of an epilogue"},
-        targets=GPU,
-    ),
-    PassRun(
         "fuse_attention",
         after={
             "rewrite_softmax": "attention is recognised by its softmax",

@@ -21,6 +21,7 @@ _QUANTIZATIONS["int4_weights"] = "use_int4_weights"
 _OWN = {
     "target": "cpu, gpu or ref; None: that of the device of the tensors",
     "quantize": f"a quantisation, or several: {', '.join(_QUANTIZATIONS)}",
+    "memory": "file: large parameters move to a file, and only packed weights stay in memory; low: see compile",
     "min_acc_module_size": "least number of operators of a subgraph that is compiled, where a graph is divided",
     "fp16": "as quantize='fp16'; bf16, int8 likewise",
     "bf16": "see fp16",
@@ -48,12 +49,14 @@ class BackendOptions:
         min_size: least number of operators of a subgraph, where a graph is divided.
         compile: keywords of ``program.compile``.
         calibrates: a quantisation needs inputs to observe ranges.
+        parks: large parameters move to a file; see `parked`.
     """
 
     target: str | None = None
     min_size: int = MIN_MODULE_SIZE
     compile: Mapping[str, Any] = field(default_factory=dict)
     calibrates: bool = False
+    parks: bool = False
 
 
 def parse_options(given: Mapping[str, Any] | None, mode: str | None = None) -> BackendOptions:
@@ -70,7 +73,7 @@ def parse_options(given: Mapping[str, Any] | None, mode: str | None = None) -> B
         raise OptionError(f"options must be a mapping of names to values, got {type(given).__name__}")
     compile_options: dict[str, Any] = {**_precision(), **_MODES[mode or "default"]}
     known = sorted({*_OWN, *COMPILE_OPTIONS} - (_LEFT_OUT - set(_OWN)))
-    target, size = None, MIN_MODULE_SIZE
+    target, size, parks = None, MIN_MODULE_SIZE, False
     for name, value in (given or {}).items():
         if name == "target":
             if value not in (None, "cpu", "gpu", "ref"):
@@ -80,6 +83,10 @@ def parse_options(given: Mapping[str, Any] | None, mode: str | None = None) -> B
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise OptionError(f"option min_acc_module_size must be an integer from 1 on, got {value!r}")
             size = value
+        elif name == "memory" and value == "file":
+            parks = True
+        elif name == "memory":
+            compile_options[name] = value
         elif name == "quantize":
             compile_options.update(dict.fromkeys(_quantizations(value), True))
         elif name in _OWN:
@@ -91,7 +98,7 @@ def parse_options(given: Mapping[str, Any] | None, mode: str | None = None) -> B
             raise OptionError(f"unknown option {name!r}{did_you_mean(name, known) or ';'} known: {listed}")
     parse_compile_options(compile_options, target or "cpu")
     asked = {name for name, value in compile_options.items() if value is True}
-    return BackendOptions(target, size, compile_options, not _CALIBRATED.isdisjoint(asked))
+    return BackendOptions(target, size, compile_options, not _CALIBRATED.isdisjoint(asked), parks)
 
 
 def _quantizations(value: str | Sequence[str] | None) -> list[str]:

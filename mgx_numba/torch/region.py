@@ -17,6 +17,7 @@ from .exchange import from_array, from_device, host_array, quick_array
 from .frozen import Frozen
 from .layouts import transpose_inputs, transpose_results
 from .logs import warn_once
+from .parked import parked
 from .partition import copied
 
 if TYPE_CHECKING:
@@ -97,9 +98,15 @@ def _lengths(graph_module: GraphModule) -> list[Any]:
 
 
 def compiled_program(
-    graph_module: GraphModule, constants: Mapping[str, torch.Tensor], target: str, options: Mapping[str, Any]
+    graph_module: GraphModule,
+    constants: Mapping[str, torch.Tensor],
+    target: str,
+    options: Mapping[str, Any],
+    parks: bool = False,
 ) -> program:
     """Return the compiled program of a graph; its key in the plan cache: the graph's text and the constants' digest.
+
+    With ``parks``, large constants move to a file.
 
     Raises:
         MgxError: the graph has an operator that the frontend lacks, or compilation fails.
@@ -110,10 +117,11 @@ def compiled_program(
         whole_module("mgx_numba.frontends.torch.parser")
         from ..frontends.torch.parser import parse_graph
 
-        return Parsed(parse_graph(graph_module, constants=constants))
+        return Parsed(parse_graph(graph_module, constants=given))
 
     text = graph_text(graph_module)
     asked = f"torch {digest_of(constants)}" if options.get("plan_cache", True) else ""
+    given = {name: parked(x) for name, x in constants.items()} if parks else constants
     found, _ = read_model(text.encode(), asked, parse)
     return found.compile(target, **options)
 
@@ -171,7 +179,7 @@ def lower(graph_module: GraphModule, args: Sequence[Any], constant: Sequence[int
     if options.calibrates:
         tensors = {name: x for name, x in given.items() if isinstance(x, torch.Tensor) and name not in constants}
         asked["calibration"] = [{name: host_array(ordered(x, orders.get(name))) for name, x in tensors.items()}]
-    made = compiled_program(graph_module, constants, target, asked)
+    made = compiled_program(graph_module, constants, target, asked, options.parks)
     wanted = set(made.get_parameter_names())
     inputs = [(name, place, orders.get(name)) for place, name in enumerate(names) if name in wanted]
     return Lowered(made, inputs, back, target, on_device)

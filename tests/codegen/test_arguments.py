@@ -57,26 +57,6 @@ def test_an_operand_is_pointed_to_from_its_start_if_only_named() -> None:
     assert arguments.values == (Operand("data"),)
 
 
-def test_a_kernel_is_called_with_a_copy_of_its_words_in_which_an_operand_is_elsewhere() -> None:
-    own = Arguments()
-    own.pointer("x", "x", "float32")
-    own.pointer("out", "out", "float32")
-    own.integers(more=3)
-    inner = cpu_kernel(
-        "add_kernel",
-        kernel_text([*own.bind(), *for_tasks(["store_scalar(out, task, load_scalar(x, task) + more)"])]),
-    )
-    arguments = Arguments()
-    arguments.callee("add", inner)
-    arguments.pointer("there", "there", "float32")
-    name = arguments.block("words", Launch(inner, own.values, TaskRange(5)), {"x": "given", "out": "there"})
-    lines = [*arguments.bind(), *arguments.own_block(name), arguments.place(name, "out", "offset(there, 2)")]
-    kernel = cpu_kernel("outer_kernel", kernel_text([*lines, arguments.call("add", name, "begin", "end")]))
-    given, there = np.arange(5, dtype=np.float32), np.zeros(8, np.float32)
-    run_launch(Launch(kernel, arguments.values, TaskRange(5)), {"given": given, "there": there})
-    np.testing.assert_array_equal(there, [0, 0, 3, 4, 5, 6, 7, 0])
-
-
 @pytest.mark.parametrize("name", ["args", "begin", "end", "task", "two words", ""])
 def test_names_that_no_argument_can_have(name: str) -> None:
     with pytest.raises(CompileError, match="cannot be called"):

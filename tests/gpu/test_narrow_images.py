@@ -7,7 +7,6 @@ import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.contraction.im2row import channel_padding
-from mgx_numba.codegen.gpu.contraction.solvers import in_vectors
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import ElementTypes
 from mgx_numba.core.shape import Shape
@@ -15,7 +14,6 @@ from mgx_numba.core.types import Type
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.engine import Engine
-from mgx_numba.targets.gpu.rules import contraction as rules
 
 from ..cpu.agreement import reference
 from .programs import compiled, interpreter
@@ -73,7 +71,7 @@ def convolved(
             {"stride": (1, 2, 2), "padding": (0, 1, 1), "dilation": (1, 1, 1)},
             "tensor",
         ),
-        (F16, (1, 3, 32, 32), (16, 16), {"stride": (16, 16)}, "tensor"),
+        (F16, (1, 3, 32, 32), (16, 16), {"stride": (16, 16)}, "patch"),
         (F16, (1, 3, 9, 10), (3, 3), {"padding": (1, 1)}, "tensor"),
         (F32, (1, 3, 9, 10), (3, 3), {"padding": (1, 1), "dilation": (2, 2)}, "tensor"),
         (F16, (1, 2, 40), (5,), {"stride": (2,), "padding": (2,), "dilation": (1,)}, "warpgroup"),
@@ -203,28 +201,3 @@ def test_images_of_other_lengths_have_the_same_kernel(rank: int) -> None:
         made = compiled(program, interpreter(), fast_math=True)
         texts |= {kernel.text for kernel in made.kernels() if kernel.name == "filled_channels_kernel"}
     assert len(texts) == 1
-
-
-@pytest.mark.parametrize("spoil", [False, True])
-@pytest.mark.parametrize(
-    ("channels", "group", "how"), [(24, 2, "tensor"), (52, 2, "tensor"), (32, 8, "tensor"), (32, 16, "")]
-)
-def test_groups_that_are_no_whole_vectors_are_padded(
-    channels: int, group: int, how: str, spoil: bool, on: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """26 channels of each of two groups were multiplied one by one, in 16 times the time of cuDNN."""
-    monkeypatch.setattr(rules, "_quickest", lambda c: float(not in_vectors(c)))  # however small the problem
-    labels = convolved(F16, (1, channels, 6, 5), (3, 3), on, spoil, group=group, padding=(1, 1))
-    assert any(how in label for label in labels) and ("gpu::filled_channels_kernel" in labels) is bool(how)
-
-
-def test_groups_are_padded_to_vectors_or_slices() -> None:
-    def channels(group_in: int, groups: int) -> list[int]:
-        problem = ConvProblem(
-            1, group_in * groups, 16 * groups, (9, 9), (3, 3), groups=groups, types=ElementTypes(*["float16"] * 4)
-        )
-        return [filled.problem.group_in for filled in channel_padding(problem)]
-
-    assert (channels(26, 2), channels(48, 4), channels(4, 32), channels(1, 64), channels(64, 2)) == (
-        [32, 64], [64], [8], [], [],
-    )  # fmt: skip

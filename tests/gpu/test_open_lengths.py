@@ -68,6 +68,20 @@ def at_host(engine: Engine, value: DeviceArray) -> np.ndarray:
     return to_host(engine, value).reshape(value.shape.array_lens)
 
 
+def test_few_rows_or_none_of_an_open_axis_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no rows the kernel for few rows read the row before the first."""
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    program, w = Program(), np.random.default_rng(0).standard_normal((5, 24)).astype(np.float32)
+    m = program.main
+    x = m.add_parameter("x", Shape.dynamic(Type.float_type, [4, DynamicDimension(0, 4096), 5]))
+    m.add_return([m.add_instruction("dot", [x, m.add_literal(np.stack([w] * 4))])])
+    net = compiled(program, interpreter())
+    for rows in (1, 0, 3):
+        given = np.random.default_rng(rows).standard_normal((4, rows, 5)).astype(np.float32)
+        np.testing.assert_allclose(net.run({"x": given})[0], given @ w, 1e-5, 1e-5)
+    assert only_executable(net)
+
+
 def test_the_first_run_takes_memory_that_compile_has_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     on = interpreter()
     program, w = product()

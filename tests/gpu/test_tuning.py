@@ -126,7 +126,7 @@ def chosen(net: Any) -> list[tuple[str, dict[str, int]]]:
     [
         (contraction(1, 64, 64), "few_rows", []),
         (contraction(512, 512, 512), "warpgroup", ["few_rows"]),
-        (contraction(512, 512, 510), "tiled", ["few_rows", "warpgroup", "tensor", "fma"]),
+        (contraction(512, 512, 510), "tensor_narrow", ["few_rows", "warpgroup", "tensor", "fma"]),
         (contraction(512, 512, 512, "float32"), "fma", ["few_rows", "warpgroup", "tensor"]),
         (contraction(512, 512, 512, "float32", precision="medium"), "warpgroup", ["few_rows"]),
         (contraction(512, 512, 512, "float32", precision="high"), "warpgroup_parts", ["few_rows", "warpgroup"]),
@@ -217,7 +217,7 @@ def test_what_is_measured_decides_is_kept_and_is_not_measured_again(
     assert chosen(net) == [("warpgroup", c) for c in (dict(net._records[0].configuration),) * 2]
     assert net._records[0].configuration["rows"] * net._records[0].configuration["columns"] == 64 * 32
     solvers = {candidate.solver.name for _, candidate in measured}
-    assert solvers == {"warpgroup", "tensor", "tiled"}
+    assert solvers == {"warpgroup", "tensor", "patch", "tiled"}
     agrees(net)
     assert sorted(Database(default_path()).records(), key=repr) == sorted(net._records, key=repr)
     assert all(r.fingerprint.features == ("sm_90a",) for r in net._records)

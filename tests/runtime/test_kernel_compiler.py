@@ -209,6 +209,13 @@ def test_the_longest_kernel_was_begun_last(distinct: Callable[[int], KernelSourc
     assert [read_object(data).defined for data in objects] == [{source.symbol} for source in sources]
 
 
+def test_short_texts_of_register_tiles_were_taken_for_short_work(distinct: Callable[[int], KernelSource]) -> None:
+    tile = "def kernel(args, begin, end):\n" + "    tile_float32(args, begin, end, 4, 1, 4, 1, 0)\n" * 2
+    longer = distinct(1).text + "    # long\n" * 99
+    assert len(tile) < len(longer)
+    assert batch._effort(cpu_kernel("tile_kernel", tile)) > batch._effort(cpu_kernel("long_kernel", longer))
+
+
 def test_workers_only_when_they_pay() -> None:
     assert batch.worker_count(5, cpus=8) == 0
     assert batch.worker_count(30, cpus=1) == 0

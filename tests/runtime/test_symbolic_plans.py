@@ -17,11 +17,13 @@ from mgx_numba.codegen.launch import TaskRange
 from mgx_numba.core.dim import Dim, Scope, equal, less, maximum, minimum, negate, select
 from mgx_numba.errors import CompileError, MgxError, ShapeError, UnsupportedError
 from mgx_numba.runtime.cpu import native_call
-from mgx_numba.runtime.cpu.executor import Executable, View
+from mgx_numba.runtime.cpu.bind_kernel import BIND
+from mgx_numba.runtime.cpu.executor import COMMON_KERNELS, EXECUTOR_KERNELS, Executable, View, executor_kernels
 from mgx_numba.runtime.cpu.repeat import may_repeat, repeat
 from mgx_numba.runtime.cpu.spmd import Job, StepRecord
 from mgx_numba.runtime.explicit_lengths import explicit_lengths, with_explicit_lengths
 from mgx_numba.runtime.host.plan_numbers import PlanNumbers, runs
+from mgx_numba.runtime.host.sizes import EVALUATE
 from mgx_numba.runtime.memory import address_of
 from mgx_numba.runtime.plan import FallbackStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
 
@@ -34,6 +36,15 @@ knows_objects = pytest.mark.skipif(not native_call._known(), reason="an interpre
 def symbols(high: int | None = None) -> tuple[Dim, Dim]:
     scope = Scope()
     return scope.symbol("batch", 1, high, 37), scope.symbol("seq", 1, high, 41)
+
+
+def test_every_plan_waited_for_kernels_of_symbols_jumps_and_loops(add_kernel: KernelSource) -> None:
+    symbolic = sample_plan(add_kernel)
+    fixed = dataclasses.replace(symbolic, steps=[], parameters=[], outputs=[], symbols=())
+    assert set(executor_kernels(fixed)) == set(COMMON_KERNELS)
+    assert set(executor_kernels(symbolic)) == {*COMMON_KERNELS, EVALUATE, BIND}
+    host = FallbackStep(lambda arrays: list(arrays), (), (), kernels=(add_kernel,))
+    assert executor_kernels(dataclasses.replace(fixed, steps=[host])) == EXECUTOR_KERNELS
 
 
 def sample_plan(kernel: KernelSource) -> Plan:

@@ -414,3 +414,16 @@ def test_diagonals_filled_and_elements_taken_along_no_axis() -> None:
         return (x * 2).fill_diagonal_(4), torch.take_along_dim(x, i), torch.take_along_dim(x, i[:, :1], 1)
 
     check(filled, [torch.randn(3, 4), torch.tensor([[0, 1], [2, 1], [3, 0]])])
+
+
+def test_tensors_with_few_axes_side_by_side() -> None:
+    def stacked(a: Any, b: Any, c: Any) -> Any:
+        return (
+            torch.hstack([a, a]),
+            torch.hstack([b, b]),
+            torch.hstack([c, c]),
+            torch.vstack([a, a]),
+            torch.vstack([b, b]),
+        )
+
+    check(stacked, [torch.tensor(2.0), torch.randn(3), torch.randn(2, 3)])

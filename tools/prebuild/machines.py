@@ -72,7 +72,6 @@ MACHINES = {
             _ARM,
             _NEON_DOT | {"i8mm", "bf16"},
             "and I8MM and bfloat16: Graviton 3 and 4, Grace",
-            "cortex-a72",
         ),
     )
 }

@@ -47,10 +47,6 @@ class Odometer:
             for k, operand in enumerate(strides)
         ]
 
-    def signature(self) -> str:
-        """Return the properties that the text depends on: which strides are zero."""
-        return "".join("x" if s else "0" for operand in self.strides for s in operand)
-
     def start(self, row: str) -> list[str]:
         """Return lines that set the indices for a flat row number."""
         if not self.rank:
@@ -62,10 +58,6 @@ class Odometer:
                 f"{self.prefix}rest = idiv({self.prefix}rest, {self.lens[d]})",
             ]
         return [*lines, f"{self.prefix}i0 = {self.prefix}rest"]
-
-    def zero(self) -> list[str]:
-        """Return lines that set all indices to zero."""
-        return [f"{self.prefix}i{d} = 0" for d in range(self.rank)]
 
     def step(self) -> list[str]:
         """Return lines that advance to the next row."""

@@ -20,8 +20,9 @@ from .registry import register
 @register("cat", "concat", "hstack", "vstack")
 def cat(g: AtenBuilder, node: AtenNode, tensors: Sequence[Instruction], dim: int = 0) -> Instruction:
     """Emit the concatenation; empty vectors among tensors of other ranks count for nothing."""
-    if node.base == "hstack" and rank(tensors[0]) > 1:
-        dim = 1
+    if node.base in ("hstack", "vstack"):
+        least, dim = (1, int(rank(tensors[0]) > 1)) if node.base == "hstack" else (2, 0)
+        tensors = [g.reshape(x, (*(1,) * (least - rank(x)), *g.lens(x))) for x in tensors]
     kept = [x for x in tensors if not (g.lens(x) == (0,) and node.ranks[0] != 1)] or list(tensors[:1])
     own = [g.cast(x, node.type) for x in kept]
     return g.op("concat", *own, axis=g.axis(dim, rank(own[0]))) if len(own) > 1 else own[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ...codegen.kernel import KernelSource
 from ...codegen.problems.gemm import BlockWeights, GemmProblem, StoredBlocks
 from ...codegen.store import default_store
 from ...core.dim import Dim, SymbolicLengthError
+from ...core.pages import leave_memory
 from ...core.shape import Shape
 from ...parallel import run_all
 from ...runtime.memory import address_of
@@ -127,7 +129,12 @@ class PlanConstants:
         """
         key = (address_of(weights), weights.shape, weights.strides, how)
         if key not in self._packed:
+            waiting = len(self._unfilled)
             self._packed[key] = self.constant(pack() if self.shared is None else self.shared.packed(weights, how, pack))
+            if len(self._unfilled) > waiting:
+                self.fill([partial(leave_memory, weights)])
+            else:
+                leave_memory(weights)
         return self._packed[key]
 
     def packed_blocks(self, blocks: BlockWeights | StoredBlocks, how: Hashable, pack: Callable[[], np.ndarray]) -> View:

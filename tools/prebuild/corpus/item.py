@@ -52,6 +52,7 @@ def with_open_batch(model: onnx.ModelProto, name: str = "batch") -> onnx.ModelPr
     copy.CopyFrom(model)
     graph = copy.graph
     weights = {tensor.name: tensor for tensor in graph.initializer}
+    weights |= {node.output[0]: node.attribute[0].t for node in graph.node if node.op_type == "Constant"}
     for info in (*graph.input, *graph.output):
         dims = info.type.tensor_type.shape.dim
         if info.name not in weights and dims and dims[0].dim_value == 1:

@@ -129,6 +129,8 @@ CONVOLUTIONS = [
     (1, 24, 3, 1, 1, 64, 1), (3, 24, 3, 2, 1, 160, 1), (24, 104, 1, 1, 1, 28, 1), (104, 40, 1, 1, 1, 14, 1),
     (40, 40, 3, 1, 1, 28, 1), (72, 72, 3, 1, 72, 24, 1), (104, 104, 3, 1, 13, 14, 1), (104, 104, 3, 2, 13, 14, 1),
     (128, 128, 3, 1, 32, 28, 1), (240, 240, 3, 2, 15, 28, 1), (64, 64, 1, 1, 4, 28, 1),
+    (96, 96, 3, 1, 96, 40, 1), (96, 96, 3, 1, 96, 20, 1), (96, 96, 3, 2, 96, 40, 1),
+    (96, 96, 5, 1, 96, 40, 1), (96, 96, 5, 1, 96, 20, 1), (96, 96, 5, 2, 96, 40, 1),
 ]  # fmt: skip
 PRODUCTS = [
     # rows, inputs, outputs
@@ -139,6 +141,9 @@ PRODUCTS = [
 
 EXACT = {*"nothing relu relu6 silu sigmoid hardswish gelu leaky add multiply".split(), "add relu", "silu add"}
 """Epilogues of usual networks, which are planned without ``fast_math`` too."""
+OPEN_BATCH = {"nothing", "relu", "silu", "add", "add relu", "relu6", "sigmoid", "hardswish"}
+OPEN_IMAGES = {*"nothing relu silu relu6 sigmoid hardswish leaky".split(), "hardswish nodes", "hardswish scaled"}
+"""Epilogues of convolutions whose image has open lengths, as those of detectors and readers of text."""
 KINDS = ("", "open", "rank 3", "open rank 3")
 """Of products: whether rows have names, and whether they lie in two dimensions."""
 
@@ -147,8 +152,12 @@ def items() -> Iterator[Item]:
     """Return all layers."""
     for layer, (name, epilogue) in itertools.product(CONVOLUTIONS, EPILOGUES.items()):
         yield from _items(f"convolution {layer} {name}", partial(_convolution, layer, epilogue, 1), name in EXACT)
-        if name in ("nothing", "relu", "silu", "add", "add relu"):
+        if name in OPEN_BATCH:
             yield from _items(f"convolution {layer} {name}, open", partial(_convolution, layer, epilogue, "n"))
+        if name in OPEN_IMAGES and layer[5] > 1:
+            yield from _items(
+                f"convolution {layer} {name}, open image", partial(_convolution, layer, epilogue, "n", ("h", "w"))
+            )
     for product, (name, epilogue), kind in itertools.product(PRODUCTS, EPILOGUES.items(), KINDS):
         yield from _items(f"product {product} {name} {kind}", partial(_product, product, epilogue, kind), name in EXACT)
     for name, make in {**POINTWISE, **NORMS, **MOVES}.items():
@@ -162,12 +171,15 @@ def _items(name: str, make: Callable[[], onnx.ModelProto], exact: bool = False) 
         yield Item(f"{name}, exact", lambda: parsed(make()), (4,), {"fast_math": False})
 
 
-def _convolution(layer: tuple[int, ...], epilogue: Epilogue, batch: int | str) -> onnx.ModelProto:
+def _convolution(
+    layer: tuple[int, ...], epilogue: Epilogue, batch: int | str, lens: tuple[str, ...] = ()
+) -> onnx.ModelProto:
     wide, narrow, taps, stride, groups, image, dilation = layer
     g = Graph()
     pad = dilation * (taps // 2) if stride < taps or taps == 1 else 0
     x = g.op(
-        "Conv", g.input(batch, wide, image, image), g.weights(narrow, wide // groups, taps, taps), g.weights(narrow),
+        "Conv", g.input(batch, wide, *(lens or (image, image))), g.weights(narrow, wide // groups, taps, taps),
+        g.weights(narrow),
         strides=[stride] * 2, group=groups, pads=[pad] * 4, dilations=[dilation] * 2,
     )  # fmt: skip
     size = (image + 2 * pad - dilation * (taps - 1) - 1) // stride + 1
@@ -376,7 +388,16 @@ MOVES: dict[str, Maker] = {
     **{
         f"squeezed product of {narrow} {epilogue}": partial(_squeezed_product, narrow, epilogue)
         for narrow in (24, 104, 160)
-        for epilogue in ("nothing", "add", "relu", "add relu", "silu", "hardswish")
+        for epilogue in (
+            "nothing",
+            "add",
+            "relu",
+            "add relu",
+            "silu",
+            "hardswish",
+            "hardswish nodes",
+            "hardswish scaled",
+        )
     },
     "pixels": _pixels,
     "embedding": _embedding,

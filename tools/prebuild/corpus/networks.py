@@ -18,7 +18,7 @@ from tools.prebuild.corpus.item import Item, parsed, with_open_batch
 
 __all__ = ["items"]
 
-THREADS = (1, 4)
+THREADS = (1, 2, 8)
 EXACT = {"fast_math": False}
 QUANTIZED = ("bert", "efficientnet_b0", "gpt2", "mobilenet_v2", "resnet50", "unet", "vit", "yolo", "lstm")
 """Networks that are compiled in lower precision too."""
@@ -50,7 +50,7 @@ def _model(name: str) -> onnx.ModelProto:
 def _forms(name: str) -> Iterator[Item]:
     yield Item(name, lambda: parsed(_model(name)), THREADS, family=name)
     yield Item(f"{name}, open batch", lambda: parsed(with_open_batch(_model(name))), (4,), family=name)
-    yield Item(f"{name}, exact", lambda: parsed(_model(name)), (4,), EXACT, family=name)
+    yield Item(f"{name}, exact", lambda: parsed(_model(name)), THREADS[1:], EXACT, family=name)
 
 
 def _precisions(name: str) -> Iterator[Item]:

@@ -17,7 +17,7 @@ from ....interrupts import handlers_later
 from ...backend import Progress
 from ...elf import ElfObject, read_object
 from ...kernel import KernelSource
-from ...store import Store, default_store
+from ...store import Store
 from ...traces import dump_kernels
 from ...workers.background import BackgroundCompilation
 from ...workers.objects import objects_of
@@ -27,7 +27,7 @@ from .symbols import address, unavailable
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
-__all__ = ["load", "loadable", "loaded", "ready"]
+__all__ = ["load", "loadable", "loaded"]
 
 _addresses: dict[str, int] = {}
 _read: dict[str, tuple[bytes, ElfObject]] = {}
@@ -81,14 +81,6 @@ def _assembly(source: KernelSource) -> str:
 def loaded(source: KernelSource) -> bool:
     """Return whether this process has loaded a kernel."""
     return source.symbol in _addresses
-
-
-def ready(source: KernelSource, store: Store | None = None) -> bool:
-    """Return whether `load` can load a kernel without compiling it."""
-    if source.symbol in _addresses:
-        return True
-    data = (store or default_store()).get(source)
-    return data is not None and loadable(source, data)
 
 
 def loadable(source: KernelSource, data: bytes) -> bool:

@@ -33,6 +33,13 @@ LEAST_QUERIES = 33
 MANY_KEYS = 2048
 """Least keys that a multiprocessor's blocks process in sequence for a producer to gain, see `chosen_tile`. With half of
 them, 2 x 8 heads of 1024 of 80 features take 16.1 us, without a producer 15.3."""
+MANY_CAUSAL_KEYS = 8192
+"""The same of causal attention: 14 heads of 2340 of 128 features take 72 us with a producer, without 58; 4 x 16 of 2048
+150 and 171."""
+LONG_CAUSAL = 1024
+"""Least queries for which a causal block has 128 queries and keys of more than 64 features; of smaller tiles fewer
+scores are masked: 8 x 32 heads of 160 of 128 features take 18 us, with 128 by 128 30; 16 x 11 of 640 of 80 features 55
+with 128 by 64, and 66."""
 FEW_KEYS, LEAST_TILES = 1024, 2
 """Most keys that are not split among blocks, and least tiles of a part. 11 heads of 98 queries and 3552 keys of 80
 features took 53 us on an H200 in 11 blocks; 14 such tiles of 128 keys take as long as the second launch."""
@@ -57,7 +64,7 @@ class AttentionTile:
 
     Attributes:
         warpgroups: consumer warpgroups.
-        keys: keys per tile, a multiple of 64.
+        keys: keys per tile, a multiple of 32.
         stages: ring tiles of keys, and of values.
         blocks: resident blocks per multiprocessor.
         producer: whether a producer warpgroup loads tiles for two or three consumers, which multiply in turns.
@@ -92,8 +99,12 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
     with four; 4 x 16 of 2048 of 128 take 387, and 307 with two.
 
     With many keys per multiprocessor a producer gains: 4 x 16 heads of 2048 queries and keys of 128 features take 230
-    us, without 265; with ``causal`` 150 and 171; 2048 queries and 8192 keys of 8 heads 104 and 122. With few keys it
+    us, without 265; 2048 queries and 8192 keys of 8 heads 104 and 122. With few keys it
     starts later: 8 x 12 heads of 384 of 96 features take 23.2 us, without 22.2.
+
+    Of 129 to 192 features 96 keys fit twice: 4 x 3 heads of 1152 of 192 take 37.5 us, with 64 keys 41.5.
+
+    Causal attention of at most 32 features takes one warpgroup: 4 x 12 heads of 1600 36 us, two 53.
 
     Windows of at most 64 queries and keys take one warpgroup and four blocks per multiprocessor: 512 x 3 heads of 49 of
     32 features with a mask take 13.2 us; with six blocks 13.1, eight (spills) 24.5, two warpgroups 26.6, four 60.0.
@@ -104,11 +115,22 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
             return AttentionTile(1, 64, 1, 4)
         if features < SLICE:
             return AttentionTile(1, 64, 2, 4)
+    few = preferred(less_equal(problem.keys, SLICE))
+    if features > 2 * SLICE and few:
+        return AttentionTile(1, 64, 1, 2)
     if features > 2 * SLICE:
-        return AttentionTile(2, 64, 2, 1)
+        if features <= 3 * SLICE and preferred(less_equal(problem.keys, 2 * SLICE)):
+            return AttentionTile(2, 128, 1, 1)
+        return AttentionTile(2, 96 if features <= 3 * SLICE else 64, 2, 1)
+    short = features > SLICE and preferred(less(problem.queries, LONG_CAUSAL))
+    if problem.causal and (short or features <= SLICE // 2):
+        return AttentionTile(2 if SLICE < features <= 80 else 1, 64, 2, 2)
+    if features > SLICE and few:
+        return AttentionTile(1, 64, 1, 3)
     if features > SLICE:
         rounds = ceil_div(_blocks(problem, 2), multiprocessors())
-        return AttentionTile(2, 128, 2, 1, preferred(less_equal(MANY_KEYS, rounds * problem.keys)))
+        least = MANY_CAUSAL_KEYS if problem.causal else MANY_KEYS
+        return AttentionTile(2, 128, 2, 1, preferred(less_equal(least, rounds * problem.keys)))
     if features == SLICE:
         return AttentionTile(1, 128, 2, 2)
     wide, narrow = (ceil_div(problem.queries, n * ROWS) * n for n in (4, 2))  # warpgroups, some of them without rows
@@ -155,9 +177,11 @@ class WarpgroupAttentionText(AttentionText):
         self.width = -(-problem.width // 8) * 8
         self.steps = [-(-own // STEP) for own in _pieces(problem.depth)]
         self.query_bytes = self.deep * tile.warpgroups * BOX_BYTES
-        self.key_bytes, self.value_bytes = (n * tile.keys // SLICE * BOX_BYTES for n in (self.deep, self.across))
+        self.parts = -(-tile.keys // SLICE)
+        self.key_bytes, self.value_bytes = self.deep * tile.keys * SLICE * 2, self.across * self.parts * BOX_BYTES
         self.shared_bytes = self.query_bytes + tile.stages * (self.key_bytes + self.value_bytes)
-        self.loads_mask_early = self._registers() <= min(MOST_REGISTERS, REGISTER_FILE // (self.threads * tile.blocks))
+        each = REGISTERS[tile.warpgroups] if tile.producer else REGISTER_FILE // (self.threads * tile.blocks)
+        self.loads_mask_early = self._registers() <= min(MOST_REGISTERS, each)
         down = ceil_div(problem.queries, self.rows)
         blocks, part = down * problem.heads * problem.batch, problem.keys
         if not (is_symbolic(blocks) or is_symbolic(part)) and part > FEW_KEYS:
@@ -321,7 +345,7 @@ class WarpgroupAttentionText(AttentionText):
         buffer.line("before = slot", "before_phase = phase", "slot = next", "phase = next_phase")
         self._step(buffer)
         buffer.line("acc = wgmma_wait(acc, 0)")
-        for part in range(self.keys // SLICE):
+        for part in range(self.parts):
             buffer.line(f"wgmma_keep(own{part})")
         with buffer.block("if leads:"):
             buffer.line("mbarrier_arrive(offset(read_v, before))")
@@ -349,9 +373,9 @@ class WarpgroupAttentionText(AttentionText):
     def _ask(self, buffer: CodeBuffer, name: str, key: str, slot: str) -> None:
         """Emit the TMA loads of the tile of keys (``name`` "k") or values ("v") at ``key``."""
         size, pieces = (self.key_bytes, self.deep) if name == "k" else (self.value_bytes, self.across)
-        box = self.keys if name == "k" else SLICE
-        buffer.line(f"mbarrier_expect(offset(come_{name}, {slot}), {self._loaded_bytes(name, self.keys)})")
-        for below in range(0, self.keys, box):
+        box, loaded = (self.keys,) * 2 if name == "k" else (SLICE, SLICE * self.parts)
+        buffer.line(f"mbarrier_expect(offset(come_{name}, {slot}), {self._loaded_bytes(name, loaded)})")
+        for below in range(0, loaded, box):
             for piece, own in enumerate(self._boxes[name]):
                 to = f"offset(tile_{name}, {slot} * {size // 2} + {(below * pieces + piece * box) * SLICE})"
                 place = f"place4({piece * SLICE}, {key} + {below}, {self._plane[name]})"
@@ -396,15 +420,16 @@ class WarpgroupAttentionText(AttentionText):
 
     def _words(self, buffer: CodeBuffer) -> None:
         """Emit the weights as left fragments."""
-        for part in range(self.keys // SLICE):
-            words = [f"pack_words(cast_{self.problem.dtype}(score{SLICE // 8 * part + j}))" for j in range(SLICE // 8)]
-            halves = [f"join4({', '.join(words[k : k + 4])})" for k in (0, 4)]
-            buffer.line(f"own{part} = join2({', '.join(halves)})")
+        for part in range(self.parts):
+            scores = range(SLICE // 8 * part, min(SLICE // 8 * (part + 1), self.keys // 8))
+            words = [f"pack_words(cast_{self.problem.dtype}(score{j}))" for j in scores]
+            halves = [f"join4({', '.join(words[k : k + 4])})" for k in range(0, len(words), 4)]
+            buffer.line(f"own{part} = {halves[0] if len(halves) == 1 else f'join2({halves[0]}, {halves[1]})'}")
 
     def _mix(self, buffer: CodeBuffer) -> None:
         """Emit the MMAs of weights with the tile of values in ``slot`` as one group."""
         buffer.line("wgmma_fence()")
-        for part in range(self.keys // SLICE):
+        for part in range(self.parts):
             v = f"offset(tile_v, slot * {self.value_bytes // 2} + {part * self.across * SLICE * SLICE})"
             buffer.line(f"acc = wgmma_{self.problem.dtype}_held(acc, own{part}, {v}, 1)")
         buffer.line("wgmma_commit()")

@@ -56,6 +56,10 @@ class CoresText(RingText):
     def _staged(self) -> int:
         return self.tile.down * self.tile.across * self._side[0] * (self.wide + STAGING_PAD)
 
+    def _result_row(self, row: str) -> str:
+        """Return the result's row of a row of the tile."""
+        return f"first_row + {row}"
+
     def _parts(self) -> list[tuple[int, int]]:
         """Return the index pairs (down, across) of the MMA instructions of a sub-tile."""
         rows, columns = self._side
@@ -88,6 +92,6 @@ class CoresText(RingText):
             for j in range(self.wide // columns):
                 self._stage(buffer, i, j, pitch)
             buffer.line(meet)
-            row, column = f"first_row + warp_row + {rows * i} + below", "first_column + warp_column + side"
+            row, column = self._result_row(f"warp_row + {rows * i} + below"), "first_column + warp_column + side"
             turns = rows * per_row // self.tile.wave
             self._store_staged(buffer, [f"area + below * {pitch} + side"], turns, per_row, row, column)

@@ -26,9 +26,14 @@ ADDING = 3000.0
 """Split-K partial sums that the whole device writes and reads back, in bytes/cycle."""
 NEAR = 128
 """L1 bandwidth of a multiprocessor in bytes/cycle (Hopper's specification)."""
-GATHERING = 1.7
-"""Slowdown of a convolution's slices, whose addresses the threads compute, over a product's slices. Median of 60 tiles
-of tensor cores and FMAs on an H200 (1.4 to 1.9)."""
+GATHERING = 1.4
+"""Slowdown of a convolution's slices, whose addresses the threads compute, over a product's slices. Median of 100 tiles
+of tensor cores on an H200, with `SHARED`."""
+MASKING = 100
+"""Cycles in which a block finds which rows have a tap inside the image."""
+SHARED = 0.5
+"""`BlockWork.shared` of ``mma.sync``: 90 tiles of products on an H200 took 1.2 to 2 times as long as the longer
+alone."""
 ROWS_BEGINNING = 2000
 """Cycles of fill and drain of a GEMV-like kernel: 768 by 768 takes 1.1 us on an H200."""
 
@@ -44,6 +49,9 @@ class BlockWork:
         itemsize: bytes of an operand element.
         products: multiplications/cycle of a fully occupied multiprocessor.
         together: resident blocks per multiprocessor (occupancy).
+        arrival: bytes/cycle that a multiprocessor loads; 0 for `ARRIVAL` beside multiplying. Otherwise threads load
+            through registers, and do not multiply meanwhile.
+        shared: part of the shorter of multiplying and loading that adds to the longer.
     """
 
     rows: int
@@ -53,6 +61,8 @@ class BlockWork:
     itemsize: int
     products: float
     together: int = 2
+    arrival: float = 0.0
+    shared: float = 0.0
 
 
 def tiles_seconds(contraction: GpuContraction, work: BlockWork, splits: int = 1) -> float:
@@ -65,13 +75,20 @@ def tiles_seconds(contraction: GpuContraction, work: BlockWork, splits: int = 1)
     slices = -(-extent.depth // work.slice)
     multiplying = work.rows * work.columns * work.slice / work.products
     bringing = (work.rows + work.columns) * work.slice * work.itemsize / ARRIVAL
-    slice = max(sharing * max(multiplying, bringing), LATENCY / work.stages)
+    both = max(multiplying, bringing) + work.shared * min(multiplying, bringing)
+    slice = max(sharing * both, LATENCY / work.stages)
+    if work.arrival:
+        lines = min(work.rows, extent.rows) + min(work.columns, extent.columns)
+        bringing = lines * work.slice * work.itemsize / work.arrival
+        slice = max(sharing * (multiplying + bringing), LATENCY / work.stages + multiplying + bringing)
     if isinstance(contraction.problem, ConvProblem):
         slice *= GATHERING
     storing = sharing * work.rows * work.columns / STORING
     if splits == 1 and any(o.access == "full" for o in contraction.request.epilogue.operands):
         storing += READING
     cycles = rounds * (-(-slices // splits) * slice + storing)
+    if isinstance(contraction.problem, ConvProblem):
+        cycles += rounds * contraction.problem.taps * MASKING
     seconds = not_below_memory(contraction, (cycles + BEGINNING) / machine().clock)
     if splits > 1:
         seconds += (LAUNCH + 8 * splits * extent.rows * extent.columns * extent.planes / ADDING) / machine().clock

@@ -42,6 +42,9 @@ FEW_TAPS = 16
 UNROLLED_REGISTERS = 140
 """Most registers for the loads of all taps in flight; with more, filter rows are a loop. Found by the times above: 8
 images of 7 x 7 x 768 take 4.4 us with 140 registers and 6.2 with a loop, but 56 x 56 x 96 22.3 with 147 and 19.3."""
+SLOW_TAPS = 5
+"""Taps across, with stride 1, under which 8 pixels are slow: 64 images of 104 x 104 x 96 take 622 us on an H200, with 7
+pixels 241. ptxas lets the loads of 8 wait for one another, it seems."""
 MOST_ACROSS = 32
 """Most taps of a filter row, which is always unrolled. No known network has more."""
 MOST_LANES = 8
@@ -80,7 +83,8 @@ def chosen_pixels(contraction: GpuContraction) -> PixelTiling:
     """Return the first of the preferred tilings that leaves enough threads per multiprocessor."""
     problem = _conv(contraction)
     across = problem.out_lens[-1]
-    wide = min((8, 7), key=lambda n: -(-across // n) * n)
+    slow = problem.kernel[-1] == SLOW_TAPS and problem.stride[-1] == 1
+    wide = 7 if slow else min((8, 7), key=lambda n: -(-across // n) * n)
     for threads, pixels, lanes in FEW_TAP_TILINGS if problem.taps <= FEW_TAPS else MANY_TAP_TILINGS:
         tiling = PixelTiling(pixels or wide, lanes)
         if tiling.pixels < 2 * across and _threads(contraction, tiling) >= threads * multiprocessors():

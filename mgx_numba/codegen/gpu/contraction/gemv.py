@@ -16,8 +16,10 @@ from ....core.dim import (
     known_in,
     known_less_equal,
     known_same,
+    less,
     less_equal,
     permitted,
+    select,
 )
 from ....dataclass import dataclass
 from ...launch import Launch, Solution
@@ -143,7 +145,8 @@ def gemv_solution(contraction: GpuContraction) -> Solution:
     work = f"{'_' * bool(request.epilogue.name)}{request.epilogue.name}"
     kind = "gemm" if isinstance(request.problem, GemmProblem) else "convolution"
     kernel = gpu_kernel(f"{kind}_rows_{request.problem.types.out}{work}_kernel", lines, WARP * WARPS, len(values))
-    grid = plane_grid(text.blocks, text.operands.planes, WARP * WARPS)
+    blocks = select(less(0, text.operands.rows), text.blocks, 0)  # each block reads a row
+    grid = plane_grid(blocks, text.operands.planes, WARP * WARPS)
     return Solution((Launch(kernel, values, grid, request.problem.flops, least_bytes(request.problem)),))
 
 

@@ -29,8 +29,6 @@ MOST_FILLED, MOST_OTHERS = {1: 8, 2: 6}, 4
 """Most growth of the image by zeros and duplicates: for 1-byte and 2-byte elements, and for other sizes. Tensor cores
 gain more than this factor over gathers of single elements. A 3-channel image grows by 4/3 or 8/3 (8 bits: up to 16/3;
 ResNet-50's first convolution in 16 bits: 14/3). No figures kept of larger factors."""
-MOST_OF_VECTORS, MOST_OF_SLICES = 2, 4
-"""Most growth of the channels of a group by zeros, for vectors and for slices of warpgroup MMA."""
 MOST_PIXEL = 32 << 10
 """Most bytes of a copied pixel, which a block holds in its 48 KiB of static shared memory."""
 INTEGERS = ("int8", "uint8")
@@ -50,7 +48,6 @@ class ChannelPadding:
         taken: pixels of a block row that hold data; zeros follow.
         folded: whether the pixels under a filter row form one pixel of ``problem``.
         first_channel: see `GpuContraction.first_channel`.
-        groups: groups of channels that are padded each for itself; they are the last spatial axis of the copy.
     """
 
     problem: ConvProblem
@@ -62,7 +59,6 @@ class ChannelPadding:
     taken: int
     folded: bool = False
     first_channel: int = 0
-    groups: int = 1
 
     def weights(self, given: np.ndarray) -> np.ndarray:
         """Return the weights of ``problem`` for the original weights ``[outputs, channels, *kernel]``."""
@@ -84,14 +80,12 @@ class ChannelPadding:
 
 def channel_padding(problem: ConvProblem) -> list[ChannelPadding]:
     """Return the candidate copies of a convolution's images, best first. The list is empty if the channels are aligned
-    already, or if the copy would exceed `MOST_FILLED`."""
+    already, if they have groups, or if the copy would exceed `MOST_FILLED`."""
     size = ITEMSIZE[problem.types.a]
     lanes = VECTOR_BYTES // size
     if problem.transposed or problem.prologue is not None:
         return []
-    if problem.groups > 1:
-        return _in_groups(problem, lanes)
-    if problem.in_channels % lanes == 0:
+    if problem.groups > 1 or problem.in_channels % lanes == 0:
         return []
     pads = (*problem.pads_begin, *problem.pads_end)
     found = []
@@ -126,18 +120,6 @@ def _with_zeros(problem: ConvProblem, lanes: int) -> ChannelPadding:
     rank = len(problem.kernel)
     lens = (problem.batch, channels, *problem.in_lens)
     return ChannelPadding(filled, lens, channels, (0,) * rank, (1,) * rank, (1,) * rank, 1)
-
-
-def _in_groups(problem: ConvProblem, lanes: int) -> list[ChannelPadding]:
-    """Return copies in which the channels of each group are padded to whole vectors, or to whole slices."""
-    groups, rank, found = problem.groups, len(problem.kernel), []
-    for whole, most in ((lanes, MOST_OF_VECTORS), (SLICE_BYTES // VECTOR_BYTES * lanes, MOST_OF_SLICES)):
-        channels = -(-problem.group_in // whole) * whole
-        if problem.group_in > 1 and problem.group_in < channels <= most * problem.group_in:
-            filled = replace(problem, in_channels=groups * channels, x_strides=())
-            lens, ones = (problem.batch, channels, *problem.in_lens, groups), (1,) * (rank + 1)
-            found.append(ChannelPadding(filled, lens, channels, (0,) * (rank + 1), ones, ones, 1, groups=groups))
-    return found
 
 
 def _side_by_side(problem: ConvProblem, lanes: int, rows: int = 1) -> ChannelPadding | None:

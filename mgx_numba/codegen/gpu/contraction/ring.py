@@ -88,6 +88,10 @@ HELD = RingForm(16, 2, False)
 40 KiB of the 64 KiB of sm_75 and of AMD devices."""
 
 
+NARROW = RingForm(32, 2, False)
+"""The same of operands whose rows are no whole vectors: a thread holds twice as much, to wait less often."""
+
+
 def ring_form() -> RingForm:
     """Return the ring configuration of the current architecture."""
     arch = known_architecture()
@@ -176,6 +180,7 @@ class RingText(ContractionText):
         problem = self.request.problem
         self.size = size = ITEMSIZE[problem.types.a]
         self.lanes = VECTOR_BYTES // size
+        self.left_lanes, self.right_lanes = self._loaded_lanes()
         self.form = form = self.form_of(contraction)
         self.depth = form.words * 4 // size
         self.pitch = (form.words + ROW_PAD) * 4 // size
@@ -202,6 +207,10 @@ class RingText(ContractionText):
     def form_of(cls, contraction: GpuContraction) -> RingForm:
         """Return the ring configuration of a request."""
         return ring_form()
+
+    def _loaded_lanes(self) -> tuple[int, int]:
+        """Return the elements per load of the left and of the right operand."""
+        return self.lanes, self.lanes
 
     @staticmethod
     def _ring_bytes() -> int:
@@ -301,10 +310,10 @@ class RingText(ContractionText):
     def _left_places(self, buffer: CodeBuffer) -> list[tuple[str, RowPlace]]:
         """Emit the slice offset and row of each vector that a thread loads of the left operand. All vectors share their
         position along K, ``along``."""
-        vectors = self.depth // self.lanes
+        vectors = self.depth // self.left_lanes
         apart = self.tile.threads // vectors
         first = buffer.emit(f"idiv(thread, {vectors})")
-        buffer.line(f"along = (thread - {first} * {vectors}) * {self.lanes}")
+        buffer.line(f"along = (thread - {first} * {vectors}) * {self.left_lanes}")
         buffer.line(f"home_a = {first} * {self.pitch} + along")
         found = []
         for i in range(max(1, self.tile.rows // apart)):
@@ -316,11 +325,11 @@ class RingText(ContractionText):
     def _right_places(self, buffer: CodeBuffer) -> list[tuple[str, str, str]]:
         """Emit, for each vector of the right operand, its slice offset, its column in the tile and its position in the
         slice."""
-        count = max(1, self.tile.columns * self.depth // self.lanes // self.tile.threads)
-        per = (self.depth if self.along else self.tile.columns) // self.lanes
+        count = max(1, self.tile.columns * self.depth // self.right_lanes // self.tile.threads)
+        per = (self.depth if self.along else self.tile.columns) // self.right_lanes
         apart = self.tile.threads // per
         first = buffer.emit(f"idiv(thread, {per})")
-        inside = buffer.emit(f"(thread - {first} * {per}) * {self.lanes}")
+        inside = buffer.emit(f"(thread - {first} * {per}) * {self.right_lanes}")
         line, pitch = first, self.pitch if self.along else self.transposed_pitch
         spread = self.spread if self.along else 1
         if spread > 1:
@@ -345,7 +354,7 @@ class RingText(ContractionText):
                     buffer.line(f"copy_async(ring_{side}, {to}, {vector.source}, {vector.condition})")
                     continue
                 self._zero(buffer, "given", side)
-                self._fill(buffer, "given", vector)
+                self._fill(buffer, "given", side, vector)
                 buffer.line(f"store_aligned(ring_{side}, {to}, given)")
             self._advance(buffer)
         buffer.line("copy_commit()")
@@ -358,20 +367,25 @@ class RingText(ContractionText):
         begin = buffer.emit(start)
         with buffer.block(f"if {begin} < end:"):
             for name, vector in zip(names, self._sources(buffer, left, right, begin)):
-                self._fill(buffer, name, vector)
+                self._fill(buffer, name, name[5], vector)
             self._advance(buffer)
 
     def _put_slice(self, buffer: CodeBuffer, left: list, right: list, slot: str) -> None:
         """Emit the stores of the registers of `_load_slice` to stage ``slot``."""
         for k, (side, to) in enumerate(self._places_in(left, right, slot)):
-            buffer.line(f"store_aligned(ring_{side}, {to}, next_{side}{k - len(left) * (side == 'b')})")
+            store = "store_aligned" if self._lanes_of(side) > 1 else "store"
+            buffer.line(f"{store}(ring_{side}, {to}, next_{side}{k - len(left) * (side == 'b')})")
+
+    def _lanes_of(self, side: str) -> int:
+        return self.left_lanes if side == "a" else self.right_lanes
 
     def _zero(self, buffer: CodeBuffer, name: str, side: str) -> None:
-        buffer.line(f"{name} = const_{getattr(self.request.problem.types, side)}(0, {self.lanes})")
+        buffer.line(f"{name} = const_{getattr(self.request.problem.types, side)}(0, {self._lanes_of(side)})")
 
-    def _fill(self, buffer: CodeBuffer, name: str, vector: _SliceVector) -> None:
+    def _fill(self, buffer: CodeBuffer, name: str, side: str, vector: _SliceVector) -> None:
+        lanes = self._lanes_of(side)
         with buffer.block(f"if {vector.condition}:"):
-            loaded = f"load_aligned({vector.source}, {self.lanes})"
+            loaded = f"load{'_aligned' * (lanes > 1)}({vector.source}, {lanes})"
             if vector.prologue is not None:
                 loaded = self._prologue(buffer, loaded, *vector.prologue)
             buffer.line(f"{name} = {loaded}")
@@ -404,7 +418,7 @@ class RingText(ContractionText):
         operand, and the stride between its vectors."""
         self.operands.enter(buffer, "begin + along")
         _, column, along = right[0]
-        apart = self.tile.threads * self.lanes // (self.depth if self.along else self.tile.columns)
+        apart = self.tile.threads * self.right_lanes // (self.depth if self.along else self.tile.columns)
         buffer.line(f"right = {self._right(f'(begin + {along})', f'(first_column + {column})')}")
         buffer.line(f"apart_b = {self._right('0', str(apart)) if self.along else self._right(str(apart), '0')}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ....dataclass import dataclass
@@ -17,9 +17,9 @@ from ...tuning.request import Candidate, Estimate
 from ...tuning.solver_set import SolverSet
 from ..architecture import WARP
 from ..driver.device import known_architecture
-from ..machine import machine
+from ..machine import machine, multiprocessors
 from . import block_quant, block_quant_mma, tiled
-from .cost import LAUNCH, BlockWork, near_seconds, not_below_memory, reading_seconds, tiles_seconds
+from .cost import LAUNCH, SHARED, BlockWork, near_seconds, not_below_memory, reading_seconds, tiles_seconds
 from .depthwise import PixelTiling, chosen_pixels, depthwise_refusal, depthwise_solution, depthwise_tilings, loads
 from .fma import FmaText, fma_refusal
 from .fma_tiles import FmaTile, fma_seconds, weighed_tiles
@@ -27,9 +27,10 @@ from .gemv import WARPS, gemv_refusal, gemv_rounds, gemv_solution
 from .gpu_contraction import GpuContraction
 from .matrix_cores import Wave32Text, Wave64Text, declared_tiles, matrix_refusal
 from .operands import Extent
+from .patches import PatchText, patch_refusal, patch_seconds, patch_solution
 from .right_columns import OrderedColumns, ordered_columns
 from .ring import LEAST_SLICES, RingText, RingTile, ring_solution, slices_of
-from .tensor_cores import TensorText, tensor_refusal
+from .tensor_cores import NarrowText, TensorText, narrow_lanes, narrow_refusal, tensor_refusal
 from .weights import CHANNELS, COLUMNS, ROWS, WeightOrder
 from .wgmma import wgmma_choice, wgmma_solution, wgmma_tiles
 from .wgmma_bf16_split import bf16_split_solution, bf16_split_tiles
@@ -42,6 +43,16 @@ if TYPE_CHECKING:
 MOST_REFINEMENTS = 12
 """Tilings that tuning measures beside a solver's own choice, best estimates first. Each is a kernel to compile, shared
 with other problems of the same structure."""
+
+
+GEMV_BLOCKS = 16
+"""Blocks of `gemv` on a multiprocessor at a time; the next ones wait for their loads again: 2 x 13440 x 24 takes 4.8 us
+on an H200."""
+NARROW_BEGINNING = 1500
+"""Additional cycles of a block until the first slice of narrow loads has arrived: 34416 x 138 x 15 takes 29 us on an
+H200, with a copy into whole rows 17."""
+NARROW_ARRIVALS = 16.0, 30.0
+"""Bytes/cycle that arrive through registers in loads of two bytes, and in longer loads."""
 
 
 class GpuSolver(Protocol):
@@ -187,8 +198,11 @@ class Gemv(_Choosing):
 
     def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
         extent = Extent.of(contraction.problem)
-        waiting = gemv_rounds(contraction) * LATENCY / 2 / machine().clock
-        return max(waiting, reading_seconds(contraction, -(-extent.columns // WARPS) * extent.planes))
+        blocks = -(-extent.columns // WARPS) * extent.planes
+        once = gemv_rounds(contraction) * LATENCY / 2
+        more = -(-blocks // (GEMV_BLOCKS * multiprocessors())) - 1
+        waiting = (once + more * (once + LATENCY)) / machine().clock
+        return max(waiting, reading_seconds(contraction, blocks))
 
     def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
         return gemv_solution(contraction)
@@ -305,7 +319,8 @@ class _OfRing(_Choosing):
         """Return the work of a block for the cost model; ``products`` is the multiprocessor's multiplications/cycle."""
         itemsize = ITEMSIZE[contraction.problem.types.a]
         form = self.text().form_of(contraction)
-        return BlockWork(tile.rows, tile.columns, form.words * 4 // itemsize, form.stages, itemsize, products)
+        slice = form.words * 4 // itemsize
+        return BlockWork(tile.rows, tile.columns, slice, form.stages, itemsize, products, shared=SHARED)
 
 
 class TensorCores(_OfRing):
@@ -329,12 +344,62 @@ class TensorCores(_OfRing):
 
     def _rate(self, contraction: GpuContraction) -> float:
         """Return the multiplications/cycle of a multiprocessor: in TF32 half of those in 16 bits, in 8 bits twice."""
-        if self.text() is not TensorText:
+        if not issubclass(self.text(), TensorText):
             return declared_tiles(contraction)[0].rate
         times = ITEMSIZE[contraction.problem.types.a] / 2
         if contraction.problem.types.a == "float32" and contraction.precision == "high":
             times *= 3
         return machine().warp_products / times
+
+
+class NarrowCores(TensorCores):
+    """Tensor cores of warps for rows that are no whole vectors (`tensor_narrow`)."""
+
+    name = "tensor_narrow"
+    refusal = staticmethod(narrow_refusal)
+
+    def text(self) -> type[RingText]:
+        return NarrowText
+
+    def tile(self, contraction: GpuContraction, tiling: Tiling | None) -> tuple[RingTile, int]:
+        if tiling is None:
+            tiling = min(self.tilings(contraction), key=lambda one: self.estimate(contraction, one))
+        return super().tile(contraction, tiling)
+
+    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
+        tile, splits = self.tile(contraction, tiling)
+        work = self.work(contraction, tile, self._rate(contraction))
+        arrival = NARROW_ARRIVALS[min(narrow_lanes(contraction)) * work.itemsize > 2]
+        together = 256 // tile.threads  # of the registers that loads in flight take
+        seconds = tiles_seconds(contraction, replace(work, arrival=arrival, together=together), splits)
+        blocks = Extent.of(contraction.problem).tiles(tile.rows, tile.columns) * splits
+        return seconds + -(-blocks // (multiprocessors() * together)) * NARROW_BEGINNING / machine().clock
+
+
+class Patches(_OfRing):
+    """Convolutions on tensor cores of warps with images in shared memory (`patch`)."""
+
+    name = "patch"
+
+    refusal = staticmethod(patch_refusal)
+
+    def text(self) -> type[RingText]:
+        return PatchText
+
+    def tilings(self, contraction: GpuContraction) -> list[Any]:
+        able = [tile for tile in PatchText.tiles if patch_seconds(contraction, tile) < float("inf")]
+        return [Tiling(tile.rows, tile.columns, 1) for tile in able]
+
+    def tile(self, contraction: GpuContraction, tiling: Tiling | None) -> tuple[RingTile, int]:
+        if tiling is None:
+            return min(PatchText.tiles, key=lambda tile: patch_seconds(contraction, tile)), 1
+        return super().tile(contraction, tiling)
+
+    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
+        return patch_seconds(contraction, self.tile(contraction, tiling)[0])
+
+    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
+        return patch_solution(contraction, self.tile(contraction, tiling)[0])
 
 
 class MultiplyAdds(_OfRing):
@@ -389,6 +454,8 @@ SOLVERS: tuple[GpuSolver, ...] = (
     Warpgroups(),
     WarpgroupBf16Split(),
     TensorCores(),
+    NarrowCores(),
+    Patches(),
     MultiplyAdds(),
     Tiles(),
 )

@@ -3,12 +3,18 @@ products."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from ....core.dim import known_in
 from ...printer import CodeBuffer
+from ...problems.element_types import ITEMSIZE
+from ...problems.gemm import GemmProblem
+from ..cluster.flat_index import whole_vectors, widest
 from ..driver.device import known_architecture
 from ..products import product_of
 from .cores import CoresText
-from .gpu_contraction import GpuContraction
-from .ring import RingTile, ring_refusal
+from .gpu_contraction import VECTOR_BYTES, GpuContraction
+from .ring import NARROW, RingForm, RingTile, ring_refusal
 
 MASK = -(1 << 13)
 """Mask of the float32 bits that TF32 keeps, as an int32."""
@@ -18,6 +24,11 @@ SIGN, ONE = -(1 << 31), 0x3F800000
 
 def tensor_refusal(contraction: GpuContraction) -> str:
     """Return the reason why tensor cores do not compute a contraction; "" if they do."""
+    return product_refusal(contraction) or ring_refusal(contraction)
+
+
+def product_refusal(contraction: GpuContraction) -> str:
+    """Return the reason why no tensor cores multiply a contraction's elements; "" if some do."""
     types, arch = contraction.request.problem.types, known_architecture()
     product = product_of(types)
     if product is None:
@@ -26,13 +37,18 @@ def tensor_refusal(contraction: GpuContraction) -> str:
         return f"{arch.name} has no products of {types}"
     if product.a == "float32" and contraction.precision == "highest":
         return "products of float32 shall be those of float32"
-    return ring_refusal(contraction)
+    return ""
 
 
 class TensorText(CoresText):
     """Kernel text of one contraction."""
 
-    tiles = (RingTile(128, 128, 2, 4), RingTile(128, 64, 4, 2), RingTile(64, 64, 2, 2), RingTile(32, 32, 1, 2))
+    tiles: ClassVar[tuple[RingTile, ...]] = (
+        RingTile(128, 128, 2, 4),
+        RingTile(128, 64, 4, 2),
+        RingTile(64, 64, 2, 2),
+        RingTile(32, 32, 1, 2),
+    )
     split_tile = tiles[2]
 
     def __init__(self, contraction: GpuContraction, tile: RingTile | None, splits: int) -> None:
@@ -67,7 +83,7 @@ class TensorText(CoresText):
         split = self.dtype == "float32" and self.contraction.precision == "high"
         first = 2 * step * self.lanes
         for i in range(rows):
-            split_words(buffer, f"a{i}", f"ldmatrix4(ring_a, slice_a + {16 * i * self.pitch + first})", 4, split)
+            split_words(buffer, f"a{i}", f"ldmatrix4(ring_a, {self._left_place(i, step)})", 4, split)
         for j in range(0, columns, 2):
             if self.along:
                 four = buffer.emit(f"ldmatrix4(ring_b, slice_b + {8 * j * self.pitch + first})")
@@ -88,10 +104,55 @@ class TensorText(CoresText):
                 for a, b in [*pairs, (f"a{i}", f"b{j}")]:
                     buffer.line(f"acc{i}_{j} = mma_{self.product.name}(acc{i}_{j}, {a}, {b})")
 
+    def _left_place(self, i: int, step: int) -> str:
+        """Return the offset of a lane's row of the left operand's fragment ``i`` down the sub-tile."""
+        return f"slice_a + {16 * i * self.pitch + 2 * step * self.lanes}"
+
     def _stage(self, buffer: CodeBuffer, i: int, j: int, pitch: int) -> None:
         for down, half in enumerate(("low2", "high2")):
             place = f"area + (group + {8 * down}) * {pitch} + {8 * j} + word * 2"
             buffer.line(f"store_aligned(staged, {place}, {half}(acc{i}_{j}))")
+
+
+class NarrowText(TensorText):
+    """Kernel text of a product whose rows are no whole vectors: threads load fewer neighbouring elements."""
+
+    @classmethod
+    def form_of(cls, contraction: GpuContraction) -> RingForm:
+        return NARROW
+
+    def _loaded_lanes(self) -> tuple[int, int]:
+        return narrow_lanes(self.contraction)
+
+
+def narrow_refusal(contraction: GpuContraction) -> str:
+    """Return the reason why `NarrowText` does not compute a contraction; "" if it does."""
+    problem, arch = contraction.problem, known_architecture()
+    reason = product_refusal(contraction)
+    if reason or (arch is not None and not arch.nvidia):
+        return reason or "AMD's matrix cores take whole vectors"
+    if not isinstance(problem, GemmProblem) or problem.prologue is not None:
+        return "it is no product, or has a prologue"
+    if not known_in(problem.a_strides[-1], 1):
+        return "the left operand's rows are not contiguous"
+    if not (known_in(problem.b_strides[len(problem.batch)], 1) or known_in(problem.b_strides[-1], 1)):
+        return "neither rows nor columns of the right operand are contiguous"
+    if known_in(problem.b_strides[-1], 1) and ITEMSIZE[problem.types.b] == 1:
+        return f"columns of {problem.types.b} cannot be turned"
+    return "" if min(narrow_lanes(contraction)) * ITEMSIZE[problem.types.a] < VECTOR_BYTES else "rows are whole vectors"
+
+
+def narrow_lanes(contraction: GpuContraction) -> tuple[int, int]:
+    """Return the elements per aligned load of both operands of a product."""
+    problem = contraction.problem
+    assert isinstance(problem, GemmProblem)
+    most, rank, right = VECTOR_BYTES // ITEMSIZE[problem.types.a], len(problem.batch), problem.b_strides
+    along = known_in(right[rank], 1)
+    apart = (*right[:rank], right[-1] if along else right[rank])
+    return (
+        widest(most, lambda lanes: whole_vectors(lanes, problem.k, *problem.a_strides[:-1])),
+        widest(most, lambda lanes: whole_vectors(lanes, problem.k if along else problem.n, *apart)),
+    )
 
 
 def split_words(buffer: CodeBuffer, name: str, words: str, lanes: int, split: bool) -> None:

@@ -48,6 +48,7 @@ from .wgmma_pingpong import PingPong
 from .wgmma_sharing import Sharing
 from .wgmma_tiles import (
     NEIGHBOURS,
+    SHORT_PIXELS,
     SLICE_BYTES,
     STEP_BYTES,
     WIDEST,
@@ -137,7 +138,7 @@ def tile_question(contraction: GpuContraction, parts: bool = False) -> TileQuest
         left = _alignment(problem.a_strides[rank], size)
         right = right if parts else _alignment(problem.b_strides[rank if transposed else -1], size)
     else:
-        left = _alignment(problem.x_strides[-1], size)
+        left = _pixel_alignment(problem, size)
         right = right if parts else _alignment(_weight_channels(contraction), size)
     width = contraction.lanes(extent.columns // contraction.request.epilogue.sums, WIDEST)
     return TileQuestion(
@@ -153,6 +154,15 @@ def _alignment(pitch: Length, size: int) -> int:
     if is_symbolic(pitch) or pitch * size <= LINE_BYTES:
         return LINE_BYTES
     return max(VECTOR_BYTES, gcd(plain_int(pitch) * size, LINE_BYTES))
+
+
+def _pixel_alignment(problem: ConvProblem, size: int) -> int:
+    """Return the alignment (bytes, at most a line) of pixels, or `SHORT_PIXELS`."""
+    pixel = problem.x_strides[-1]
+    odd = not is_symbolic(pixel) and pixel * size // VECTOR_BYTES % 2 and VECTOR_BYTES < pixel * size < LINE_BYTES
+    if odd:
+        return SHORT_PIXELS if 4 * pixel * size < 3 * LINE_BYTES else VECTOR_BYTES
+    return _alignment(pixel, size)
 
 
 def _weight_channels(contraction: GpuContraction) -> Length:

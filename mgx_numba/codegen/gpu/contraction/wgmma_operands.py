@@ -83,7 +83,8 @@ def _refusal(contraction: GpuContraction) -> str:
         return "more batch dimensions than a tensor map has"
     left = problem.a_strides
     repeats = known_in(left[len(problem.batch)], 0) and moves(problem.m)
-    if not known_in(left[-1], 1) or not permitted(whole_vectors(lanes, *left[:-1])) or repeats:
+    moving = [s for n, s in zip((*problem.batch, problem.m), left) if moves(n)]
+    if not known_in(left[-1], 1) or not permitted(whole_vectors(lanes, *moving)) or repeats:
         return "the left operand's rows are no whole vectors"
     return ""
 

@@ -211,8 +211,17 @@ PARTS_OF_ROWS = 2
 STORED_BY_WIDTH = {1: 1.04, 2: 1.58, 4: 3.6}
 """`STORING` where threads store fewer than 8 neighbouring results of 16 bits: measured at 1 and 2, between these and
 `STORING` at 4."""
+SHORT_PIXELS = 8
+"""Stands for the alignment of pixels of an odd number of vectors, shorter than a line, see `PIXEL_RATES`."""
 GATHERING = 33.6
 """TMA im2col bandwidth to one multiprocessor in bytes/cycle."""
+PIXEL_RATES = {16: 15.0, SHORT_PIXELS: 8.5}
+"""The same by the alignment in bytes of pixels, where it is less. On an H200 64 images of 192 x 192 x 88 channels take
+8 to 9 cycles for each pixel of a slice, 8 of 144 x 144 x 40 take 15 to 17."""
+OUTSIDE, OUTSIDE_ROW = 8, 4
+"""Cycles for each column, and row, of a tile behind the last, which TMA fills with zeros: 8 images of 128 x 128 x 64
+channels, 3 x 3, take 884 cycles for each slice of 128 by 64 with 16 outputs, 787 with 32, and 510 with 64; 6303 x 144
+x 4624 takes 827 for 64 by 192."""
 LEAST_SLICE = 297
 """Least cycles per slice, however small the tile."""
 BEGINNING = 2099
@@ -227,6 +236,9 @@ PAIRING, PAIRING_CONSTANTS = 1418, 218
 constants before the preceding launch ends."""
 ADDING = 2014.0
 """Split-K partial sums that the whole device writes and reads back, in bytes/cycle."""
+TILE_LATENCY = 3000
+"""Least cycles that a tile's slices take where a block computes several tiles: of 25 tiles of one or two slices on an
+H200 each takes 3500 cycles and the time of its stores."""
 LATENCY = 1735
 """Cycles of latency of a slice's load; the ring's stages share it."""
 PART_PRODUCTS, NARROW_PART_PRODUCTS = 1.42, 2.27
@@ -337,16 +349,21 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
     bringing = 0.0  # which held up none of the sets that were measured
     if tile.pingpong == 1:
         bringing = _loading_cycles(tile, down, side, min(blocks, cores), max(1, question.taps))
+    outside = 0.0 if question.transposed else OUTSIDE * (tile.columns - question.columns / side)
     if question.taps:
-        bringing = max(bringing, tile.rows // tile.across * SLICE_BYTES / GATHERING)
+        if question.right_alignment < SLICE_BYTES:
+            outside += tile.columns // tile.cluster * SLICE_BYTES / LINE_RATES[question.right_alignment]
+        rate = PIXEL_RATES.get(question.left_alignment, GATHERING)
+        bringing = max(bringing, tile.rows // tile.across * SLICE_BYTES / rate + outside)
     columns = tile.columns // tile.cluster
     part_rows = columns % TRANSPOSED_COLUMNS if question.transposed else 0
-    if part_rows or min(question.left_alignment, question.right_alignment) < SLICE_BYTES:
+    if not question.taps:
+        outside += OUTSIDE_ROW * (tile.rows - question.rows / down)
         left, right = LINE_RATES[question.left_alignment], LINE_RATES[question.right_alignment]
-        rows = tile.rows // tile.across / (min(left, GATHERING) if question.taps else left)
+        rows = tile.rows // tile.across / left
         if part_rows:
             columns += PARTS_OF_ROWS * TRANSPOSED_COLUMNS - part_rows
-        bringing = max(bringing, SLICE_BYTES * (rows + columns / right))
+        bringing = max(bringing, SLICE_BYTES * (rows + columns / right) + outside)
     slice = max(sharing * max(multiplying, bringing), LATENCY / tile.stages, LEAST_SLICE)
     storing = tile.rows * tile.columns / STORING
     width = question.width if splits == 1 else 2 * question.width  # partial sums have 32 bits
@@ -358,7 +375,8 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
     if question.reads and splits == 1:
         storing += READING * max(1, tile.columns / 16 / tile.reads_at_once)
     if tile.pingpong == 1:
-        cycles = rounds * (part * slice + storing) + BEGINNING
+        sliced = max(part * slice, TILE_LATENCY) if rounds > 1 and not question.reads else part * slice
+        cycles = rounds * (sliced + storing) + BEGINNING
     else:  # one of multiplying and storing waits for the other
         cycles = max(rounds * part * slice + storing, part * slice + rounds * storing) + BEGINNING
     if shared > 1:

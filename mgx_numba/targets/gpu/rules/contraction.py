@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from math import gcd, prod
 from typing import NamedTuple
 
@@ -19,15 +20,15 @@ from ....codegen.gpu.contraction.block_quant_mma import (
     chunked,
     pack_chunks,
 )
-from ....codegen.gpu.contraction.cost import LAUNCH
 from ....codegen.gpu.contraction.gemv import gemv_refusal
 from ....codegen.gpu.contraction.gpu_contraction import (
+    LINE_BYTES,
     VECTOR_BYTES,
     GpuContraction,
     line_padded,
 )
 from ....codegen.gpu.contraction.im2row import ChannelPadding, channel_padding
-from ....codegen.gpu.contraction.solvers import SOLVER_SET, SOLVERS, in_vectors
+from ....codegen.gpu.contraction.solvers import SOLVER_SET, SOLVERS, Tiles, in_vectors
 from ....codegen.gpu.contraction.symbolic_lengths import solve_open
 from ....codegen.gpu.contraction.wgmma_operands import PIECE
 from ....codegen.gpu.data.channels import channel_padding_launch
@@ -71,9 +72,11 @@ from .contraction_weights import (
 )
 from .table import lowering
 
-CLEAR_GAIN = 1.5
-"""Estimated gain from which groups of whole vectors are copied into whole slices: 16 x 64 x 8 x 64 to 112 channels, 5 x
-5, 2 groups, took 18 us on an H200, 22 with a copy that promised a quarter less."""
+COPIED, COPYING = 0.5, 2300
+"""Part of the bandwidth that copies into whole rows reach, and cycles of their launch: of 574 MB and of 40 KB on an
+H200 (`bench.gpu_random`)."""
+CLEAR_GAIN = 0.85
+"""Estimated part of the time from which rows that kernels could read are copied into whole lines."""
 FLOATS = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type)
 """Floating-point types for which contractions have kernels with an epilogue."""
 
@@ -382,7 +385,7 @@ def _images_of(low: Lowering, problem: ConvProblem, x: View) -> ChannelPadding |
 
     def contraction(problem: ConvProblem, first_channel: int = 0) -> GpuContraction:
         request = Request(problem, Epilogue(), (), 1, False)
-        return GpuContraction(request, precision=low.options.precision, first_channel=first_channel)
+        return GpuContraction(request, precision=low.options.precision, constant=True, first_channel=first_channel)
 
     last = problem
     if not known_equal(x.lens[1], 1) and not known_in(x.strides[1], 1):
@@ -391,37 +394,24 @@ def _images_of(low: Lowering, problem: ConvProblem, x: View) -> ChannelPadding |
     if not has_lengths(last) and not gemv_refusal(contraction(last)):
         return None
     found = [f for f in channel_padding(problem) if in_vectors(contraction(f.problem, f.first_channel))]
-    if problem.groups == 1 or not found:
+    if not found or has_lengths(last):
         return found[0] if found else None
-
-    def seconds(filled: ChannelPadding) -> float:
-        copied = x.shape.bytes + prod(filled.lens) * x.type.size
-        return copied / machine().bandwidth + LAUNCH / machine().clock + _quickest(contraction(filled.problem))
-
-    filled = min(found, key=seconds)
-    gain = CLEAR_GAIN if in_vectors(contraction(last)) else 1.0
-    return filled if gain * seconds(filled) < _quickest(contraction(last)) else None
-
-
-def _quickest(contraction: GpuContraction) -> float:
-    """Return the estimated seconds of the best kernel of a contraction."""
-    return SOLVER_SET.own_candidates(contraction)[0].solver.estimate(contraction)
+    filled, direct = found[0], SOLVER_SET.own_candidates(contraction(last))[0]
+    copied = x.shape.bytes + prod(filled.lens) * x.type.size
+    seconds = copied / machine().bandwidth + COPYING / machine().clock
+    whole = contraction(filled.problem, filled.first_channel)
+    seconds += SOLVER_SET.own_candidates(whole)[0].solver.estimate(whole)
+    beside = isinstance(direct.solver, Tiles)  # which would leave the tensor cores
+    return filled if beside or seconds < direct.solver.estimate(contraction(last)) else None
 
 
 def _filled_up(low: Lowering, ins: Instruction, filled: ChannelPadding, x: View) -> View:
     """Append the copy that makes the images with aligned channel vectors, and return them."""
     lens = filled.lens
-    if filled.groups > 1:
-        (_, channel, *spatial), channels = x.strides, x.lens[1] // filled.groups
-        split = (x.lens[0], channels, *x.lens[2:], filled.groups)
-        x = x.with_shape(Shape(x.type, split, (x.strides[0], channel, *spatial, channels * channel)))
     out = low.allocate(Shape.from_permutation(x.type, lens, (0, *range(2, len(lens)), 1)))
     how = filled.channels, filled.before, filled.step, filled.block, filled.taken
     launch = channel_padding_launch(x.tensor, out.tensor, *how, low.origin(ins))
     low.launch(launch, {"x": x, "out": out}, ins)
-    if filled.groups > 1:
-        whole = lens[0], filled.problem.in_channels, *lens[2:-1]
-        return out.with_shape(Shape.from_permutation(x.type, whole, (0, *range(2, len(whole)), 1)))
     return out
 
 
@@ -433,35 +423,40 @@ def _in_whole_rows(
     places: tuple[tuple[int, ...], ...],
     operands: dict[str, View],
 ) -> GemmProblem:
-    """Return the product with operands copied into rows of whole vectors, if tensor cores gain more than copies take.
+    """Return the product with operands copied into rows of whole lines or vectors, if kernels gain more than copies
+    take.
 
-    TMA and vector loads read no other rows: of odd length, unaligned, or walked across.
+    TMA reads no other rows than whole vectors, and rows of whole lines two to three times as fast as others.
     """
     if problem.prologue is not None or product_of(problem.types) is None or has_lengths((problem, places)):
         return problem
     views = {"x": operands["x"]} if fused.weights is not None else {"x": operands["x"], "w": operands["w"]}
     lanes = VECTOR_BYTES // ITEMSIZE[problem.types.a]
     strides = {
-        name: _padded_strides(view, lanes)
+        name: _padded_strides(view, lanes, name == "w")
         for name, view in views.items()
-        if not _in_vectors(view, lanes, either=name == "w") and ITEMSIZE[view.type.dtype_name] * lanes == VECTOR_BYTES
+        if ITEMSIZE[view.type.dtype_name] * lanes == VECTOR_BYTES
+        and not _in_vectors(view, LINE_BYTES // VECTOR_BYTES * lanes, either=name == "w")
     }
-    if not strides:
-        return problem
-    padded = replace(
-        problem, a_strides=strides.get("x", problem.a_strides), b_strides=strides.get("w", problem.b_strides)
-    )
-    moved = 2 * sum(views[name].shape.bytes for name in strides)
-    copies = moved / machine().bandwidth + len(strides) * LAUNCH / machine().clock
-    if _estimate(low, padded, fused, places) + copies >= _estimate(low, problem, fused, places):
-        return problem
-    for name, own in strides.items():
-        view = views[name]
-        once = [n if s else 1 for n, s in zip(view.lens, own)]
-        rows = [s or prod(view.lens) * lanes for s in own]
+    needed = not all(_in_vectors(view, lanes, either=name == "w") for name, view in views.items())
+    chosen: tuple[str, ...] = ()
+    best, least = problem, _estimate(low, problem, fused, places)
+    for count in range(1, len(strides) + 1):
+        for names in combinations(strides, count):
+            own = {"x": problem.a_strides, "w": problem.b_strides, **{name: strides[name] for name in names}}
+            padded = replace(problem, a_strides=own["x"], b_strides=own["w"])
+            moved = 2 * sum(views[name].shape.bytes for name in names)
+            seconds = moved / (COPIED * machine().bandwidth) + count * COPYING / machine().clock
+            seconds += _estimate(low, padded, fused, places)
+            if seconds < (least if needed or chosen else CLEAR_GAIN * least):
+                best, least, chosen = padded, seconds, names
+    for name in chosen:
+        view, apart = views[name], strides[name]
+        once = [n if s else 1 for n, s in zip(view.lens, apart)]
+        rows = [s or prod(view.lens) * lanes for s in apart]
         copied = low.materialized(view.with_shape(Shape(view.type, once, view.strides)), rows, ins)
-        operands[name] = copied.with_shape(Shape(view.type, view.lens, own))
-    return padded
+        operands[name] = copied.with_shape(Shape(view.type, view.lens, apart))
+    return best
 
 
 def _in_vectors(view: View, lanes: int, either: bool) -> bool:
@@ -474,12 +469,16 @@ def _in_vectors(view: View, lanes: int, either: bool) -> bool:
     return False
 
 
-def _padded_strides(view: View, lanes: int) -> tuple[int, ...]:
+def _padded_strides(view: View, lanes: int, either: bool) -> tuple[int, ...]:
     """Return strides of a copy whose rows are whole vectors of ``lanes`` elements, or whole lines; batch axes without a
-    stride keep none."""
-    strides, size = [1], line_padded(view.lens[-1], VECTOR_BYTES // lanes)
-    for axis in range(len(view.lens) - 2, -1, -1):
-        repeated = axis < len(view.lens) - 2 and view.strides[axis] == 0
+    stride keep none. With ``either``, columns that are contiguous stay so."""
+    turned = either and view.strides[-2] == 1 != view.strides[-1]
+    row, column = (-2, -1) if turned else (-1, -2)
+    padded = line_padded(view.lens[row], VECTOR_BYTES // lanes)
+    strides, size = [1, 1], padded * view.lens[column]
+    strides[column] = padded
+    for axis in range(len(view.lens) - 3, -1, -1):
+        repeated = view.strides[axis] == 0
         strides.insert(0, 0 if repeated else size)
         size *= 1 if repeated else view.lens[axis]
     return tuple(strides)
