@@ -1,10 +1,12 @@
-"""Tokens per second of a language model, beside llama.cpp (GGUF files) or onnxruntime-genai (its folders).
+"""Tokens per second of a language model, beside llama.cpp and OpenVINO GenAI (GGUF files) or onnxruntime-genai (its
+folders).
 
     python -m bench.language MODEL [--threads N] [--prompt N] [--tokens N] [--rounds N] [--json FILE]
 
-Both engines get the same file, threads and random prompt, and choose greedily. They take turns, after a pause each.
+All engines get the same file, threads and random prompt, and choose greedily. They take turns, after a pause each.
 Printed are medians over rounds: tokens of the prompt per second (pp), from the call to the first token, and generated
-tokens per second (tg). The peers are packages of their own: ``llama-cpp-python``, ``onnxruntime-genai``.
+tokens per second (tg). The peers are packages of their own: ``llama-cpp-python``, ``openvino-genai``,
+``onnxruntime-genai``. OpenVINO GenAI reads GGUF files of Llama's and Qwen's architectures, not of Gemma's.
 """
 
 from __future__ import annotations
@@ -58,6 +60,30 @@ def _llama(model: Any, prompt: Sequence[int], tokens: int) -> Rates:
     return len(prompt) / (first - begin), tokens / (time.perf_counter() - first)
 
 
+def _openvino(pipeline: Any, prompt: Sequence[int], tokens: int) -> Rates:
+    """Measure OpenVINO GenAI by its own times, from the call to the first token and between later ones."""
+    import openvino
+    import openvino_genai
+
+    ids = np.array([prompt], np.int64)
+    given = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
+    config = openvino_genai.GenerationConfig(max_new_tokens=tokens + 1, ignore_eos=True, do_sample=False)
+    times = pipeline.generate(given, config).perf_metrics
+    return len(prompt) / (times.get_ttft().mean / 1e3), 1e3 / times.get_tpot().mean
+
+
+def _openvino_pipeline(path: Path, threads: int) -> Any:
+    """Return the peer's pipeline; None, with the reason on stderr, if it cannot load the file."""
+    try:
+        import openvino_genai
+
+        # its other attention keeps the prompt of the round before
+        return openvino_genai.LLMPipeline(str(path), "CPU", ATTENTION_BACKEND="SDPA", INFERENCE_NUM_THREADS=threads)
+    except (ImportError, RuntimeError) as error:
+        print(f"without OpenVINO GenAI: {' '.join(str(error).split())[-200:]}", file=sys.stderr)
+        return None
+
+
 def engines(path: Path, threads: int, context: int) -> dict[str, Callable[[Sequence[int], int], Rates]]:
     """Return the measuring functions of ours and, if it is installed, of the peer."""
     mine = own.Model(str(path), num_threads=threads)
@@ -77,7 +103,10 @@ def engines(path: Path, threads: int, context: int) -> dict[str, Callable[[Seque
             theirs = onnxruntime_genai.Model(config)
             found["onnxruntime-genai"] = lambda p, n: _generator(onnxruntime_genai, theirs, p, n)
     except ImportError as error:
-        print(f"{error.name} is not installed: ours alone", file=sys.stderr)
+        print(f"{error.name} is not installed: ours without it", file=sys.stderr)
+    pipeline = _openvino_pipeline(path, threads) if path.is_file() else None
+    if pipeline is not None:
+        found["OpenVINO GenAI"] = lambda p, n: _openvino(pipeline, p, n)
     return found
 
 

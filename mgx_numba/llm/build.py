@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type
-from ..errors import FormatError, OptionError
+from ..errors import FormatError, OptionError, ShapeError
 from ..frontends.builder import GraphBuilder
 from ..frontends.onnx.activation import gelu_erf, gelu_tanh, swish
 from ..frontends.onnx.normalization import layer_norm, rms_norm
@@ -131,6 +131,8 @@ class _Decoder:
             for i in range(c.layers)
         ]
         table = self.needed("embed")
+        if len(table.lens) != 2 or table.lens[1] != c.hidden:
+            raise FormatError(f"the table of embeddings is {list(table.lens)}, expected rows of {c.hidden}")
         x = embedding(self.linear, table, ids)
         if c.embedding_scale != 1:
             x = g.pointwise("mul", x, g.literal(np.float32(c.embedding_scale)))
@@ -207,7 +209,11 @@ class _Decoder:
 
     def _project(self, i: int, x: Instruction, roles: tuple[str, ...]) -> list[Instruction]:
         weights = [self.needed(role, i) for role in roles]
-        return self.linear(x, weights, [self.weight(role, i, "bias") for role in roles], self._transposed)
+        try:
+            return self.linear(x, weights, [self.weight(role, i, "bias") for role in roles], self._transposed)
+        except ShapeError as error:
+            names = ", ".join(f"{self.names[role].format(i=i, e=0)}.weight" for role in roles)
+            raise FormatError(f"the lengths of {names} do not fit the model's: {error}") from error
 
     @property
     def _transposed(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import field
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,22 @@ class Rope:
             frequencies = frequencies / np.array(self.factors)
         angles = np.arange(positions)[:, None] * frequencies
         return (np.cos(angles) * self.scale).astype(np.float32), (np.sin(angles) * self.scale).astype(np.float32)
+
+
+MOST_LAYERS, MOST_LENGTH = 1 << 12, 1 << 24
+"""More layers, and longer lengths, than any model has: memory is not allocated on the word of a file."""
+
+
+def length_of(name: str, value: Any, most: int = MOST_LENGTH) -> int:
+    """Return a length that a file gives.
+
+    Raises:
+        ValueError: it is no whole number from 1 to ``most``; the message has its name.
+    """
+    found = int(value)
+    if found != value or not 1 <= found <= most:
+        raise ValueError(f"{name} is {value}, expected a whole number from 1 to {most}")
+    return found
 
 
 @dataclass(frozen=True)

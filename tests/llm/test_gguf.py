@@ -11,6 +11,7 @@ import pytest
 
 import mgx_numba
 from mgx_numba.errors import FormatError, OptionError, UnsupportedError
+from mgx_numba.llm.build import build_decoder
 from mgx_numba.llm.files import open_model
 from mgx_numba.llm.files.gguf import GgufFile
 from mgx_numba.llm.generation.engine import DecoderBatch
@@ -165,6 +166,25 @@ def test_strings_that_are_no_utf8_are_replaced_each_alone(tmp_path: Path) -> Non
     data = (tmp_path / "m.gguf").read_bytes()
     (tmp_path / "m.gguf").write_bytes(data.replace(b"b??", b"b\xe2\x82").replace(b"?b", b"\xacb"))
     assert GgufFile(tmp_path / "m.gguf").metadata["words"] == ["ab\ufffd", "\ufffdb", "cd"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("block_count", 1 << 31, "block_count is 2147483648"),
+        ("block_count", 0, "block_count is 0"),
+        ("context_length", 1 << 31, "context_length is"),
+        ("embedding_length", 128, r"table of embeddings is \[90, 256\], expected rows of 128"),
+        ("attention.head_count", -1.5, "head_count is -1.5"),
+        ("attention.head_count", 3, "2 key heads .* 3 heads"),
+        ("attention.key_length", 32, "blk.0.attn_output.weight do not fit"),
+    ],
+)
+def test_lengths_that_contradict_the_tensors_are_named(tmp_path: Path, key: str, value: Any, said: str) -> None:
+    small(tmp_path / "m.gguf", "llama", ["f32"], 1, **{key: value})
+    with pytest.raises(FormatError, match=said):
+        opened = open_model(tmp_path / "m.gguf")
+        build_decoder(opened.architecture, opened.config, opened.source, True)
 
 
 def test_another_file_of_the_same_name_is_another_model(tmp_path: Path) -> None:

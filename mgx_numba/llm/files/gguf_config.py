@@ -9,7 +9,7 @@ import numpy as np
 
 from ...errors import FormatError
 from ..architectures import DecoderArchitecture, architecture_of_gguf
-from ..config import ModelConfig, Rope
+from ..config import MOST_LAYERS, MOST_LENGTH, ModelConfig, Rope, length_of
 from ..rope_scaling import scaled_rope
 from .gguf import GgufFile
 
@@ -46,8 +46,14 @@ def _config(file: GgufFile, name: str, a: DecoderArchitecture, context: int | No
             found = found[0]
         return found
 
-    hidden, layers, heads = (int(value(k)) for k in ("embedding_length", "block_count", "attention.head_count"))
-    head = int(value("attention.key_length", hidden // heads))
+    def length(key: str, default: Any = None, most: int = MOST_LENGTH) -> int:
+        return length_of(f"{name}.{key}", value(key, default), most)
+
+    hidden, heads = length("embedding_length"), length("attention.head_count")
+    layers, key_heads = length("block_count", most=MOST_LAYERS), length("attention.head_count_kv", heads)
+    if heads % key_heads:
+        raise ValueError(f"{key_heads} key heads (attention.head_count_kv) do not divide {heads} heads")
+    head = length("attention.key_length", hidden // heads)
     window = int(value("attention.sliding_window", 0))
     if a.name == "phi3":
         window = 0  # as llama.cpp has it
@@ -64,8 +70,8 @@ def _config(file: GgufFile, name: str, a: DecoderArchitecture, context: int | No
     return ModelConfig(
         architecture=a.name, layers=layers, hidden=hidden,
         feed_forward=int(value("expert_feed_forward_length", 0) or value("feed_forward_length")),
-        heads=heads, key_heads=int(value("attention.head_count_kv", heads)), head_size=head, vocabulary=vocabulary,
-        context_length=int(value("context_length")), norm_epsilon=float(epsilon), activation=a.activation,
+        heads=heads, key_heads=key_heads, head_size=head, vocabulary=vocabulary,
+        context_length=length("context_length"), norm_epsilon=float(epsilon), activation=a.activation,
         ropes=_ropes(file, a, value, head, windows, context), windows=windows, attention_scale=scale,
         score_cap=float(value("attn_logit_softcapping", 0)), logit_cap=float(value("final_logit_softcapping", 0)),
         embedding_scale=math.sqrt(hidden) if a.embeds_scaled else float(value("embedding_scale", 1)),

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import FormatError, UnsupportedError
 from ..architectures import DecoderArchitecture, architecture_of_transformers
-from ..config import ModelConfig, Rope
+from ..config import MOST_LAYERS, MOST_LENGTH, ModelConfig, Rope, length_of
 from ..rope_scaling import scaled_rope
 
 ACTIVATIONS = {
@@ -50,10 +50,17 @@ def _config(
             raise KeyError(names[0])
         return found
 
-    hidden, layers = int(number("hidden_size", "n_embd")), int(number("num_hidden_layers", "n_layer"))
-    heads = int(number("num_attention_heads", "n_head"))
-    head = int(number("head_dim", default=hidden // heads))
-    longest = int(number("max_position_embeddings", "n_positions"))
+    def length(*names: str, default: Any = None, most: int = MOST_LENGTH) -> int:
+        return length_of(names[0], number(*names, default=default), most)
+
+    hidden = length("hidden_size", "n_embd")
+    layers = length("num_hidden_layers", "n_layer", most=MOST_LAYERS)
+    heads = length("num_attention_heads", "n_head")
+    key_heads = length("num_key_value_heads", default=heads)
+    if heads % key_heads:
+        raise ValueError(f"{key_heads} key heads (num_key_value_heads) do not divide {heads} heads")
+    head = length("head_dim", default=hidden // heads)
+    longest = length("max_position_embeddings", "n_positions")
     windows = _windows(a, given, layers)
     scale = 1 / math.sqrt(head)
     if "query_pre_attn_scalar" in given and a.name.startswith("gemma"):
@@ -69,8 +76,8 @@ def _config(
     return ModelConfig(
         architecture=a.name, layers=layers, hidden=hidden,
         feed_forward=int(inner or number("intermediate_size", "n_inner", default=4 * hidden)),
-        heads=heads, key_heads=int(number("num_key_value_heads", default=heads)), head_size=head,
-        vocabulary=int(number("vocab_size")), context_length=longest,
+        heads=heads, key_heads=key_heads, head_size=head,
+        vocabulary=length("vocab_size"), context_length=longest,
         norm_epsilon=float(number("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", default=1e-5)),
         activation=ACTIVATIONS[act], ropes=_ropes(a, given, layers, head, windows, context), windows=windows,
         attention_scale=scale, score_cap=float(given.get("attn_logit_softcapping") or 0),
