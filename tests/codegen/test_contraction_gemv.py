@@ -17,7 +17,7 @@ from mgx_numba.codegen.cpu.contraction.gemv_rows import GemvRows
 from mgx_numba.codegen.cpu.contraction.int16_weights import BLOCK
 from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.solver import UnsuitedWeights
-from mgx_numba.codegen.cpu.contraction.tuning_candidates import refinements
+from mgx_numba.codegen.cpu.contraction.tuning_candidates import SOLVERS as CPU_SOLVERS
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.epilogue import Epilogue
 from mgx_numba.codegen.problems.gemm import GemmProblem
@@ -113,7 +113,7 @@ def test_it_is_chosen_for_few_rows_and_has_no_blocking_to_tune() -> None:
     assert select(GemmProblem(MOST_ROWS + 1, 300, 200), 2).name == "gemm"
     assert select(GemmProblem(2, 300, 0), 2).name == "gemm"
     request = Request(GemmProblem(2, 300, 200), Epilogue(), (), 2, False)
-    assert refinements(request, Candidate(SOLVER)) == []
+    assert CPU_SOLVERS.refinements(request, Candidate(SOLVER)) == []
 
 
 def int16(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -9,12 +9,19 @@ from ..running import said
 _PROGRAM = """
 import sys
 from mgx_numba.frontends.{frontend} import registry
-registered, register = {{}}, registry.register
-def noted(*names, **options):
-    module = sys._getframe(1).f_globals["__name__"].rpartition(".")[2]
-    registered.setdefault(module, set()).update(names)
-    return register(*names, **options)
-registry.register = noted
+registered = {{}}
+def note(function):
+    def noted(*names, **options):
+        frame = sys._getframe(1)
+        while frame.f_code.co_name != "<module>":
+            frame = frame.f_back
+        module = frame.f_globals["__name__"].rpartition(".")[2]
+        registered.setdefault(module, set()).update(n for n in names if isinstance(n, str))
+        return function(*names, **options)
+    return noted
+registry.register = note(registry.register)
+if hasattr(registry, "register_handler"):
+    registry.register_handler = note(registry.register_handler)
 def imported():
     return {{name for name in registry.FAMILIES if f"mgx_numba.frontends.{frontend}.{{name}}" in sys.modules}}
 before = imported()

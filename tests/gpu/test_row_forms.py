@@ -90,7 +90,7 @@ def test_rows_of_odd_length_are_copied_for_tensor_cores(
     lens: tuple[int, ...], constant: bool, across: bool, on: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
-    monkeypatch.setattr(contraction, "LAUNCH", 0)
+    monkeypatch.setattr(contraction, "COPYING", 0)
     monkeypatch.setattr(contraction, "machine", lambda: replace(machine(), bandwidth=1e30))
     permutation = (*range(len(lens) - 2), len(lens) - 1, len(lens) - 2) if across else ()
     program = product(lens, 23, constant, permutation)

@@ -84,10 +84,15 @@ def fma_form(contraction: GpuContraction) -> RingForm:
     return SHORT if small or 0 < over <= SHORT.words else form
 
 
+def shared_bytes() -> int:
+    """Return the shared memory (bytes) of a block, that of large devices where no architecture is known."""
+    arch = known_architecture()
+    return LARGE_SHARED if arch is None else arch.shared_bytes
+
+
 def fma_ring_bytes() -> int:
     """Return the shared memory (bytes) per block that allows `TOGETHER` resident blocks."""
-    arch = known_architecture()
-    return (LARGE_SHARED if arch is None else arch.shared_bytes) // TOGETHER
+    return shared_bytes() // TOGETHER
 
 
 def weighed_tiles(contraction: GpuContraction) -> tuple[tuple[float, FmaTile, int], ...]:
@@ -146,6 +151,6 @@ def _cycles(
 
 
 def fma_seconds(contraction: GpuContraction, tile: FmaTile, splits: int) -> float:
-    """Return the estimated time (s) of a contraction with a tile of `TILES`."""
-    found = next(c for c, *candidate in weighed_tiles(contraction) if candidate == [tile, splits])
+    """Return the estimated time (s) of a contraction with a tile of `TILES`; infinite for too few slices to split."""
+    found = next((c for c, *candidate in weighed_tiles(contraction) if candidate == [tile, splits]), float("inf"))
     return not_below_memory(contraction, found / machine().clock)

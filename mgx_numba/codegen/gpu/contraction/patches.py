@@ -21,6 +21,7 @@ from ..cluster.flat_index import whole_vectors, widest
 from ..driver.device import known_architecture
 from ..machine import machine, multiprocessors
 from .cost import ARRIVAL, BEGINNING, not_below_memory
+from .fma_tiles import shared_bytes
 from .gpu_contraction import VECTOR_BYTES, GpuContraction
 from .operands import Extent
 from .ring import RingTile, ring_solution
@@ -138,16 +139,15 @@ def _lanes(problem: ConvProblem) -> int:
 
 def patch_seconds(contraction: GpuContraction, tile: RingTile) -> float:
     """Return the estimated time (s) with a tile; infinite if it has no patch."""
-    problem, text, arch = contraction.problem, PatchText, known_architecture()
+    problem, text = contraction.problem, PatchText
     assert isinstance(problem, ConvProblem)
-    assert arch is not None
     patch = patch_of(problem, tile.rows)
     if patch is None:
         return float("inf")
     extent, size = Extent.of(problem), ITEMSIZE[problem.types.a]
     blocks = patch.down * patch.side * problem.batch * -(-extent.columns // tile.columns) * extent.planes
     shared = patch.bytes + text.table_bytes + STAGES * tile.columns * WEIGHT_ROW
-    resident = max(1, arch.shared_bytes // shared)
+    resident = max(1, shared_bytes() // shared)
     resident = min(resident, 8, 2048 // tile.threads // (4 if tile.columns > 32 else 2))
     depth = problem.taps * patch.vectors * VECTOR_BYTES // size
     multiplying = tile.rows * (tile.columns + BESIDE) * depth * size / (REUSE * machine().warp_products)

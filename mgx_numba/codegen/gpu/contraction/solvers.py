@@ -361,6 +361,12 @@ class NarrowCores(TensorCores):
     def text(self) -> type[RingText]:
         return NarrowText
 
+    def tilings(self, contraction: GpuContraction) -> list[Any]:
+        """See `_OfRing.tilings`. The threads of a tile load at least one row of a slice at once."""
+        loads = 4 * NarrowText.form_of(contraction).words // ITEMSIZE[contraction.problem.types.a]
+        loads //= min(narrow_lanes(contraction))
+        return [t for t in super().tilings(contraction) if self.tile(contraction, t)[0].threads >= loads]
+
     def tile(self, contraction: GpuContraction, tiling: Tiling | None) -> tuple[RingTile, int]:
         if tiling is None:
             tiling = min(self.tilings(contraction), key=lambda one: self.estimate(contraction, one))

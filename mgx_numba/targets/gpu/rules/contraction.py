@@ -443,7 +443,9 @@ def _in_whole_rows(
     best, least = problem, _estimate(low, problem, fused, places)
     for count in range(1, len(strides) + 1):
         for names in combinations(strides, count):
-            own = {"x": problem.a_strides, "w": problem.b_strides, **{name: strides[name] for name in names}}
+            own = {"x": problem.a_strides, "w": problem.b_strides}
+            for name in names:  # a view may lack the batch axes along which it repeats
+                own[name] = (*(0,) * (len(own[name]) - len(strides[name])), *strides[name])
             padded = replace(problem, a_strides=own["x"], b_strides=own["w"])
             moved = 2 * sum(views[name].shape.bytes for name in names)
             seconds = moved / (COPIED * machine().bandwidth) + count * COPYING / machine().clock
