@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import threading
 import weakref
-from pathlib import Path
 
 import pytest
 
@@ -87,51 +84,3 @@ def test_it_begins_again_when_the_last_thread_leaves() -> None:
     leave.set()
     thread.join()
     assert gc.isenabled()
-
-
-_EXIT = """
-import atexit, gc, sys
-atexit.register(lambda: print("frozen", gc.get_freeze_count() > 0, flush=True))  # runs after the package's function
-import mgx_numba.garbage
-
-class Cycle:
-    def __init__(self):
-        self.itself = self
-
-kept = Cycle()
-"""
-
-
-_LAST = """
-class Last:
-    def __del__(self):
-        print("finalised", flush=True)
-last = Last()
-"""
-_FOREIGN = """
-from importlib.machinery import ExtensionFileLoader, ModuleSpec
-sys.modules["foreign.part"] = type(sys)("foreign.part")
-sys.modules["foreign.part"].__spec__ = ModuleSpec("foreign.part", ExtensionFileLoader("foreign.part", "part.so"))
-"""
-
-
-@pytest.mark.parametrize(
-    ("text", "frozen", "printed"),
-    [
-        ("kept.file = open(sys.argv[1]); closed = open(sys.argv[1] + '2', 'w'); closed.close()", True, ""),
-        ("kept.file = open(sys.argv[1], 'w'); kept.file.write('last words')", False, ""),
-        ("Cycle.__del__ = lambda self: print('finalised', flush=True)", False, "finalised"),
-        (_LAST, False, "finalised"),
-        (_FOREIGN, False, ""),
-    ],
-)
-def test_an_exit_without_a_search_for_garbage_loses_no_work(
-    text: str, frozen: bool, printed: str, tmp_path: Path
-) -> None:
-    """A file in a cycle is written, and objects are finalised, as without the package."""
-    path = tmp_path / "file"
-    path.write_text("last words")
-    command = [sys.executable, "-c", _EXIT + text, str(path)]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert out.split() == ["frozen", str(frozen), *printed.split()]
-    assert path.read_text() == "last words"
