@@ -16,10 +16,10 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from ....dataclass import dataclass
+from ....garbage import uncollected
 from ...elf import read_object
 from ...kernel import KernelSource
 from ...toolchain.dead_ends import expect_returns
-from ...toolchain.garbage import collection_paused
 from ...toolchain.kernel_text import failure, read_text
 from .. import host
 from .symbols import unavailable
@@ -61,7 +61,7 @@ def compile_object(source: KernelSource, symbol: str = "") -> bytes:
     symbol = symbol or source.symbol
     with (
         _lock,
-        collection_paused(),
+        uncollected(),
         host.target_machine() as machine,
         _parse(source, _lower(source, symbol)) as module,
     ):

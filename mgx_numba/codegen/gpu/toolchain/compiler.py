@@ -13,9 +13,9 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from ....errors import CompileError, OptionError
+from ....garbage import uncollected
 from ...kernel import KernelSource
 from ...toolchain.dead_ends import expect_returns
-from ...toolchain.garbage import collection_paused
 from ...toolchain.kernel_text import failure, read_text
 from ..architecture import Architecture
 from .amd_linker import link
@@ -37,7 +37,7 @@ def compile_object(source: KernelSource, arch: Architecture) -> bytes:
     """
     if arch.nvidia or toolchain() == NUMBA_CUDA:
         return assembly(source, arch).encode()
-    with _lock, collection_paused(), _machine(arch) as machine, _optimised(source, arch, machine) as module:
+    with _lock, uncollected(), _machine(arch) as machine, _optimised(source, arch, machine) as module:
         return link(machine.emit_object(module))
 
 
@@ -45,7 +45,7 @@ def assembly(source: KernelSource, arch: Architecture) -> str:
     """Return a kernel's PTX or AMD assembly; errors as in `compile_object`."""
     if toolchain() == NUMBA_CUDA:
         return _official(source, arch)
-    with _lock, collection_paused(), _machine(arch) as machine, _optimised(source, arch, machine) as module:
+    with _lock, uncollected(), _machine(arch) as machine, _optimised(source, arch, machine) as module:
         return machine.emit_assembly(module)
 
 
@@ -58,7 +58,7 @@ def _official(source: KernelSource, arch: Architecture) -> str:
     """
     if not arch.nvidia:
         raise failure(source, f"the toolchain {NUMBA_CUDA} compiles for NVIDIA's GPUs, not for {arch.name}")
-    with _lock, collection_paused():
+    with _lock, uncollected():
         try:
             from .numba_cuda import ptx
         except ImportError as error:
