@@ -45,7 +45,7 @@ class SolverSet(Generic[R]):
         return [Candidate(s) for s in (able if len(able) == 1 else sorted(able, key=lambda s: self.cost(s, request)))]
 
     def candidates(self, request: R) -> list[Candidate]:
-        """Return what tuning measures first: `own_candidates`, then what only a measurement may choose."""
+        """Return the candidates to measure: `own_candidates`, then solvers that only a measurement may choose."""
         return self.own_candidates(request)
 
     def choose(self, request: R) -> Candidate:

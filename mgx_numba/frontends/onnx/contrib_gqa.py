@@ -1,8 +1,6 @@
 """ONNX Runtime's attention over a key and value cache with groups of query heads.
 
-com.microsoft: GroupQueryAttention.
-
-GroupQueryAttention over a cache that holds the last positions alone (``sliding_window_cache``).
+com.microsoft: GroupQueryAttention, also over a cache of the last positions alone (``sliding_window_cache``).
 """
 
 from __future__ import annotations

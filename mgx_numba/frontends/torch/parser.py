@@ -97,7 +97,7 @@ def unsupported(graph_module: GraphModule) -> list[tuple[Node, str]]:
 
 
 def _is_row_major(node: Any) -> bool:
-    """Return whether a node's value lies in memory as a row-major tensor of its own."""
+    """Return whether a node's value is a row-major tensor at the start of its storage."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and value.is_contiguous() and not value.storage_offset()
 

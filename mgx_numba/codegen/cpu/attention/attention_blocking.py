@@ -63,7 +63,7 @@ def cut_many(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blo
 
 
 def gathered_features(tile: RegisterTile, problem: AttentionProblem) -> int:
-    """Return the most features of keys and values of which a copy of some rows fits the buffers."""
+    """Return the greatest number of features of keys and values for which a copied block of rows fits the buffers."""
     return BUFFER_BYTES // problem.itemsize // tile.rows
 
 

@@ -32,7 +32,7 @@ class CpuSolvers(SolverSet[Request]):
         return weighed_seconds(solver, request.problem, request.threads)
 
     def choose(self, request: Request) -> Candidate:
-        """See `SolverSet.choose`; also weighs what packed weights take."""
+        """See `SolverSet.choose`; the cost includes the memory of packed weights."""
         return Candidate(select(request.problem, request.threads))
 
     def configured(self, solver: Any, request: Request, configuration: Mapping[str, int]) -> Candidate:
