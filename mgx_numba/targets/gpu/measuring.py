@@ -154,8 +154,10 @@ class DeviceBench:
             return self._inputs
         number = next(k for k, p in enumerate(self._parameters) if p.name == "w0")
         lens = packed_lens(problem, COLUMNS)
-        rows = _drawn(self._parameters[number])[: prod(lens)].reshape(lens).transpose(np.argsort(COLUMNS))
-        turned = to_device(self._engine, np.ascontiguousarray(rows).reshape(-1), "weights")
+        weights = _drawn(self._parameters[number])  # of the parameter's length, which may exceed the weights'
+        columns = weights[: prod(lens)].copy().reshape(lens)
+        weights[: prod(lens)] = columns.transpose(np.argsort(COLUMNS)).reshape(-1)
+        turned = to_device(self._engine, weights, "weights")
         return [turned if k == number else own for k, own in enumerate(self._inputs)]
 
     def _results(self, candidate: Candidate, inputs: list[DeviceArray]) -> np.ndarray:
