@@ -1,4 +1,7 @@
-"""Depthwise convolution: each channel is a group with one output channel.
+"""Convolution of narrow groups: of one channel each (depthwise), or of a few, which divide a vector.
+
+Every lane is an output channel. The lanes of a group read the same input channels, which shuffles of one or two
+vectors bring there.
 
 A task is a block of channels by a block of output lines. A slice of channels is processed at a time, small enough that
 the input lines which its taps read stay in the L1 cache.
@@ -40,6 +43,13 @@ from .solver import Setting, Solver
 
 DEPTHWISE_OPERATIONS = 2.7
 """Operations counted for a multiply-add, instead of 2, since input loads take time, too. Fitted to measured choices."""
+MOST_VECTORS = 2
+"""Vectors of input channels from which one vector of output channels is computed."""
+MOST_SHARED = 4
+"""Input channels of a group up to which taps share input vectors: the weights of a row then stay in registers.
+
+On Zen 5, 16 groups of 8 channels, 3x3 taps, take 353 us tap by tap, and 418 us with shared vectors.
+"""
 LINES_SHARE = 2
 """The input lines that the taps read take at most one part in this many of the L1 cache, where they stay for the next
 lines."""
@@ -69,9 +79,16 @@ LINE = RecordText(LINE_BLOCK, "block")
 """The record that describes a line to the kernels."""
 
 
+Sums = tuple[str, tuple[str, str]]
+"""Name of an intrinsic, and its literals after the run length and after the lanes."""
 MOST_EXACT = {"int8": 2**24 // (255 * 128), "int16": 2**24 // 255**2}
 """Most taps, by weight dtype, for which sums of products with 8-bit integers are exact in float32. int16 weights are
 differences of 8-bit integers."""
+
+
+def is_grouped(problem: ConvProblem) -> bool:
+    """Return whether a group has several input or output channels."""
+    return problem.group_in > 1 or problem.group_out > 1
 
 
 def _tile(types: ElementTypes) -> RegisterTile:
@@ -80,9 +97,10 @@ def _tile(types: ElementTypes) -> RegisterTile:
 
 
 class ConvDepthwise(Solver[ConvProblem]):
-    """Solver for depthwise convolutions of any size, stride, dilation and padding.
+    """Solver for convolutions of narrow groups, of any size, stride, dilation and padding.
 
-    Element types: floats; 8-bit integers by int8, or by differences of 8-bit integers in int16; bfloat16 by bfloat16.
+    Element types: floats; of depthwise convolutions also 8-bit integers by int8, or by differences of 8-bit integers in
+    int16; bfloat16 by bfloat16.
     """
 
     name = "conv_depthwise"
@@ -106,8 +124,12 @@ class ConvDepthwise(Solver[ConvProblem]):
             return NOT_COMPUTED
         if problem.transposed:
             return "the convolution is transposed"
-        if problem.group_in != 1 or problem.group_out != 1:
-            return "a group has more than one channel"
+        if is_grouped(problem):
+            lanes = _tile(problem.types).lanes
+            if problem.types.uniform is None or problem.shuffled:
+                return "a group has more than one channel, and the types differ or the channels are shuffled"
+            if lanes % problem.group_out or lanes // problem.group_out * problem.group_in > MOST_VECTORS * lanes:
+                return "a group's channels do not divide a vector, or are too many"
         most = MOST_EXACT.get(problem.types.b)
         if problem.types.accumulator == "int32" and most is not None and problem.taps > most:
             return f"sums over more than {most} taps may not be exact in float32"
@@ -117,13 +139,15 @@ class ConvDepthwise(Solver[ConvProblem]):
         return fills_lines(problem)
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
-        """Return the lengths of the packed weights: panels of one vector of channels, taps, channels of a panel."""
+        """Return the lengths of the packed weights: panels of one vector of output channels, taps of each input channel
+        of a group, channels of a panel."""
         lanes = _tile(problem.types).lanes
-        return (-(-problem.out_channels // lanes), problem.taps, lanes)
+        return (-(-problem.out_channels // lanes), problem.taps * problem.group_in, lanes)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
         out = aligned_zeros(self.packed_lens(problem), _tile(problem.types).dtype)
-        pack_panels(weights.reshape(problem.out_channels, problem.taps).T, out)
+        taps = np.moveaxis(weights, 1, -1).reshape(problem.out_channels, problem.taps * problem.group_in)
+        pack_panels(taps.T, out)
         return out
 
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
@@ -138,10 +162,11 @@ class ConvDepthwise(Solver[ConvProblem]):
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         tile, types = _tile(problem.types), problem.types
         rows = problem.batch * problem.out_pixels
-        moved = ITEMSIZE[types.a] * problem.batch * problem.in_pixels * problem.out_channels
+        moved = ITEMSIZE[types.a] * problem.batch * problem.in_pixels * problem.in_channels
         moved += ITEMSIZE[types.out] * rows * problem.out_channels
         columns = -(-problem.out_channels // tile.lanes) * tile.lanes
-        return seconds(tile, DEPTHWISE_OPERATIONS * rows * columns * problem.taps, moved, threads)
+        terms = problem.taps * problem.group_in
+        return seconds(tile, DEPTHWISE_OPERATIONS * rows * columns * terms, moved, threads)
 
 
 class ConvDepthwiseAny(ConvDepthwise):
@@ -199,36 +224,36 @@ def _launch(
     arguments.integers(
         channels=channels, lines=lines, line_block=line_block, channel_block=channel_block,
         line_blocks=line_blocks, line_every=line_every, part_blocks=parts, part_every=part_every, slice=slice_,
-        taps=problem.taps, beside=select(less(slice_ * ITEMSIZE[problem.types.a], BESIDE_BYTES), tile.lanes, slice_),
+        taps=problem.taps * problem.group_in, beside=select(less(slice_ * ITEMSIZE[problem.types.a], BESIDE_BYTES), tile.lanes, slice_),
     )  # fmt: skip
     volume_arguments(arguments, problem)
     stride_arguments(arguments, strides)
     whole = channels % tile.lanes == 0
-    own = line_locals(accumulator, tile.lanes, height * run * tile.lanes)
-    sums = (f"depthwise_taps_{problem.types.a}", "") if serves_any else _sums(problem, height)
-    task = _task(rows, epilogue, tile.lanes, sums, run, height, whole)
+    own = line_locals(accumulator, tile.lanes * problem.group_in, height * run * tile.lanes)
+    sums = (f"depthwise_taps_{problem.types.a}", ("", "")) if serves_any else _sums(problem, height)
+    task = _task(rows, epilogue, tile.lanes, sums, run, height, whole, (problem.group_in, problem.group_out))
     text = kernel_text([*arguments.bind(), *own, *rows.invariant(), *for_tasks(task)])
     source = cpu_kernel(kernel_name("depthwise", epilogue), text)
-    moved = ITEMSIZE[problem.types.a] * problem.batch * problem.in_pixels * channels
-    moved += ITEMSIZE[tile.dtype] * problem.taps * channels
+    moved = ITEMSIZE[problem.types.a] * problem.batch * problem.in_pixels * problem.in_channels
+    moved += ITEMSIZE[tile.dtype] * problem.taps * problem.group_in * channels
     moved += epilogue.stored_bytes(accumulator) * problem.batch * problem.out_pixels * channels
     return Launch(source, arguments.values, TaskRange(line_blocks * parts, 1), problem.flops, moved)
 
 
-def _sums(problem: ConvProblem, height: int) -> tuple[str, str]:
-    """Return the name of the intrinsic that accumulates a run of ``height`` lines, and the literals that follow the run
-    length."""
+def _sums(problem: ConvProblem, height: int) -> Sums:
+    """Return the intrinsic that accumulates a run of ``height`` lines."""
+    groups, more = ("groups_", f"{problem.group_in}, {problem.group_out}, ") if is_grouped(problem) else ("", "")
     if _shares(problem):
         left, right = missing(problem)
         down = problem.stride[1] if height > 1 else 1
         shape = (height, down, problem.kernel[1], problem.kernel[2], problem.stride[2], left, right)
-        return f"depthwise_{problem.types.a}", "".join(f"{literal}, " for literal in shape)
-    return f"depthwise_taps_{problem.types.a}", ""
+        return f"depthwise_{groups}{problem.types.a}", ("".join(f"{literal}, " for literal in shape), more)
+    return f"depthwise_{groups}taps_{problem.types.a}", ("", more)
 
 
 def _shares(problem: ConvProblem) -> bool:
     """Return whether the pixels of a run share input vectors. ``problem`` has three spatial dimensions."""
-    near = problem.stride[2] <= 2 and problem.dilation[2] == 1
+    near = problem.stride[2] <= 2 and problem.dilation[2] == 1 and problem.group_in <= MOST_SHARED
     return near and problem.kernel[2] in WINDOWS and problem.kernel[1] <= MOST_ROWS
 
 
@@ -237,6 +262,7 @@ def _lines_at_once(problem: ConvProblem) -> int:
     volume = problem.volume()
     down, rows = volume.stride[1], volume.kernel[1]
     wide, several = _tile(problem.types).bits >= PAIR_BITS, not known_less_equal(volume.out_lens[1], 1)
+    wide = wide and problem.group_in == 1
     return 2 if wide and _shares(volume) and volume.dilation[1] == 1 and down < rows and several else 1
 
 
@@ -296,7 +322,14 @@ def line_locals(dtype: str, tap_size: int, sums: int) -> list[str]:
 
 
 def _task(
-    rows: Rows, epilogue: Epilogue, lanes: int, sums: tuple[str, str], run: int, height: int, whole: bool
+    rows: Rows,
+    epilogue: Epilogue,
+    lanes: int,
+    sums: Sums,
+    run: int,
+    height: int,
+    whole: bool,
+    group: tuple[int, int],
 ) -> list[str]:
     """Return the statements of one task.
 
@@ -304,6 +337,7 @@ def _task(
         sums: intrinsic and literals of `_sums`.
         height: lines computed at once.
         whole: the channels fill their vectors.
+        group: input and output channels of a group.
     """
     pair = height > 1
     return [
@@ -315,7 +349,7 @@ def _task(
         *indent([
             "columns = imin(last - n0, slice)",
             f"rest = columns & {lanes - 1}",
-            LINE.put("channels", "rest"),
+            LINE.put("channels", _inputs_of("rest", group)),
             "plane = idiv(line0, out_h)",
             "o_h = line0 - plane * out_h",
             "image = idiv(plane, out_d)",
@@ -327,11 +361,12 @@ def _task(
                 *taps_inside("d"),
                 *taps_inside("h", "kernel_h + (here - 1) * stride_h" if pair else ""),
                 *LINE.fill(planes="end_d - k_d", row0="k_h", row1="end_h"),
-                "x_line = image * x_image + (i_d + k_d * dilation_d) * x_d + i_h * x_h - pad_w * x_w + n0",
-                f"w_line = n0 * taps + k_d * kernel_h * kernel_w * {lanes}",
+                "x_line = image * x_image + (i_d + k_d * dilation_d) * x_d + i_h * x_h - pad_w * x_w + "
+                + _inputs_of("n0", group),
+                f"w_line = n0 * taps + k_d * kernel_h * kernel_w * {lanes * group[0]}",
                 "pixel = (o_d * out_h + o_h) * out_w",
                 *row_offsets(epilogue),
-                *_line(rows, lanes, sums, run, height, whole),
+                *_line(rows, lanes, sums, run, height, whole, group),
                 "line += here",
                 "o_h += here",
                 "if o_h == out_h:",
@@ -363,20 +398,31 @@ def taps_inside(axis: str, taps: str = "") -> list[str]:
     ]
 
 
-def _line(rows: Rows, lanes: int, sums: tuple[str, str], run: int, height: int, whole: bool) -> list[str]:
+def _inputs_of(channels: str, group: tuple[int, int]) -> str:
+    """Return an expression of the input channels that as many whole groups of output ``channels`` read."""
+    inner, outer = group
+    whole = f"idiv({channels}, {outer})" if outer > 1 else channels
+    return f"{whole} * {inner}" if inner > 1 else whole
+
+
+def _line(
+    rows: Rows, lanes: int, sums: Sums, run: int, height: int, whole: bool, group: tuple[int, int]
+) -> list[str]:
     """Return statements that compute ``here`` lines of a slice of channels, each run for ``beside`` channels before the
     next run."""
     first = [f"for o in range(0, out_w, {run}):", f"    o_w = imin(o, out_w - {run})"]
     vectors = [f"for c in range(c0, imin(c0 + beside, columns - rest), {lanes}):"]
-    vectors += indent(_run(rows, lanes, sums, run, height, part=False))
+    vectors += indent(_run(rows, lanes, sums, run, height, group, part=False))
     lines = ["for c0 in range(0, columns - rest, beside):", *indent([*first, *indent(vectors)])]
     if whole:
         return lines
-    last = [*first, *indent(_run(rows, lanes, sums, run, height, part=True))]
+    last = [*first, *indent(_run(rows, lanes, sums, run, height, group, part=True))]
     return [*lines, "if rest > 0:", "    c = columns - rest", *indent(last)]
 
 
-def _run(rows: Rows, lanes: int, sums: tuple[str, str], run: int, height: int, part: bool) -> list[str]:
+def _run(
+    rows: Rows, lanes: int, sums: Sums, run: int, height: int, group: tuple[int, int], part: bool
+) -> list[str]:
     """Return statements that compute one run of pixels from ``o_w`` in ``here`` lines, for the vector of channels at
     ``c``.
 
@@ -384,12 +430,12 @@ def _run(rows: Rows, lanes: int, sums: tuple[str, str], run: int, height: int, p
         part: only ``rest`` channels of the vector exist.
     """
     before, _ = rows.vector_text(part)
-    name, literals = sums
+    name, (literals, more) = sums
     lines = [
         *before,
         "w_here = offset(w, w_line + c * taps)",
-        "x_here = offset(x, x_line + c + o_w * stride_w * x_w)",
-        f"{name}(block, sums, x_here, w_here, o_w, {run}, {literals}{int(part)}, {lanes})",
+        f"x_here = offset(x, x_line + {_inputs_of('c', group)} + o_w * stride_w * x_w)",
+        f"{name}(block, sums, x_here, w_here, o_w, {run}, {literals}{int(part)}, {lanes}{', ' * bool(more)}{more[:-2]})",
     ]
     for line in range(height):
         first = f"(o_w + {line} * out_w)" if line else "o_w"
