@@ -3,10 +3,10 @@
     python -m bench.cpu_random [KIND ...] [--count N] [--seed N] [--exact] [--below R] [--only TEXT] [--json FILE]
 
 Both engines run in one process, in interleaved blocks; a problem's figure is the median over blocks of ONNX Runtime's
-`time.process_time` over ours, so that other processes of the machine disturb it little. ``--exact`` adds the figures of
-``fast_math=False``. Problems whose figure is below ``--below`` are listed with the steps of the plan. Results are compared
-with ONNX Runtime's. ``MGX_CPU_FEATURES=avx2`` narrows our instruction set; ONNX Runtime needs a CPU without AVX-512 for a
-fair comparison.
+`time.process_time` over ours, so that other processes of the machine disturb it little. ``--exact`` adds the figures
+of ``fast_math=False``. Problems whose figure is below ``--below``, or whose results differ from ONNX Runtime's, are
+listed. ``MGX_CPU_FEATURES=avx2`` narrows our instruction set; ONNX Runtime needs a CPU without AVX-512 for a fair
+comparison.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ OPSET, CONTRIB = 21, "com.microsoft"
 MOST_FLOPS, MOST_ELEMENTS = 2e9, 1 << 22
 """Most operations (20 ms at 100 GFLOP/s) and elements of a value of a problem."""
 BLOCKS, BLOCK_SECONDS, MOST_CALLS = 7, 0.01, 400
-ALLOWED = 2e-3
-"""Largest difference to ONNX Runtime's result over the result's largest magnitude that is not reported: `fast_math`."""
+ALLOWED, ALLOWED_STEP = 2e-3, 0.2
+"""Largest difference to ONNX Runtime's result over the result's largest magnitude that is not reported: that of
+`fast_math`, and in 8 bits one step, some of which results of few elements have."""
 
 
 class Drawn(GraphBuilder):
@@ -143,9 +144,8 @@ def products(g: Drawn, dtype: Any = np.float32) -> str:
     if form == "turned":
         order = [*range(len(batch)), len(batch) + 1, len(batch)]
         if g.flag(0.5):
-            return str(
-                g.do("MatMul", g.x(*batch, m, k, dtype=dtype), g.do("Transpose", g.x(*batch, n, k, dtype=dtype), perm=order))
-            )
+            x, y = g.x(*batch, m, k, dtype=dtype), g.x(*batch, n, k, dtype=dtype)
+            return str(g.do("MatMul", x, g.do("Transpose", y, perm=order)))
         left = g.do("Transpose", g.x(*batch, k, m, dtype=dtype), perm=order)
         return str(g.do("MatMul", left, g.x(*batch, k, n, dtype=dtype)))
     other = tuple(1 if g.flag(0.3) else length for length in batch) if form == "batched" else batch
@@ -213,7 +213,10 @@ def attention(g: Drawn) -> str:
         q, k, v = g.x(batch, queries, width), g.x(batch, keys, width), g.x(batch, keys, width)
         return str(g.do("MultiHeadAttention", q, k, v, num_heads=heads, domain=CONTRIB))
     q, v = g.x(batch, heads, queries, depth), g.x(batch, heads, keys, depth)
-    k = g.x(batch, heads, depth, keys) if g.flag(0.5) else g.do("Transpose", g.x(batch, heads, keys, depth), perm=[0, 1, 3, 2])
+    if g.flag(0.5):
+        k = g.x(batch, heads, depth, keys)
+    else:
+        k = g.do("Transpose", g.x(batch, heads, keys, depth), perm=[0, 1, 3, 2])
     scores = g.do("Mul", g.do("MatMul", q, k), g.const(depth**-0.5))
     mask = g.pick((), (), (batch, 1, 1, keys), (1, 1, queries, keys), (1, heads, queries, keys))
     if mask:
@@ -235,13 +238,14 @@ def recurrent(g: Drawn) -> str:
         g.w(ways, 2 * gates * hidden, scale=hidden**-0.5),
     ]  # fmt: skip
     direction = "bidirectional" if ways == 2 else g.pick("forward", "forward", "reverse")
-    return str(g.do(op, g.x(steps, batch, width), *weights, hidden_size=hidden, direction=direction, **more, count=2)[0])
+    more |= {"hidden_size": hidden, "direction": direction}
+    return str(g.do(op, g.x(steps, batch, width), *weights, **more, count=2)[0])
 
 
 def norms(g: Drawn) -> str:
     """Draw a normalisation."""
     form = g.pick("LayerNormalization", "LayerNormalization", "rms", "skip", "Batch", "Instance", "Group", "Lp")
-    lens = g.lens(2, 4) if form in ("LayerNormalization", "rms", "Lp") else g.lens(3, 3) if form == "skip" else g.lens(3, 4)
+    lens = g.lens(*{"LayerNormalization": (2, 4), "rms": (2, 4), "Lp": (2, 4), "skip": (3, 3)}.get(form, (3, 4)))
     if form in ("LayerNormalization", "skip"):
         scale, bias = g.w(lens[-1]), g.w(lens[-1])
         if form == "skip":
@@ -296,7 +300,8 @@ def pointwise(g: Drawn, dtype: Any = np.float32) -> str:
             return str(g.do("Not", g.do("Greater", x, g.const(0, dtype))))
         if op in ("Log", "Sqrt"):
             x = g.do("Abs", x)
-        return str(g.do(op, x, **({"to": g.pick(TensorProto.FLOAT16, TensorProto.INT32, TensorProto.UINT8)} if op == "Cast" else {})))
+        goal = {"to": g.pick(TensorProto.FLOAT16, TensorProto.INT32, TensorProto.UINT8)} if op == "Cast" else {}
+        return str(g.do(op, x, **goal))
     kept = [n if g.rng.random() < 0.6 else 1 for n in lens][int(g.rng.integers(len(lens))) :]
     y = g.x(*kept, dtype=dtype) if g.flag(0.7) else g.w(*kept, dtype=dtype)
     op = g.pick("Add", "Mul", "Sub", "Div", "Max", "Min", "Greater", "Equal", "Pow", "PRelu", "Where", "Mod")
@@ -311,8 +316,10 @@ def moves(g: Drawn, dtype: Any = np.float32) -> str | list[str]:
     """Draw an operator that moves elements."""
     lens = g.lens(2, 4)
     rank, axis = len(lens), int(g.rng.integers(len(lens)))
-    form = g.pick("Transpose", "Transpose", "Concat", "Gather", "Gather", "embed", "GatherElements", "GatherND", "Slice", "Split",
-                  "Pad", "Expand", "Tile", "depth", "Scatter", "ScatterElements", "OneHot", "Trilu")  # fmt: skip
+    form = g.pick(
+        "Transpose", "Transpose", "Concat", "Gather", "Gather", "embed", "GatherElements", "GatherND", "Slice", "Split",
+        "Pad", "Expand", "Tile", "depth", "Scatter", "ScatterElements", "OneHot", "Trilu",
+    )  # fmt: skip
     if form == "embed":
         table = g.w(g.n(16, 8192), g.n(8, 256), dtype=dtype)
         rows = g.x(g.n(1, 8), g.n(1, 256), dtype=np.int64, low=0, high=16)
@@ -328,7 +335,8 @@ def moves(g: Drawn, dtype: Any = np.float32) -> str | list[str]:
     if form == "Transpose":
         return str(g.do("Transpose", x, perm=[int(k) for k in g.rng.permutation(rank)]))
     if form == "Concat":
-        others = [g.x(*lens[:axis], g.n(1, lens[axis]), *lens[axis + 1 :], dtype=dtype) for _ in range(g.pick(1, 1, 2, 3))]
+        lengths = [g.n(1, lens[axis]) for _ in range(g.pick(1, 1, 2, 3))]
+        others = [g.x(*lens[:axis], n, *lens[axis + 1 :], dtype=dtype) for n in lengths]
         return str(g.do("Concat", x, *others, axis=axis))
     if form == "Gather":
         return str(g.do("Gather", x, g.x(g.n(1, 64), dtype=np.int64, low=0, high=lens[axis]), axis=axis))
@@ -369,7 +377,8 @@ def images(g: Drawn) -> str:
     form = g.pick("pool", "pool", "pool", "global", "resize", "resize", "resize", "lrn", "grid", "lp")
     if form == "pool":
         k = g.pick(2, 2, 3, 3, 4)
-        more = {"count_include_pad": g.pick(0, 1)} if (op := g.pick("MaxPool", "MaxPool", "AveragePool")) == "AveragePool" else {}
+        op = g.pick("MaxPool", "MaxPool", "AveragePool")
+        more = {"count_include_pad": g.pick(0, 1)} if op == "AveragePool" else {}
         pads = [g.pick(0, (k - 1) // 2)] * 4
         return str(g.do(op, x, kernel_shape=[k, k], strides=[g.pick(1, 2, k)] * 2, pads=pads, **more))
     if form == "global":
@@ -458,26 +467,26 @@ def nbits(g: Drawn) -> str:
     blocks = -(-k // block)
     w = g.w(n, blocks, block * bits // 8, dtype=np.uint8)
     scales = g.weight("scales", g.uniform(n * blocks, low=0.001, high=0.01))
-    return str(g.do("MatMulNBits", g.x(m, k), w, scales, K=k, N=n, bits=bits, block_size=block, accuracy_level=g.pick(0, 4), domain=CONTRIB))
+    attrs = {"K": k, "N": n, "bits": bits, "block_size": block, "accuracy_level": g.pick(0, 4), "domain": CONTRIB}
+    return str(g.do("MatMulNBits", g.x(m, k), w, scales, **attrs))
 
 
 def small(g: Drawn) -> Any:
     """Draw a model of a few operators on few elements, whose time is the overhead of a call."""
-    x = g.x(g.pick(1, 2), g.pick(4, 16, 33))
+    lens = g.pick(1, 2), g.pick(4, 16, 33)
+    x = g.x(*lens)
     for _ in range(g.pick(1, 2, 4, 8)):
-        x = g.pick(
-            lambda: g.do("MatMul", x, g.w(g.feeds["x0"].shape[1], g.feeds["x0"].shape[1], scale=0.1)),
-            lambda: g.do("Softmax", x), lambda: g.do("Relu", x), lambda: g.do("Add", x, g.x(*g.feeds["x0"].shape)),
-            lambda: g.do("ReduceMean", x, g.ints(1), keepdims=1) if False else g.do("Sigmoid", x),
-        )()  # fmt: skip
+        op = g.pick("MatMul", "Softmax", "Relu", "Add", "Sigmoid")
+        others = {"MatMul": lambda: [g.w(lens[1], lens[1], scale=0.1)], "Add": lambda: [g.x(*lens)]}
+        x = g.do(op, x, *others.get(op, list)())
     return x
 
 
 KINDS: dict[str, Callable[[Drawn], Any]] = {
     f.__name__: f
     for f in (
-        products, convolutions, transposed, attention, recurrent, norms, reductions, pointwise, moves, images, ordering, half,
-        quantised, nbits, small,
+        products, convolutions, transposed, attention, recurrent, norms, reductions, pointwise, moves, images, ordering,
+        half, quantised, nbits, small,
     )
 }  # fmt: skip
 
@@ -487,7 +496,7 @@ def drawn(kind: str, seed: int, index: int) -> tuple[str, onnx.ModelProto, dict[
     g = Drawn(kind, seed, index)
     results = KINDS[kind](g)
     model = g.finished(*([results] if isinstance(results, str) else results))
-    return " ".join(g.label).replace("kernel_shape=", "k=").replace("dilations=", "d=").replace("strides=", "s="), model, g.feeds
+    return " ".join(g.label), model, g.feeds
 
 
 def peer(model: onnx.ModelProto) -> Any:
@@ -547,7 +556,8 @@ def measured(kind: str, seed: int, index: int, exact: bool) -> dict[str, Any]:
     ratios = np.median(table[:, :1] / table[:, 1:], axis=0)
     return {
         "kind": kind, "index": index, "label": label, "error": error,
-        "us": [round(1e6 * float(t), 2) for t in np.median(table, axis=0)], "ratios": [round(float(r), 3) for r in ratios],
+        "us": [round(1e6 * float(t), 2) for t in np.median(table, axis=0)],
+        "ratios": [round(float(r), 3) for r in ratios],
     }  # fmt: skip
 
 
@@ -570,12 +580,13 @@ def main() -> int:
                 continue
             try:
                 row = measured(kind, given.seed, index, given.exact)
-            except Exception as error:  # noqa: BLE001 -- a random model that an engine refuses
+            except Exception as error:  # a random model that an engine refuses
                 print(f"refused {kind} {index}: {drawn(kind, given.seed, index)[0]}: {str(error)[:150]}", flush=True)
                 continue
             rows.append(row)
-            if min(row["ratios"]) < given.below or row["error"] > ALLOWED:
-                wrong = f" DIFFERS {row['error']:.1e}" if row["error"] > ALLOWED else ""
+            differs = row["error"] > (ALLOWED_STEP if kind == "quantised" else ALLOWED)
+            if min(row["ratios"]) < given.below or differs:
+                wrong = f" DIFFERS {row['error']:.1e}" if differs else ""
                 print(f"  {kind} {index}: {row['ratios']} {row['us']} us {row['label']}{wrong}", flush=True)
         for mode in range(1 + given.exact):
             ratios = [row["ratios"][mode] for row in rows if row["kind"] == kind]

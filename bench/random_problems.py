@@ -58,10 +58,8 @@ class Product:
     @classmethod
     def drawn(cls, rng: np.random.Generator) -> Product:
         """Draw a product: 1 to 50,000 rows, 8 to 16,384 columns and terms."""
-        rows = length(rng, 1, 50_000)
-        return cls(
-            rows, length(rng, 8, 16_384), length(rng, 8, 16_384), str(rng.choice(["constant"] * 4 + ["rows", "columns"]))
-        )
+        rows, columns, depth = length(rng, 1, 50_000), length(rng, 8, 16_384), length(rng, 8, 16_384)
+        return cls(rows, columns, depth, str(rng.choice(["constant"] * 4 + ["rows", "columns"])))
 
     @property
     def name(self) -> str:
@@ -160,7 +158,8 @@ class Convolution:
                 groups = out = channels = length(rng, 16, 1024)
             side = length(rng, 7, 224)
             drawn = cls(
-                int(2 ** rng.integers(0, 7)), (side, side if rng.random() < 0.8 else length(rng, 7, 224)), channels, out,
+                int(2 ** rng.integers(0, 7)), (side, side if rng.random() < 0.8 else length(rng, 7, 224)), channels,
+                out,
                 (kernel, kernel) if rng.random() < 0.85 else (1, kernel), int(rng.choice([1, 1, 1, 2])),
                 int(rng.choice([1] * 9 + [2])), groups,
             )  # fmt: skip

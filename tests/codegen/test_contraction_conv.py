@@ -176,7 +176,9 @@ def test_depthwise_not_a_number_reaches_only_its_window(channels: int, dilation:
 
 
 @needs_page_protection
-@pytest.mark.parametrize(("kernel", "inputs", "groups"), [(3, 16, 16), (5, 16, 16), (11, 16, 16), (3, 8, 8), (3, 20, 10)])
+@pytest.mark.parametrize(
+    ("kernel", "inputs", "groups"), [(3, 16, 16), (5, 16, 16), (11, 16, 16), (3, 8, 8), (3, 20, 10)]
+)
 def test_depthwise_reads_nothing_outside(kernel: int, inputs: int, groups: int) -> None:
     """Nothing before the first column of a line, after the last, or past the last channel."""
     outputs = 16 if inputs < 20 else 10
@@ -211,6 +213,8 @@ def test_groups_of_few_channels(monkeypatch: pytest.MonkeyPatch, ceiling: str, i
                 types=element_types("float64" if groups == 5 and outer < 8 else "float32"),
             )  # fmt: skip
             assert run_conv(ConvDepthwise(), problem, 11, 2, gap=3 * k) < TOLERANCE
+            problem = dataclasses.replace(problem, transposed=True, pads_end=(-1,) * rank, out_strides=())
+            assert run_conv(ConvTransposed(), problem, 11, 2, gap=3 * k) < TOLERANCE
 
 
 def test_values_of_a_group_reach_no_other_group() -> None:

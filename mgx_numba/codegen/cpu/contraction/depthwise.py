@@ -19,9 +19,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ....core.dim import Dim, Length, ceil_div, known_less_equal, less, less_equal, maximum, minimum, permitted, select
+from ....dataclass import dataclass
 from ...alternatives import fixed
 from ...arguments import Arguments
-from ...launch import Launch, Solution, TaskRange
+from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import FLOAT32, ITEMSIZE, ElementTypes
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
@@ -34,10 +35,11 @@ from ..microkernels.tile_table import tile_for
 from ..records import RecordText
 from .bf16_split_rows import fills_lines
 from .blocking import Blocking, cut_lines, line_order
-from .conv_output_rows import image_strides, row_offsets, stride_arguments
+from .conv import TAP_OPERATIONS
+from .conv_output_rows import Lattice, image_strides, lattice_arguments, row_offsets, stride_arguments
 from .epilogue_rows import Rows, kernel_name
 from .nearby_blockings import line_blockings
-from .panels import aligned_zeros, pack_panels
+from .panels import aligned_zeros, pack_panels, panel_count
 from .roofline import seconds
 from .solver import Setting, Solver
 
@@ -91,6 +93,23 @@ def is_grouped(problem: ConvProblem) -> bool:
     return problem.group_in > 1 or problem.group_out > 1
 
 
+def divides_vectors(problem: ConvProblem) -> bool:
+    """Return whether each vector of output channels has whole groups, of one dtype and few input channels."""
+    lanes = _tile(problem.types).lanes
+    few = lanes // problem.group_out * problem.group_in <= MOST_VECTORS * lanes
+    return problem.types.uniform is not None and not problem.shuffled and lanes % problem.group_out == 0 and few
+
+
+def fills_vectors(problem: ConvProblem) -> bool:
+    """Return whether vectors of output channels take fewer operations than the columns of a matrix tile."""
+    if not divides_vectors(problem):
+        return False
+    tile = _tile(problem.types)
+    vectors = DEPTHWISE_OPERATIONS * -(-problem.out_channels // tile.lanes) * tile.lanes * problem.group_in
+    columns = panel_count(tile, problem.group_out) * tile.columns
+    return vectors < problem.groups * (2 * columns * problem.group_in + TAP_OPERATIONS)
+
+
 def _tile(types: ElementTypes) -> RegisterTile:
     """Return the register tile of the dtype in which sums are computed."""
     return tile_for(types if types.uniform else FLOAT32)
@@ -124,12 +143,8 @@ class ConvDepthwise(Solver[ConvProblem]):
             return NOT_COMPUTED
         if problem.transposed:
             return "the convolution is transposed"
-        if is_grouped(problem):
-            lanes = _tile(problem.types).lanes
-            if problem.types.uniform is None or problem.shuffled:
-                return "a group has more than one channel, and the types differ or the channels are shuffled"
-            if lanes % problem.group_out or lanes // problem.group_out * problem.group_in > MOST_VECTORS * lanes:
-                return "a group's channels do not divide a vector, or are too many"
+        if is_grouped(problem) and not divides_vectors(problem):
+            return "a group's channels do not divide a vector, or are too many, or of several types, or shuffled"
         most = MOST_EXACT.get(problem.types.b)
         if problem.types.accumulator == "int32" and most is not None and problem.taps > most:
             return f"sums over more than {most} taps may not be exact in float32"
@@ -153,7 +168,7 @@ class ConvDepthwise(Solver[ConvProblem]):
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
         epilogue, strides, threads, blocking = setting
         table = image_strides(problem, epilogue, strides)
-        launch = _launch(problem.volume(), epilogue, table, threads, blocking, self.serves_any)
+        launch = depthwise_launch(problem.volume(), epilogue, table, threads, blocking, self.serves_any)
         return Solution((launch,))
 
     def blockings(self, problem: ConvProblem, threads: int) -> list[Blocking]:
@@ -198,18 +213,26 @@ def volume_arguments(arguments: Arguments, problem: ConvProblem) -> None:
         })  # fmt: skip
 
 
-def _launch(
+def depthwise_launch(
     problem: ConvProblem,
     epilogue: Epilogue,
     strides: dict[str, tuple[int, int]],
     threads: int,
     given: Blocking | None,
     serves_any: bool = False,
+    start: int = 0,
+    lattice: Lattice | None = None,
 ) -> Launch:
-    """Return the launch for ``problem``, which has three spatial dimensions."""
+    """Return the launch for ``problem``, which has three spatial dimensions.
+
+    Args:
+        start: element of ``w`` at which the weights begin.
+        lattice: the output pixels are these points of a larger output.
+    """
     tile, accumulator = _tile(problem.types), problem.types.accumulator
     channels, out_lens = problem.out_channels, problem.out_lens
-    run, height = (1, 1) if serves_any else (best_run(out_lens[2]), _lines_at_once(problem))
+    run = 1 if serves_any else best_run(out_lens[2])
+    height = 1 if serves_any or lattice else _lines_at_once(problem)
     lines = problem.batch * out_lens[0] * out_lens[1]
     line_block, channel_block = _blocks(problem, tile, lines, threads, given)
     line_blocks, parts = ceil_div(lines, line_block), ceil_div(channels, channel_block)
@@ -218,20 +241,24 @@ def _launch(
     slice_ = _slice(problem, tile, channel_block)
     arguments = Arguments()
     arguments.pointer("x", "x", problem.types.a)
-    arguments.pointer("w", "w", tile.dtype)
+    arguments.pointer("w", Operand("w", start * ITEMSIZE[tile.dtype]) if start else "w", tile.dtype)
     rows = Rows(epilogue, accumulator, tile.lanes)
     rows.pointers(arguments)
     arguments.integers(
         channels=channels, lines=lines, line_block=line_block, channel_block=channel_block,
         line_blocks=line_blocks, line_every=line_every, part_blocks=parts, part_every=part_every, slice=slice_,
-        taps=problem.taps * problem.group_in, beside=select(less(slice_ * ITEMSIZE[problem.types.a], BESIDE_BYTES), tile.lanes, slice_),
+        taps=problem.taps * problem.group_in,
+        beside=select(less(slice_ * ITEMSIZE[problem.types.a], BESIDE_BYTES), tile.lanes, slice_),
     )  # fmt: skip
     volume_arguments(arguments, problem)
     stride_arguments(arguments, strides)
+    if lattice:
+        lattice_arguments(arguments, ("d", "h", "w"), lattice)
     whole = channels % tile.lanes == 0
     own = line_locals(accumulator, tile.lanes * problem.group_in, height * run * tile.lanes)
     sums = (f"depthwise_taps_{problem.types.a}", ("", "")) if serves_any else _sums(problem, height)
-    task = _task(rows, epilogue, tile.lanes, sums, run, height, whole, (problem.group_in, problem.group_out))
+    group = problem.group_in, problem.group_out
+    task = _task(rows, epilogue, _Form(tile.lanes, sums, run, height, whole, group, lattice is not None))
     text = kernel_text([*arguments.bind(), *own, *rows.invariant(), *for_tasks(task)])
     source = cpu_kernel(kernel_name("depthwise", epilogue), text)
     moved = ITEMSIZE[problem.types.a] * problem.batch * problem.in_pixels * problem.in_channels
@@ -242,7 +269,7 @@ def _launch(
 
 def _sums(problem: ConvProblem, height: int) -> Sums:
     """Return the intrinsic that accumulates a run of ``height`` lines."""
-    groups, more = ("groups_", f"{problem.group_in}, {problem.group_out}, ") if is_grouped(problem) else ("", "")
+    groups, more = ("groups_", f", {problem.group_in}, {problem.group_out}") if is_grouped(problem) else ("", "")
     if _shares(problem):
         left, right = missing(problem)
         down = problem.stride[1] if height > 1 else 1
@@ -321,24 +348,38 @@ def line_locals(dtype: str, tap_size: int, sums: int) -> list[str]:
     ]  # fmt: skip
 
 
-def _task(
-    rows: Rows,
-    epilogue: Epilogue,
-    lanes: int,
-    sums: Sums,
-    run: int,
-    height: int,
-    whole: bool,
-    group: tuple[int, int],
-) -> list[str]:
-    """Return the statements of one task.
+@dataclass(frozen=True)
+class _Form:
+    """What a kernel's text depends on.
 
-    Args:
+    Attributes:
         sums: intrinsic and literals of `_sums`.
+        run: pixels of a run.
         height: lines computed at once.
         whole: the channels fill their vectors.
         group: input and output channels of a group.
+        apart: the pixels are points of a lattice.
     """
+
+    lanes: int
+    sums: Sums
+    run: int
+    height: int
+    whole: bool
+    group: tuple[int, int]
+    apart: bool
+
+    def inputs_of(self, channels: str) -> str:
+        """Return an expression of the input channels that the whole groups of output ``channels`` read."""
+        inner, outer = self.group
+        groups = f"idiv({channels}, {outer})" if outer > 1 else channels
+        return f"{groups} * {inner}" if inner > 1 else groups
+
+
+def _task(rows: Rows, epilogue: Epilogue, form: _Form) -> list[str]:
+    """Return the statements of one task."""
+    lanes, height = form.lanes, form.height
+    points = "((o_d * by_d + from_d) * full_h + o_h * by_h + from_h) * full_w + from_w"
     pair = height > 1
     return [
         "line0 = imod(idiv(task, line_every), line_blocks) * line_block",
@@ -349,7 +390,7 @@ def _task(
         *indent([
             "columns = imin(last - n0, slice)",
             f"rest = columns & {lanes - 1}",
-            LINE.put("channels", _inputs_of("rest", group)),
+            LINE.put("channels", form.inputs_of("rest")),
             "plane = idiv(line0, out_h)",
             "o_h = line0 - plane * out_h",
             "image = idiv(plane, out_d)",
@@ -362,11 +403,11 @@ def _task(
                 *taps_inside("h", "kernel_h + (here - 1) * stride_h" if pair else ""),
                 *LINE.fill(planes="end_d - k_d", row0="k_h", row1="end_h"),
                 "x_line = image * x_image + (i_d + k_d * dilation_d) * x_d + i_h * x_h - pad_w * x_w + "
-                + _inputs_of("n0", group),
-                f"w_line = n0 * taps + k_d * kernel_h * kernel_w * {lanes * group[0]}",
-                "pixel = (o_d * out_h + o_h) * out_w",
+                + form.inputs_of("n0"),
+                f"w_line = n0 * taps + k_d * kernel_h * kernel_w * {lanes * form.group[0]}",
+                f"pixel = {points if form.apart else '(o_d * out_h + o_h) * out_w'}",
                 *row_offsets(epilogue),
-                *_line(rows, lanes, sums, run, height, whole, group),
+                *_line(rows, form),
                 "line += here",
                 "o_h += here",
                 "if o_h == out_h:",
@@ -398,31 +439,20 @@ def taps_inside(axis: str, taps: str = "") -> list[str]:
     ]
 
 
-def _inputs_of(channels: str, group: tuple[int, int]) -> str:
-    """Return an expression of the input channels that as many whole groups of output ``channels`` read."""
-    inner, outer = group
-    whole = f"idiv({channels}, {outer})" if outer > 1 else channels
-    return f"{whole} * {inner}" if inner > 1 else whole
-
-
-def _line(
-    rows: Rows, lanes: int, sums: Sums, run: int, height: int, whole: bool, group: tuple[int, int]
-) -> list[str]:
+def _line(rows: Rows, form: _Form) -> list[str]:
     """Return statements that compute ``here`` lines of a slice of channels, each run for ``beside`` channels before the
     next run."""
-    first = [f"for o in range(0, out_w, {run}):", f"    o_w = imin(o, out_w - {run})"]
-    vectors = [f"for c in range(c0, imin(c0 + beside, columns - rest), {lanes}):"]
-    vectors += indent(_run(rows, lanes, sums, run, height, group, part=False))
+    first = [f"for o in range(0, out_w, {form.run}):", f"    o_w = imin(o, out_w - {form.run})"]
+    vectors = [f"for c in range(c0, imin(c0 + beside, columns - rest), {form.lanes}):"]
+    vectors += indent(_run(rows, form, part=False))
     lines = ["for c0 in range(0, columns - rest, beside):", *indent([*first, *indent(vectors)])]
-    if whole:
+    if form.whole:
         return lines
-    last = [*first, *indent(_run(rows, lanes, sums, run, height, group, part=True))]
+    last = [*first, *indent(_run(rows, form, part=True))]
     return [*lines, "if rest > 0:", "    c = columns - rest", *indent(last)]
 
 
-def _run(
-    rows: Rows, lanes: int, sums: Sums, run: int, height: int, group: tuple[int, int], part: bool
-) -> list[str]:
+def _run(rows: Rows, form: _Form, part: bool) -> list[str]:
     """Return statements that compute one run of pixels from ``o_w`` in ``here`` lines, for the vector of channels at
     ``c``.
 
@@ -430,20 +460,20 @@ def _run(
         part: only ``rest`` channels of the vector exist.
     """
     before, _ = rows.vector_text(part)
-    name, (literals, more) = sums
+    lanes, run, (name, (literals, more)) = form.lanes, form.run, form.sums
     lines = [
         *before,
         "w_here = offset(w, w_line + c * taps)",
-        f"x_here = offset(x, x_line + {_inputs_of('c', group)} + o_w * stride_w * x_w)",
-        f"{name}(block, sums, x_here, w_here, o_w, {run}, {literals}{int(part)}, {lanes}{', ' * bool(more)}{more[:-2]})",
+        f"x_here = offset(x, x_line + {form.inputs_of('c')} + o_w * stride_w * x_w)",
+        f"{name}(block, sums, x_here, w_here, o_w, {run}, {literals}{int(part)}, {lanes}{more})",
     ]
-    for line in range(height):
-        first = f"(o_w + {line} * out_w)" if line else "o_w"
+    for line in range(form.height):
+        first, step = f"(o_w + {line} * out_w)" if line else "o_w", "by_w * " * form.apart
         _, finish = rows.vector_text(part, line * run * lanes)
         finished = [
-            *(f"{place}_place = {place}_row + {first} * {place}_pixel{column}" for place, column in rows.moving()),
+            *(f"{name}_place = {name}_row + {first} * {step}{name}_pixel{column}" for name, column in rows.moving()),
             f"for i in range({run}):",
-            *indent([*finish, *(f"{place}_place += {place}_pixel" for place, _ in rows.moving())]),
+            *indent([*finish, *(f"{name}_place += {step}{name}_pixel" for name, _ in rows.moving())]),
         ]
         lines += [f"if here > {line}:", *indent(finished)] if line else finished
     return lines
