@@ -45,7 +45,7 @@ from .solver import Setting, Solver
 
 DEPTHWISE_OPERATIONS = 2.7
 """Operations counted for a multiply-add, instead of 2, since input loads take time, too. Fitted to measured choices."""
-MOST_VECTORS = 2
+MOST_VECTORS = 4
 """Vectors of input channels from which one vector of output channels is computed."""
 MOST_SHARED = 4
 """Input channels of a group up to which taps share input vectors: the weights of a row then stay in registers.
