@@ -232,7 +232,7 @@ def recurrent(g: Drawn) -> str:
         steps, batch, width, hidden = g.n(1, 128), g.pick(1, 1, 2, g.n(3, 64)), g.n(1, 512), g.n(4, 512)
         if 2.0 * steps * batch * (width + hidden) * hidden * gates < MOST_FLOPS / ways:
             break
-    more = {"linear_before_reset": 1} if op == "GRU" and g.flag(0.6) else {}
+    more: dict[str, Any] = {"linear_before_reset": 1} if op == "GRU" and g.flag(0.6) else {}
     weights = [
         g.w(ways, gates * hidden, width, scale=hidden**-0.5), g.w(ways, gates * hidden, hidden, scale=hidden**-0.5),
         g.w(ways, 2 * gates * hidden, scale=hidden**-0.5),

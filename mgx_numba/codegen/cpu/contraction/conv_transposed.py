@@ -161,13 +161,13 @@ def _narrow_weights(problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
     """Return the weights of all phases, each packed for the depthwise kernel."""
     rank = len(problem.kernel)
     grouped = weights.reshape(problem.groups, problem.group_in, problem.group_out, *problem.kernel)
-    turned = grouped.swapaxes(1, 2).reshape(problem.out_channels, problem.group_in, *problem.kernel)
+    taps = grouped.swapaxes(1, 2).reshape(problem.out_channels, problem.group_in, -1)
     parts = []
     for phase in _phases(problem):
         own = np.zeros(phase.problem.weight_lens, weights.dtype)
         flat = own.reshape(*own.shape[:2], -1)
         for place, tap in enumerate(phase.taps):
-            flat[:, :, place] = turned[(slice(None), slice(None), *tap[-rank:])]
+            flat[:, :, place] = taps[:, :, np.ravel_multi_index(tap[-rank:], problem.kernel)]
         parts.append(_NARROW.pack_weights(phase.problem, own).reshape(-1))
     return np.concatenate(parts)
 
