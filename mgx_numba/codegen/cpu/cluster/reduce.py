@@ -78,7 +78,7 @@ def _stage(layout: ReduceLayout, names: Names, stage: int, left: str, rows: RowV
 def whole_row_lines(layout: ReduceLayout, names: Names) -> list[str]:
     """Return the body of a kernel of strategy ``WHOLE_ROWS``."""
     known: dict[Instruction, VectorValue] = {}
-    left = "cols" if layout.cols < layout.lanes else ""
+    left = str(layout.cols) if layout.cols < layout.lanes else ""
 
     def stage_lines(stage: int, rows: RowValues) -> list[str]:
         reductions, stores = layout.stages.reduced_in(stage), layout.stages.stored_in(stage)
