@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
-from ..targets.registry import REFERENCE
-
 if TYPE_CHECKING:
     from ..graph.program import Program
     from .argument import argument
@@ -22,25 +20,29 @@ HEAD_START_SECONDS = 1.0
 ResNet-50, DenseNet-121, BERT, GPT-2 and YOLO on one core of a Zen 5."""
 
 
-class BackgroundCompilation:
+class LateForm:
     """A compilation in a thread of its own. It begins after the first run, or after `HEAD_START_SECONDS`.
 
     The process ends only after the thread has, so that the next process finds kernels and plan in the cache folder.
 
     Attributes:
+        portable: the program.
         stand_in: the same program, compiled for the target ``ref``.
     """
 
-    def __init__(self, portable: Program, compile: Callable[[], CompiledForm]) -> None:
-        """Start ``compile``, which does not change ``portable``."""
-        from .program import program
+    stand_in: program
 
-        self.stand_in: program = program.wrap(portable.clone()).compile(REFERENCE)
-        self._compile = compile
+    def __init__(self, portable: Program, compile: Callable[[], CompiledForm]) -> None:
+        """Prepare ``compile``, which compiles ``portable`` and does not change it."""
+        self.portable, self._compile = portable, compile
         self._form: CompiledForm | None = None
         self._error: BaseException | None = None
         self._begin = threading.Event()
         self._thread = threading.Thread(target=copy_context().run, args=(self._work,), name="mgx-compile", daemon=False)
+
+    def start(self, stand_in: program) -> None:
+        """Start the thread; ``stand_in`` computes runs until it ends."""
+        self.stand_in = stand_in
         self._thread.start()
 
     def _work(self) -> None:

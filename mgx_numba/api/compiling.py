@@ -10,7 +10,7 @@ from ..errors import OptionError
 from ..interrupts import whole_module
 from ..messages import recorded
 from ..targets.registry import DEFAULT, compile_for
-from .background import BackgroundCompilation
+from .background import LateForm
 from .compiled_form import CompiledForm, target_options
 from .file_form import FileForm
 from .options import CompileOptions, parse_compile_options, requested_quantizations, trace_level
@@ -28,7 +28,7 @@ Quantized: TypeAlias = "Callable[[Sequence[str], str, Mapping[str, Any]], Progra
 
 def compiled_form(
     source: PortableForm, file: FileForm, t: Any, given: Mapping[str, Any], quantized: Quantized
-) -> CompiledForm | BackgroundCompilation:
+) -> CompiledForm | LateForm:
     """Compile a program and return its compiled form, or begin to with ``wait=False``; ``source`` and ``file`` receive
     the compilation's options, records and, if it quantises, the quantised program.
 
@@ -75,7 +75,7 @@ def compiled_form(
 
     if given.get("wait", True) or t.name() != DEFAULT or level:
         return finished()
-    return BackgroundCompilation(portable, finished)
+    return LateForm(portable, finished)
 
 
 def _kept(

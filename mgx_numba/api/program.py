@@ -16,9 +16,9 @@ from ..errors import MgxError, ParameterError
 from ..interrupts import whole_module
 from ..messages import warn
 from ..targets.base import Compiled, OpenPlan, OpenPlanned
-from ..targets.registry import DEFAULT
+from ..targets.registry import DEFAULT, REFERENCE
 from .argument import argument
-from .background import BackgroundCompilation, Settled
+from .background import LateForm, Settled
 from .checking import check
 from .compiled_form import UNCOMPILED, CompiledForm, reference_form
 from .compiling import compiled_form
@@ -51,7 +51,7 @@ class program:
 
     _source, _file, _form = Settled[PortableForm](), Settled[FileForm](), Settled["CompiledForm | None"]()
     _now_form: CompiledForm | None
-    _background: BackgroundCompilation | None = None
+    _background: LateForm | None = None
 
     def __init__(self) -> None:
         self._source, self._file, self._form = PortableForm(), FileForm(), None
@@ -126,7 +126,7 @@ class program:
         position."""
         return shape_map({name: shape.wrap(s) for name, s in {**self._parameters(), **self._buffers()}.items()})
 
-    def _running(self) -> BackgroundCompilation | None:
+    def _running(self) -> LateForm | None:
         """Return the compilation in the background that has not ended; its ``stand_in`` computes runs."""
         return None if self._background is None or self._background.ended() else self._background
 
@@ -231,7 +231,8 @@ class program:
         given = {"fast_math": fast_math, "exhaustive_tune": exhaustive_tune, "wait": wait, **options}
         given.update(offload_copy if isinstance(offload_copy, Mapping) else {"offload_copy": offload_copy})
         form = compiled_form(self._source, self._file, DEFAULT if t is None else t, given, self._quantized)
-        if isinstance(form, BackgroundCompilation):
+        if isinstance(form, LateForm):
+            form.start(program.wrap(form.portable.clone()).compile(REFERENCE))
             self._background = form
         else:
             self._form = form
