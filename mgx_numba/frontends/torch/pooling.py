@@ -17,6 +17,7 @@ from .builder import AtenBuilder, rank
 from .convolution import spread
 from .node import AtenNode
 from .registry import register
+from .types import Lens, Results, Sizes
 
 
 def _axes_of(node: AtenNode) -> int:
@@ -35,17 +36,17 @@ def max_pool(
     g: AtenBuilder,
     node: AtenNode,
     x: Instruction,
-    kernel: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    dilation: Any = 1,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
     ceil_mode: bool = False,
-) -> Any:
+) -> Results:
     """Emit the largest element of each window, and perhaps its position."""
     count = _axes_of(node)
     x, alone = _batched(g, x, count)
     kernel = spread(kernel, count)
-    window = {
+    window: dict[str, Any] = {
         "lengths": kernel,
         "stride": spread(stride, count) if stride or stride == 0 else kernel,
         "padding": spread(padding, count),
@@ -99,9 +100,9 @@ def avg_pool(
     g: AtenBuilder,
     node: AtenNode,
     x: Instruction,
-    kernel: Any,
-    stride: Any = (),
-    padding: Any = 0,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor: int | None = None,
@@ -138,7 +139,7 @@ def avg_pool(
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool2d",
     "_adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d",
 )  # fmt: skip
-def adaptive_pool(g: AtenBuilder, node: AtenNode, x: Instruction, size: Any) -> Any:
+def adaptive_pool(g: AtenBuilder, node: AtenNode, x: Instruction, size: Sizes) -> Results:
     """Emit mean or greatest element of windows that divide the image into a grid of given lengths."""
     count = _axes_of(node)
     largest = "max" in node.base
@@ -154,7 +155,7 @@ def adaptive_pool(g: AtenBuilder, node: AtenNode, x: Instruction, size: Any) -> 
     return [y, None]
 
 
-def _adaptive(g: AtenBuilder, x: Instruction, lens: Sequence[Any], out: Sequence[int], largest: bool) -> Instruction:
+def _adaptive(g: AtenBuilder, x: Instruction, lens: Lens, out: Sequence[int], largest: bool) -> Instruction:
     op = "reduce_max" if largest else "reduce_mean"
     if all(known_equal(m, 1) for m in out):
         axes = list(range(2, 2 + len(lens)))
