@@ -245,7 +245,7 @@ class AttentionText:
 
     def _mask_rows(self, buffer: CodeBuffer) -> None:
         if self.problem.mask is not None:
-            base = "imod(batch, period) * mask_b + head * mask_h"
+            base = "(batch - idiv32(batch, period) * period) * mask_b + head * mask_h"  # 64 bits would call a function
             for r in (0, 1):
                 buffer.line(f"mask{r} = offset(p_mask, {base} + imin(row{r}, queries - 1) * mask_s)")
 
@@ -381,9 +381,15 @@ class AttentionText:
                     self._store(buffer, r)
 
     def _store(self, buffer: CodeBuffer, r: int) -> None:
+        """Emit the store of a row's results.
+
+        The reciprocal is one instruction: exact division calls a function for rare operands, and where the driver
+        links kernels, ptxas makes warpgroup MMAs of a kernel with calls wait for one another. 4 x 16 heads of 2048
+        queries and keys of 128 features took 314 us on an H200.
+        """
         problem = self.problem
         empty = "" if problem.nan_rows else f"where(sum{r} == 0, const_float32(0, 0), "
-        buffer.line(f"inverse = {empty}div(const_float32(1, 0), sum{r}){')' * bool(empty)}")
+        buffer.line(f"inverse = {empty}reciprocal_quick(sum{r}){')' * bool(empty)}")
         buffer.line(f"to = offset(p_out, batch * out_b + head * out_h + row{r} * out_s)")
         part = ("low2", "high2")[r]
         for j in range(self.width // 8):

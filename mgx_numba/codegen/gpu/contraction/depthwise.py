@@ -2,9 +2,9 @@
 
 The kernel is bound by memory latency, and by conversions of 16 bits for large filters. Taps of a small filter are
 unrolled, so that all loads of a thread are in flight together; for a large filter the loads of one filter row are.
-Neighbouring pixels of a thread share image loads and weights, and the threads of a block, which compute the same columns
-of several image rows, share the rows in the L1 cache. A thread computes fewer pixels where the grid would otherwise
-have too few threads.
+Neighbouring pixels of a thread share image loads and weights, and neighbouring threads compute the same columns of
+several image rows, which share rows in the L1 cache. A thread computes fewer pixels where the grid would otherwise have
+too few threads.
 """
 
 from __future__ import annotations
@@ -26,30 +26,6 @@ from .contraction_text import ContractionText
 from .gpu_contraction import VECTOR_BYTES, GpuContraction
 from .operands import ConvolutionOperands
 
-THREADS, LINE_VECTORS, MOST_LINES = 64, 16, 8
-"""Least threads per block, if the problem has as many; and most neighbouring vectors and image rows of a block. Blocks
-of one image row bring each row from L2 once for each filter row: on an H200 64 images of 44 x 44 x 576 take 152 us by
-3 x 3 with them, 44% of what memory needs."""
-PIXELS, LANES = (1, 2, 4, 7, 8), (2, 4, 8)
-"""Pixels, and channels, per thread that tuning compares."""
-# (threads per multiprocessor that hide memory latency, pixels, channels per thread), the first one with enough threads;
-# 0 pixels: 7 or 8, whichever leaves fewer threads' pixels outside the image. Best times of 16 bits on an H200, in us:
-#   3 x 3: 32 images of 56 x 56 x 144 29.2 with 8 pixels of 4 channels, 40.7 with 2 of 8; one image 2.8 and 2.5
-#   5 x 5: 32 of 28 x 28 x 240, stride 2: 10.5 with 7 of 4, 12.5 with 1 of 8; one of 14 x 14 x 672 2.5 with 4 of 2
-#   7 x 7: 8 of 56 x 56 x 96 17.7 with 8 of 4, 67 with 1 of 8; 8 of 14 x 14 x 384 6.8 with 7 of 4, 14.8
-#   11 x 11: 8 of 28 x 28 x 256 23.9 with 7 of 4, 81 with 2 of 8
-FEW_TAP_TILINGS = ((512, 0, 4), (256, 2, 8), (0, 1, 8))
-MANY_TAP_TILINGS = ((128, 0, 4), (128, 4, 4), (0, 4, 2))
-FEW_TAPS = 16
-"""Most taps whose loads are always in flight together."""
-UNROLLED_REGISTERS = 140
-"""Most registers for the loads of all taps in flight; with more, filter rows are a loop. Found by the times above: 8
-images of 7 x 7 x 768 take 4.4 us with 140 registers and 6.2 with a loop, but 56 x 56 x 96 22.3 with 147 and 19.3."""
-SLOW_TAPS = 5
-"""Taps across, with stride 1, under which 8 pixels are slow: 64 images of 104 x 104 x 96 take 622 us on an H200, with 7
-pixels 241. ptxas lets the loads of 8 wait for one another, it seems."""
-MOST_ACROSS = 32
-"""Most taps of a filter row, which is always unrolled. No known network has more."""
 MOST_LANES = 8
 """Most channels per vector; each channel takes one accumulator register."""
 
@@ -60,6 +36,33 @@ class PixelTiling:
 
     pixels: int
     lanes: int = MOST_LANES
+
+
+THREADS = 64
+"""Threads per block. Small blocks spread a small image over more multiprocessors."""
+ACROSS, MOST_LINES = 16, 8
+"""Most neighbouring vectors, and image rows, of a group of threads."""
+PIXELS, LANES = (1, 2, 4, 7, 8), (2, 4, 8)
+"""Pixels, and channels, per thread that tuning compares."""
+# (threads per multiprocessor that hide memory latency, pixels, channels per thread), the first one with enough threads;
+# 0 pixels: 7 or 8, whichever leaves fewer threads' pixels outside the image. Best times of 16 bits on an H200, in us:
+#   3 x 3: 32 images of 56 x 56 x 144 29.2 with 8 pixels of 4 channels, 40.7 with 2 of 8; one image 2.8 and 2.5
+#   5 x 5: 32 of 28 x 28 x 240, stride 2: 10.5 with 7 of 4, 12.5 with 1 of 8; one of 14 x 14 x 672 2.5 with 4 of 2
+#   7 x 7: 8 of 56 x 56 x 96 17.7 with 8 of 4, 67 with 1 of 8; 8 of 14 x 14 x 384 6.8 with 7 of 4, 14.8
+#   11 x 11: 8 of 28 x 28 x 256 23.9 with 7 of 4, 81 with 2 of 8
+FEW_TAP_TILINGS = ((512, 0, 4), (256, 2, 8), (0, 1, 8))
+MANY_TAP_TILINGS = ((256, 0, 4), (128, 4, 4), (0, 4, 2))
+FEW_TAPS = 16
+"""Most taps whose loads are always in flight together."""
+UNROLLED_REGISTERS = 140
+"""Most registers for the loads of all taps in flight; with more, filter rows are a loop. Found by the times above: 8
+images of 7 x 7 x 768 take 4.4 us with 140 registers and 6.2 with a loop, but 56 x 56 x 96 22.3 with 147 and 19.3."""
+SLOW_REACH, SLOW_TILING = 4, PixelTiling(7, 8)
+"""Pixels from the first to the last tap across, with stride 1, under which other tilings are slow: 64 images of 104 x
+104 x 96 take 175 us by 5 x 5 on an H200, with 8 pixels of 4 channels 220 and with 7 of 4 251; 8 of 176 x 111 x 448 by
+3 x 3, dilation 2, 161, 182 and 213."""
+MOST_ACROSS = 32
+"""Most taps of a filter row, which is always unrolled. No known network has more."""
 
 
 def depthwise_refusal(contraction: GpuContraction) -> str:
@@ -86,9 +89,11 @@ def chosen_pixels(contraction: GpuContraction) -> PixelTiling:
     """Return the first of the preferred tilings that leaves enough threads per multiprocessor."""
     problem = _conv(contraction)
     across = problem.out_lens[-1]
-    slow = problem.kernel[-1] == SLOW_TAPS and problem.stride[-1] == 1
-    wide = 7 if slow else min((8, 7), key=lambda n: -(-across // n) * n)
-    for threads, pixels, lanes in FEW_TAP_TILINGS if problem.taps <= FEW_TAPS else MANY_TAP_TILINGS:
+    wide = min((8, 7), key=lambda n: -(-across // n) * n)
+    tilings = FEW_TAP_TILINGS if problem.taps <= FEW_TAPS else MANY_TAP_TILINGS
+    if (problem.kernel[-1] - 1) * problem.dilation[-1] == SLOW_REACH and problem.stride[-1] == 1:
+        tilings = (tilings[0][0] // 2, SLOW_TILING.pixels, SLOW_TILING.lanes), *tilings
+    for threads, pixels, lanes in tilings:
         tiling = PixelTiling(pixels or wide, lanes)
         if tiling.pixels < 2 * across and _threads(contraction, tiling) >= threads * multiprocessors():
             return tiling
@@ -115,8 +120,8 @@ def depthwise_solution(contraction: GpuContraction, tiling: PixelTiling) -> Solu
     lines, values, problem = text.lines(), text.arguments.values, _conv(contraction)
     epilogue = contraction.request.epilogue
     name = f"convolution_depthwise_{problem.types.out}{'_' * bool(epilogue.name)}{epilogue.name}_kernel"
-    grid = gpu_grid(-(-text.groups // text.at_once), text.threads)
-    kernel = gpu_kernel(name, lines, text.threads, len(values))
+    grid = gpu_grid(-(-text.items // THREADS), THREADS)
+    kernel = gpu_kernel(name, lines, THREADS, len(values))
     return Solution((Launch(kernel, values, grid, problem.flops, least_bytes(problem)),))
 
 
@@ -158,8 +163,7 @@ class _DepthwiseText(ContractionText):
 
     Attributes:
         across, high: neighbouring vectors, and image rows, of a group of threads.
-        groups, at_once: groups, and groups of a block.
-        threads: threads per block.
+        items: threads of all groups.
     """
 
     operands: ConvolutionOperands
@@ -170,20 +174,15 @@ class _DepthwiseText(ContractionText):
         self.lanes = _lanes(contraction, tiling.lanes)
         self.problem = problem = _conv(contraction)
         rank, vectors = len(problem.out_lens), problem.out_channels // self.lanes
-        chunks = -(-vectors // LINE_VECTORS)
+        chunks = -(-vectors // ACROSS)
         self.across, self.high = -(-vectors // chunks), 1
-        *outer, strips = _strips(problem, pixels)
-        lens = [*outer, strips, chunks]
+        lens = [*_strips(problem, pixels), chunks]
         if rank > 1:
-            most = max(1, prod(lens) // (2 * multiprocessors()))  # blocks for all multiprocessors
-            taps = (problem.kernel[-2] - 1) * problem.dilation[-2]
-            rows = range(1, min(MOST_LINES, most) + 1)
-            self.high = min(rows, key=lambda n: -(-outer[-1] // n) * (2 * n + taps / problem.stride[-2]))
-            lens[-3] = -(-outer[-1] // self.high)
-        self.groups = prod(lens)
-        self.at_once = max(1, THREADS // (self.across * self.high))
-        self.threads = self.across * self.high * self.at_once
-        self.arguments.integers(groups=self.groups, all_channels=problem.out_channels, line=problem.out_lens[-1])
+            rows = lens[-3]
+            self.high = min(range(1, MOST_LINES + 1), key=lambda n: -(-rows // n) * (n + problem.kernel[-2] / 10))
+            lens[-3] = -(-rows // self.high)
+        self.items = prod(lens) * self.across * self.high
+        self.arguments.integers(items=self.items, all_channels=problem.out_channels, line=problem.out_lens[-1])
         self.arguments.integer("vectors", vectors)
         self._space = Axes(self.arguments, "i", lens, [(problem.x_strides[0], *(0,) * (rank + 1))])
         self._out = [self.arguments.integer(f"out{d}", n) for d, n in enumerate(problem.out_lens)]
@@ -201,18 +200,19 @@ class _DepthwiseText(ContractionText):
     def lines(self) -> list[str]:
         """Return all statements of the kernel."""
         buffer, problem = CodeBuffer(), self.problem
+        divide = "idiv32" if self.items < 1 << 32 else "idiv"
         buffer.line(
             *self.arguments.bind(),
-            f"own = idiv(thread_index(0), {self.across})",
-            f"aside = thread_index(0) - own * {self.across}",
-            f"group = idiv(own, {self.high})",
+            f"number = block_index(0) * {THREADS} + thread_index(0)",
+            "item = imin(number, items - 1)",
+            f"own = {divide}(item, {self.across})",
+            f"aside = item - own * {self.across}",
+            f"group = {divide}(own, {self.high})",
             f"below = own - group * {self.high}",
-            f"number = block_index(0) * {self.at_once} + group",
-            "near = imin(number, groups - 1)",
         )
-        image, *places, strip, chunk = self._space.split(buffer, "near")
+        image, *places, strip, chunk = self._space.split(buffer, "group")
         buffer.line(f"vector = {chunk} * {self.across} + aside")
-        there = "(number < groups) & (vector < vectors)"
+        there = "(number < items) & (vector < vectors)"
         if places:
             row = buffer.emit(f"{places[-1]} * {self.high} + below")
             there += f" & ({row} < {self._out[-2]})"
