@@ -31,8 +31,10 @@ LEAST_QUERIES = 33
 """Least queries: with fewer, over half of a warpgroup's rows would be padding."""
 LONG_CAUSAL = 1024
 """Least queries for which a causal block has 128 queries and keys of more than 64 features; of smaller tiles fewer
-scores are masked: 8 x 32 heads of 160 of 128 features take 18 us, with 128 by 128 30; 16 x 11 of 640 of 80 features 55
-with 128 by 64, and 66."""
+scores are masked: 8 x 32 heads of 160 of 128 features take 17 us on an H200, with 128 by 128 26; 16 x 11 of 640 of 80
+features 50 with 128 by 64, and 58."""
+PAIRED_FEATURES = 96
+"""Most features of which the accumulators of two blocks of two warpgroups fit the registers."""
 FEW_KEYS, LEAST_TILES = 1024, 2
 """Most keys that are not split among blocks, and least tiles of a part. 11 heads of 98 queries and 3552 keys of 80
 features took 53 us on an H200 in 11 blocks; 14 such tiles of 128 keys take as long as the second launch."""
@@ -77,17 +79,21 @@ def fits_warpgroups(problem: AttentionProblem) -> bool:
 
 
 def chosen_tile(problem: AttentionProblem) -> AttentionTile:
-    """Return the tile of a problem, by measurements on an H200.
+    """Return the tile of a problem, by measurements on an H200 (`bench.gpu_attention`).
 
     With one warpgroup per block, several blocks share a multiprocessor, and softmax of one overlaps MMAs of another: 8
-    x 12 heads of 384 queries and keys of 64 features take 16.2 us, with two warpgroups 18.3 to 21. Where feature rows
-    are not whole 128-byte rows (TMA loads one in some nine cycles), or accumulators exceed the registers, more
-    warpgroups share each tile of keys: 2 x 8 heads of 4096 of 40 features take 302 us, 174 with two warpgroups and 163
-    with four; 4 x 16 of 2048 of 128 take 387, and 307 with two.
+    x 12 heads of 384 queries and keys of 64 features take 14.4 us, with two warpgroups 16 to 19. Where feature rows are
+    not whole 128-byte rows (TMA loads one in some nine cycles), or accumulators exceed the registers, more warpgroups
+    share each tile of keys: 2 x 8 heads of 4096 of 40 features take 238 us, 152 with two warpgroups and 144 with four;
+    4 x 16 of 2048 of 128 take 293, and 251 with two. Of 65 to 96 features two such blocks share a multiprocessor: 2 x
+    64 heads of 1280 of 96 take 142 us, with one block of 128 keys 172; 2 x 8 heads of 1024 of 80, one block each, 15
+    with 128 keys and 23.
 
-    Of 129 to 192 features 96 keys fit twice: 4 x 3 heads of 1152 of 192 take 37.5 us, with 64 keys 41.5.
+    Of 129 to 192 features 96 keys fit twice: 4 x 8 heads of 1792 queries and 192 keys of 192 take 40 us, with 64 keys
+    41. Of causal ones 64 keys fit three times: 4 x 16 heads of 2048 take 246 us, with 96 keys 259; 8 x 9 of 250 16.4
+    and 19.0.
 
-    Causal attention of at most 32 features takes one warpgroup: 4 x 12 heads of 1600 36 us, two 53.
+    Causal attention of at most 32 features takes one warpgroup: 4 x 12 heads of 1600 35 us, two 40.
 
     Windows of at most 64 queries and keys take one warpgroup and four blocks per multiprocessor: 512 x 3 heads of 49 of
     32 features with a mask take 13.2 us; with six blocks 13.1, eight (spills) 24.5, two warpgroups 26.6, four 60.0.
@@ -104,8 +110,9 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
     if features > 2 * SLICE:
         if features <= 3 * SLICE and preferred(less_equal(problem.keys, 2 * SLICE)):
             return AttentionTile(2, 128, 1, 1)
-        keys = 96 if features <= 3 * SLICE else 64  # of more features, 96 keys do not fit twice
-        return AttentionTile(2, keys, 2, 1)
+        if features > 3 * SLICE:
+            return AttentionTile(2, 64, 2, 1)
+        return AttentionTile(2, 64, 3, 1) if problem.causal else AttentionTile(2, 96, 2, 1)
     short = features > SLICE and preferred(less(problem.queries, LONG_CAUSAL))
     if problem.causal and (short or features <= SLICE // 2):
         groups = 2 if SLICE < features <= 80 else 1  # by times on an H200 (`bench.gpu_random --tiles`)
@@ -113,7 +120,9 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
     if features > SLICE and few:
         return AttentionTile(1, 64, 1, 3)
     if features > SLICE:
-        return AttentionTile(2, 128, 2, 1)
+        full = preferred(less_equal(2 * multiprocessors(), _blocks(problem, 2)))
+        paired = features <= PAIRED_FEATURES and full and not problem.causal
+        return AttentionTile(2, 64, 2, 2) if paired else AttentionTile(2, 128, 2, 1)
     if features == SLICE:
         return AttentionTile(1, 128, 2, 2)
     wide, narrow = (ceil_div(problem.queries, n * ROWS) * n for n in (4, 2))  # warpgroups, some of them without rows

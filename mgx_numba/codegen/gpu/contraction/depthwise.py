@@ -19,6 +19,7 @@ from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...tuning.request import least_bytes
+from ..architecture import WARP
 from ..cluster.flat_index import Axes
 from ..kernel import gpu_grid, gpu_kernel
 from ..machine import multiprocessors
@@ -38,10 +39,14 @@ class PixelTiling:
     lanes: int = MOST_LANES
 
 
-THREADS = 64
+LEAST_THREADS, MOST_THREADS = 64, 256
 """Threads per block. Small blocks spread a small image over more multiprocessors."""
 ACROSS, MOST_LINES = 16, 8
-"""Most neighbouring vectors, and image rows, of a group of threads."""
+"""Neighbouring vectors of a block, about half to twice as many, and most image rows."""
+HALO = 0.1
+"""Part of a block's time that loading a filter's rows once more takes. With blocks that are no whole groups of rows 64
+images of 104 x 104 x 96 take 573 us by 5 x 5 on an H200, with whole groups 175; 64 of 44 x 44 x 576 by 3 x 3 take 147
+with four rows of 64 threads, and 173 with eight, of which 9% are outside the image."""
 PIXELS, LANES = (1, 2, 4, 7, 8), (2, 4, 8)
 """Pixels, and channels, per thread that tuning compares."""
 # (threads per multiprocessor that hide memory latency, pixels, channels per thread), the first one with enough threads;
@@ -51,16 +56,16 @@ PIXELS, LANES = (1, 2, 4, 7, 8), (2, 4, 8)
 #   7 x 7: 8 of 56 x 56 x 96 17.7 with 8 of 4, 67 with 1 of 8; 8 of 14 x 14 x 384 6.8 with 7 of 4, 14.8
 #   11 x 11: 8 of 28 x 28 x 256 23.9 with 7 of 4, 81 with 2 of 8
 FEW_TAP_TILINGS = ((512, 0, 4), (256, 2, 8), (0, 1, 8))
-MANY_TAP_TILINGS = ((256, 0, 4), (128, 4, 4), (0, 4, 2))
+MANY_TAP_TILINGS = ((128, 0, 4), (128, 4, 4), (0, 4, 2))
 FEW_TAPS = 16
 """Most taps whose loads are always in flight together."""
 UNROLLED_REGISTERS = 140
 """Most registers for the loads of all taps in flight; with more, filter rows are a loop. Found by the times above: 8
 images of 7 x 7 x 768 take 4.4 us with 140 registers and 6.2 with a loop, but 56 x 56 x 96 22.3 with 147 and 19.3."""
-SLOW_REACH, SLOW_TILING = 4, PixelTiling(7, 8)
-"""Pixels from the first to the last tap across, with stride 1, under which other tilings are slow: 64 images of 104 x
-104 x 96 take 175 us by 5 x 5 on an H200, with 8 pixels of 4 channels 220 and with 7 of 4 251; 8 of 176 x 111 x 448 by
-3 x 3, dilation 2, 161, 182 and 213."""
+WIDE_REACH, WIDE_REACH_TILINGS = 4, ((128, 7, 8), (128, 4, 4), (0, 4, 2))
+"""Pixels from the first to the last tap across, with stride 1, that have tilings of their own: 64 images of 104 x 104 x
+96 take 175 us by 5 x 5 with 7 pixels of 8 channels, with 8 of 4 220 and with 7 of 4 251; 8 of 176 x 111 x 448 by 3 x 3,
+dilation 2, 161, 182 and 213; 2 of 32 x 32 x 320 by 5 x 5 take 4.0 with 4 of 4, and 6.1 with 7 of 4."""
 MOST_ACROSS = 32
 """Most taps of a filter row, which is always unrolled. No known network has more."""
 
@@ -91,8 +96,8 @@ def chosen_pixels(contraction: GpuContraction) -> PixelTiling:
     across = problem.out_lens[-1]
     wide = min((8, 7), key=lambda n: -(-across // n) * n)
     tilings = FEW_TAP_TILINGS if problem.taps <= FEW_TAPS else MANY_TAP_TILINGS
-    if (problem.kernel[-1] - 1) * problem.dilation[-1] == SLOW_REACH and problem.stride[-1] == 1:
-        tilings = (tilings[0][0] // 2, SLOW_TILING.pixels, SLOW_TILING.lanes), *tilings
+    if (problem.kernel[-1] - 1) * problem.dilation[-1] == WIDE_REACH and problem.stride[-1] == 1:
+        tilings = WIDE_REACH_TILINGS
     for threads, pixels, lanes in tilings:
         tiling = PixelTiling(pixels or wide, lanes)
         if tiling.pixels < 2 * across and _threads(contraction, tiling) >= threads * multiprocessors():
@@ -120,8 +125,8 @@ def depthwise_solution(contraction: GpuContraction, tiling: PixelTiling) -> Solu
     lines, values, problem = text.lines(), text.arguments.values, _conv(contraction)
     epilogue = contraction.request.epilogue
     name = f"convolution_depthwise_{problem.types.out}{'_' * bool(epilogue.name)}{epilogue.name}_kernel"
-    grid = gpu_grid(-(-text.items // THREADS), THREADS)
-    kernel = gpu_kernel(name, lines, THREADS, len(values))
+    grid = gpu_grid(-(-text.groups // text.at_once), text.threads)
+    kernel = gpu_kernel(name, lines, text.threads, len(values))
     return Solution((Launch(kernel, values, grid, problem.flops, least_bytes(problem)),))
 
 
@@ -157,13 +162,31 @@ def _columns(problem: ConvProblem, pixels: int) -> list[int]:
     return sorted({p * step + t * apart for p in range(pixels) for t in range(taps)})
 
 
+def _group(vectors: int, rows: int, problem: ConvProblem, others: int) -> tuple[int, int, int]:
+    """Return the vectors and image rows of a group of threads, and the groups per block, for which warps with threads
+    outside the image, and rows that several blocks load, cost least; ``others``: groups along all other axes."""
+
+    def cost(group: tuple[int, int, int]) -> float:
+        across, high, at_once = group
+        warps = -(-across * high * at_once // WARP) / at_once
+        groups = -(-vectors // across) * -(-rows // high)
+        halo = HALO * problem.kernel[-2] / high if high < rows else 0.0
+        return groups * warps * (1 + halo) * max(1.0, multiprocessors() * at_once / (groups * others))
+
+    chunks = range(-(-vectors // ACROSS), max(0, -(-vectors // (2 * ACROSS)) - 1), -1)
+    sides = [(-(-vectors // n), high) for n in chunks for high in range(1, min(rows, MOST_LINES) + 1)]
+    fitting = [own for own in sides if prod(own) <= MOST_THREADS]
+    return min(((*own, max(1, LEAST_THREADS // prod(own))) for own in fitting), key=cost)
+
+
 class _DepthwiseText(ContractionText):
     """Kernel text of one depthwise convolution. A plane of an operand is a channel: the first channel of the thread's
     vector.
 
     Attributes:
         across, high: neighbouring vectors, and image rows, of a group of threads.
-        items: threads of all groups.
+        groups, at_once: groups, and groups per block.
+        threads: threads per block.
     """
 
     operands: ConvolutionOperands
@@ -174,15 +197,13 @@ class _DepthwiseText(ContractionText):
         self.lanes = _lanes(contraction, tiling.lanes)
         self.problem = problem = _conv(contraction)
         rank, vectors = len(problem.out_lens), problem.out_channels // self.lanes
-        chunks = -(-vectors // ACROSS)
-        self.across, self.high = -(-vectors // chunks), 1
-        lens = [*_strips(problem, pixels), chunks]
-        if rank > 1:
-            rows = lens[-3]
-            self.high = min(range(1, MOST_LINES + 1), key=lambda n: -(-rows // n) * (n + problem.kernel[-2] / 10))
-            lens[-3] = -(-rows // self.high)
-        self.items = prod(lens) * self.across * self.high
-        self.arguments.integers(items=self.items, all_channels=problem.out_channels, line=problem.out_lens[-1])
+        *outer, strips = _strips(problem, pixels)
+        rows = outer.pop() if rank > 1 else 1
+        self.across, self.high, self.at_once = _group(vectors, rows, problem, prod(outer) * strips)
+        self.threads = self.across * self.high * self.at_once
+        lens = [*outer, *[-(-rows // self.high)] * (rank > 1), strips, -(-vectors // self.across)]
+        self.groups = prod(lens)
+        self.arguments.integers(groups=self.groups, all_channels=problem.out_channels, line=problem.out_lens[-1])
         self.arguments.integer("vectors", vectors)
         self._space = Axes(self.arguments, "i", lens, [(problem.x_strides[0], *(0,) * (rank + 1))])
         self._out = [self.arguments.integer(f"out{d}", n) for d, n in enumerate(problem.out_lens)]
@@ -200,19 +221,18 @@ class _DepthwiseText(ContractionText):
     def lines(self) -> list[str]:
         """Return all statements of the kernel."""
         buffer, problem = CodeBuffer(), self.problem
-        divide = "idiv32" if self.items < 1 << 32 else "idiv"
         buffer.line(
             *self.arguments.bind(),
-            f"number = block_index(0) * {THREADS} + thread_index(0)",
-            "item = imin(number, items - 1)",
-            f"own = {divide}(item, {self.across})",
-            f"aside = item - own * {self.across}",
-            f"group = {divide}(own, {self.high})",
+            f"own = idiv(thread_index(0), {self.across})",
+            f"aside = thread_index(0) - own * {self.across}",
+            f"group = idiv(own, {self.high})",
             f"below = own - group * {self.high}",
+            f"number = block_index(0) * {self.at_once} + group",
+            "near = imin(number, groups - 1)",
         )
-        image, *places, strip, chunk = self._space.split(buffer, "group")
+        image, *places, strip, chunk = self._space.split(buffer, "near")
         buffer.line(f"vector = {chunk} * {self.across} + aside")
-        there = "(number < items) & (vector < vectors)"
+        there = "(number < groups) & (vector < vectors)"
         if places:
             row = buffer.emit(f"{places[-1]} * {self.high} + below")
             there += f" & ({row} < {self._out[-2]})"
