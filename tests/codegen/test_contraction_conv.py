@@ -203,7 +203,7 @@ def test_groups_of_few_channels(monkeypatch: pytest.MonkeyPatch, ceiling: str, i
     """Groups that fill vectors and that do not, whose taps share inputs or are computed one by one, in one to three
     dimensions."""
     monkeypatch.setenv("MGX_CPU_FEATURES", ceiling)
-    for k, groups in enumerate((1, 5, 32)):
+    for k, groups in enumerate((1 if inner <= 4 else 2, 5, 32)):
         lens, kernel = (((9,), (3,)), ((6, 7), (3, 2)), ((2, 3, 9), (1, 3, 5)))[k]
         stride, rank = 1 + groups % 2, len(lens)
         for dilation in (1, 2):
@@ -239,6 +239,8 @@ def test_narrow_groups_are_computed_in_whole_vectors() -> None:
     assert select(same(128, 128, 14, groups=32)).name == "conv_depthwise"
     assert select(same(64, 128, 14, groups=64, fast_math=True)).name == "conv_depthwise"
     assert select(same(96, 96, 14, groups=32)).name == "conv_direct"  # three channels divide no vector
+    assert select(same(3, 16, 112, stride=(2, 2))).name == "conv_depthwise"  # one group that fills vectors
+    assert select(same(16, 8, 56)).name == "conv_direct"
 
 
 def test_depthwise_with_many_taps() -> None:
