@@ -139,3 +139,22 @@ def test_affine_grid_of_an_axis_of_one_is_finite(align: int) -> None:
     model, feeds = single("AffineGrid", [theta, np.array([1, 1, 1, 2])], opset=20, align_corners=align)
     wanted = [[-1, -1], [1, -1]] if align else [[-0.5, 0], [0.5, 0]]
     np.testing.assert_array_equal(run(model, feeds)[0], np.reshape(wanted, (1, 1, 2, 2)))
+
+
+@pytest.mark.parametrize("coordinates", ["half_pixel", "pytorch_half_pixel"])
+def test_linear_resizes_read_the_elements_that_onnxruntime_reads(coordinates: str) -> None:
+    for sizes, value in itertools.product(((1, 1, 8, 3), (1, 1, 3, 8)), (np.inf, np.nan)):
+        for place in range(20):
+            x = np.arange(20, dtype=np.float32)
+            x[place] = value
+            feeds = [x.reshape(1, 1, 4, 5), None, None, np.array(sizes, np.int64)]
+            options = {"mode": "linear", "coordinate_transformation_mode": coordinates}
+            assert_like_onnxruntime(*single("Resize", feeds, opset=18, constant=[3], **options))
+
+
+def test_antialiased_resizes_do_not_spread_an_infinity() -> None:
+    x = np.arange(40, dtype=np.float32).reshape(1, 1, 4, 10)
+    x[..., 0] = np.inf
+    sizes = np.array([1, 1, 3, 5], np.int64)
+    result = run(*single("Resize", [x, None, None, sizes], opset=18, constant=[3], mode="cubic", antialias=1))[0]
+    assert np.isfinite(result[..., 3:]).all() and not np.isfinite(result[..., 0]).any()
