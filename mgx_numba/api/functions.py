@@ -305,7 +305,7 @@ def optimize(model: program, options: Mapping[str, Any] | None = None) -> progra
             names = ["normalize_ops", "eliminate_identity", "optimize_module", "dead_code_elimination"]
             run_passes(portable, names, Options(fast_math=level > 1))
         if quantizations:
-            t = DEFAULT if model._target is None else model._target.name()
+            t = DEFAULT if model.compile_target is None else model.compile_target.name()
             batches = map(model._checked, (options or {}).get("calibration") or ())
             from .quantizing import quantize
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from ..codegen.tuning.record import TuningRecord
     from ..codegen.tuning.session import Choice, Tuning
     from ..graph.calibration import Calibration
-    from ..graph.origin import Origin
     from ..graph.passes.quantize_8bits import LayerChoice
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
@@ -63,38 +62,37 @@ class program:
         self._file = file or self._file
         return self
 
-    # The parts of a program as the driver, sessions and tests name them.
-
     @property
-    def _portable(self) -> Program:
+    def portable(self) -> Program:
+        """The portable form: the model as it was read or built, before the passes of a target."""
         return self._source.program
 
-    @_portable.setter
-    def _portable(self, value: Program) -> None:
+    @portable.setter
+    def portable(self, value: Program) -> None:
         self._source.program = value
 
     @property
-    def _origin(self) -> Origin:
-        return self._source.origin
-
-    @property
-    def _compiled(self) -> Compiled | None:
+    def compiled(self) -> Compiled | None:
+        """The compiled form, with kernels, plans and observers; None if the program is not compiled."""
         return None if self._form is None else self._form.compiled
 
     @property
-    def _target(self) -> target | None:
+    def compile_target(self) -> target | None:
+        """The target that the program was compiled for, here or before it was saved."""
         return self._file.target
 
     @property
-    def _options(self) -> CompileOptions | None:
+    def compile_options(self) -> CompileOptions | None:
+        """The options that the program was compiled with, here or before it was saved."""
         return self._file.options
 
     @property
-    def _records(self) -> list[TuningRecord]:
+    def tuning_records(self) -> list[TuningRecord]:
+        """The measured kernel choices that travel with the program."""
         return self._file.records
 
-    @_records.setter
-    def _records(self, value: list[TuningRecord]) -> None:
+    @tuning_records.setter
+    def tuning_records(self, value: list[TuningRecord]) -> None:
         self._file.records = value
 
     @property
@@ -102,8 +100,9 @@ class program:
         return None if self._form is None else self._form.tuning
 
     @property
-    def _shown(self) -> Program:
-        return self._form.compiled.program if self._form is not None else self._portable
+    def shown(self) -> Program:
+        """The program as ``print`` shows it: after the passes if it is compiled, else the portable form."""
+        return self._form.compiled.program if self._form is not None else self.portable
 
     def _become(self, other: program) -> None:
         """Take over the state of another program, which must not be used afterwards."""
@@ -132,11 +131,11 @@ class program:
 
             if not (call and self._source.lineage is not None and derive(self._source, call, change)):
                 self._source.lineage = None
-                change(self._portable)
+                change(self.portable)
             self._file.disable(disabled)
             return self
         changed = self.clone()
-        change(changed._portable)
+        change(changed.portable)
         changed._file.disable(disabled)
         changed._compile_as(self)
         self._become(changed)
@@ -175,14 +174,14 @@ class program:
 
     def get_output_names(self) -> list[str]:
         """Return the names of the results, in order: the model's, or ``output_0`` and so on without names."""
-        return self._origin.names(len(self.get_output_shapes()))
+        return self._source.origin.names(len(self.get_output_shapes()))
 
     def get_main_module(self) -> module:
         """Return the main module (of the compiled form, once compiled)."""
         whole_module("mgx_numba.api.module")
         from .module import module
 
-        return module(self._shown.main)
+        return module(self.shown.main)
 
     def create_module(self, name: str) -> module:
         """Add a new empty submodule and return it.
@@ -193,7 +192,7 @@ class program:
         whole_module("mgx_numba.api.module")
         from .module import module
 
-        return module(self._portable.create_module(name))
+        return module(self.portable.create_module(name))
 
     def is_compiled(self) -> bool:
         """Return whether ``compile`` has succeeded."""
@@ -259,15 +258,15 @@ class program:
         whole_module("mgx_numba.api.quantizing")
         from .quantizing import quantize
 
-        changed = self._portable.clone()
+        changed = self.portable.clone()
         if found := quantize(changed, kinds, t, map(self._checked, given.get("calibration") or ())):
             self._layer_choices, self._file.calibration = found
         return changed
 
     def _compile_as(self, other: program) -> None:
         """Compile with the target and options of another program, if that has any."""
-        if other._options is not None:
-            self.compile(other._target, dataclasses.asdict(other._options))
+        if other.compile_options is not None:
+            self.compile(other.compile_target, dataclasses.asdict(other.compile_options))
 
     def run(self, params: Mapping[str, Any] | None = None, outputs: Mapping[str, Any] | None = None) -> list[argument]:
         """Run the program on inputs and return the results; safe to call from any number of threads at once.
@@ -370,7 +369,7 @@ class program:
         if not self._told_uncompiled:
             self._told_uncompiled = True
             warn(UNCOMPILED, RuntimeWarning)
-        return reference_form(self._portable)
+        return reference_form(self.portable)
 
     def _checked(self, given: Mapping[str, Any], stream: int | None = None) -> dict[str, Any]:
         """Return a checked array or device tensor for every parameter; other names are ignored.
@@ -393,14 +392,14 @@ class program:
 
     def _open_dims(self, name: str) -> Mapping[int, str]:
         """Return the symbols of a parameter's axes whose lengths are known only by default; see `Program.open_dims`."""
-        return self._portable.open_dims.get(name, {})
+        return self.portable.open_dims.get(name, {})
 
     def to_py(self) -> str:
         """Return Python source that builds the program."""
         whole_module("mgx_numba.graph.export")
         from ..graph.export import to_py
 
-        return to_py(self._portable)
+        return to_py(self.portable)
 
     def save(
         self,
@@ -452,7 +451,7 @@ class program:
 
     def clone(self) -> program:
         """Return an uncompiled copy of the portable form."""
-        result = program.wrap(self._portable.clone(), self._file.copy())
+        result = program.wrap(self.portable.clone(), self._file.copy())
         result._layer_choices = self._layer_choices
         result._source.reread = copy.copy(self._source.reread)
         return result
@@ -469,12 +468,12 @@ class program:
         """Return the reader and the bytes of ``save_buffer``; the device number is kept."""
         from .. import load_buffer, save_buffer
 
-        device_id = 0 if self._options is None else self._options.device_id
+        device_id = 0 if self.compile_options is None else self.compile_options.device_id
         return functools.partial(load_buffer, device_id=device_id), (save_buffer(self),)
 
     def sort(self) -> None:
         """Sort the instructions topologically."""
-        self._portable.sort()
+        self.portable.sort()
 
     def print(self) -> None:
         """Print the program's text form."""
@@ -546,7 +545,7 @@ class program:
 
         form = self._needed("explain() tells of kernels, which compile() chooses")
         checked = None if params is None else functools.partial(self._checked, params)
-        return explanations(form, self._file, self._portable, name, checked, iterations)
+        return explanations(form, self._file, self.portable, name, checked, iterations)
 
     def quantization_choices(self) -> list[LayerChoice]:
         """Return how the last quantisation to 8 bits, or to 16 with an ``accuracy``, treated each contraction.
@@ -571,13 +570,13 @@ class program:
             raise AttributeError(missing_method(name, dir(type(self))))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, program) and self._shown == other._shown
+        return isinstance(other, program) and self.shown == other.shown
 
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
         """Return a one-line summary; `print` shows the instructions."""
-        count = sum(not ins.name.startswith("@") for module in self._shown.reachable_modules() for ins in module)
+        count = sum(not ins.name.startswith("@") for module in self.shown.reachable_modules() for ins in module)
         target = f"compiled for {self._form.target.name()}" if self._form is not None else "not compiled"
         names = ", ".join(self.get_parameter_names())
         return f"<program of {count} instructions, inputs {names or 'none'}, {target}; print() shows it>"
@@ -591,7 +590,7 @@ class program:
     def __str__(self) -> str:
         reasons = self._form.compiled.fallback_reasons() if self._form is not None else {}
         if not reasons:
-            return str(self._shown)
+            return str(self.shown)
         from ..graph.printer import print_program
 
-        return print_program(self._shown, {line: f"on the host: {reason}" for line, reason in reasons.items()})
+        return print_program(self.shown, {line: f"on the host: {reason}" for line, reason in reasons.items()})

@@ -108,7 +108,7 @@ def calibrate(
         raise OptionError("a calibration is made of batches, not of another one: merge those")
     with shown_progress("compiling") as progress:
         checked = (prog._checked(batch) for batch in batches)
-        return calibrated(prog._portable.clone(), chosen.name(), checked, ins_names, observer, progress)
+        return calibrated(prog.portable.clone(), chosen.name(), checked, ins_names, observer, progress)
 
 
 def quantize_int8(

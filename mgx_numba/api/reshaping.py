@@ -22,9 +22,9 @@ def reshaped(p: program, inputs: Mapping[str, Sequence[Any]]) -> program:
     found = p.clone()
     reread = found._source.reread
     if reread is None:
-        found._portable = narrowed(p._portable, inputs)
+        found.portable = narrowed(p.portable, inputs)
     else:
-        found._portable = reread.program(p._portable, inputs)
+        found.portable = reread.program(p.portable, inputs)
         found._source.reread = reread
         found._compile_as(p)
     return found

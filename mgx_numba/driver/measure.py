@@ -62,11 +62,11 @@ def measure(model: program, inputs: Mapping[str, Any], repeats: Repeats) -> Meas
     a row.
     """
     iterations = repeats.iterations
-    compiled = model._compiled
-    assert compiled is not None and model._target is not None
-    limits_of = target(model._target.name()).limits
+    compiled = model.compiled
+    assert compiled is not None and model.compile_target is not None
+    limits_of = target(model.compile_target.name()).limits
     arrays = model._checked(inputs)
-    threads = model._options.num_threads if model._options is not None else 0
+    threads = model.compile_options.num_threads if model.compile_options is not None else 0
     stages = stages_of(compiled, arrays)
     planned = [(k, step) for k, stage in enumerate(stages) if stage.plan is not None for step in stage.plan.steps]
     units = [step.unit for _, step in planned]

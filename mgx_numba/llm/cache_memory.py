@@ -78,7 +78,7 @@ class CacheMemory:
         decoder, caches = self._decoder, self._decoder.caches
         program = decoder.program
         if not self._there:
-            device = 0 if program._options is None else program._options.device_id
+            device = 0 if program.compile_options is None else program.compile_options.device_id
             self._there = [to_gpu(np.ascontiguousarray(a), device_id=device) for a in self._host]
             self._calls = {}
         call = self._calls.get(ids.shape)

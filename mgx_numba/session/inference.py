@@ -114,8 +114,13 @@ class InferenceSession:
         begin = time.perf_counter_ns()
         self._program = self._source.read()
         self._note("model_loading_uri" if self._source.path is not None else "model_loading_array", begin)
-        kept = self._program._options
-        if kept is None or asked or self._program._target is None or self._program._target.name() != target:
+        kept = self._program.compile_options
+        if (
+            kept is None
+            or asked
+            or self._program.compile_target is None
+            or self._program.compile_target.name() != target
+        ):
             saved = {} if kept is None else {name: getattr(kept, name) for name in SAVED_OPTIONS}
             self._program.compile(target, **{**saved, **asked})
         if self._options.optimized_model_filepath:
@@ -131,7 +136,7 @@ class InferenceSession:
         names = self._program.get_output_names()
         results = [s._value for s in self._program.get_output_shapes()]
         self._inputs = node_args(list(self._shapes), list(self._shapes.values()))
-        self._outputs = node_args(names, results, self._program._origin.output_dims)
+        self._outputs = node_args(names, results, self._program._source.origin.output_dims)
         defaults = self._source.defaults
         known = node_args(list(defaults), list(defaults.values()))
         self._overridable = [NodeArg(a.name, a.type, self._source.declared[a.name]) for a in known]
@@ -325,7 +330,7 @@ class InferenceSession:
 
     def get_modelmeta(self) -> ModelMetadata:
         """Return the metadata in the model's file."""
-        return metadata_of(self._program._origin)
+        return metadata_of(self._program._source.origin)
 
     def get_session_options(self) -> SessionOptions:
         """Return the options that the session was made with."""

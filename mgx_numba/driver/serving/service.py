@@ -215,7 +215,7 @@ class Service:
 
     def do_graph(self, held: _Held, brief: bool) -> Answer:
         """Return a program's graph in Graphviz's language."""
-        return {"text": to_dot(held.model._shown, brief)}
+        return {"text": to_dot(held.model.shown, brief)}
 
     def do_is_compiled(self, held: _Held) -> Answer:
         """Return whether a program is compiled."""
@@ -251,7 +251,7 @@ class Service:
 
     def do_reshape(self, held: _Held, lengths: Mapping[str, Sequence[int]]) -> Answer:
         """Change the lengths of inputs, and recompile a compiled program."""
-        target, options = held.model._target, held.model._options
+        target, options = held.model.compile_target, held.model.compile_options
         held.model.reshape(lengths)
         if options is not None and not held.model.is_compiled():
             held.model.compile(target, asdict(options))
@@ -320,7 +320,7 @@ class Service:
         added = op(name, **attributes_of(attributes))
         bodies = [self._held[owner].modules[number] for owner, number in modules]
         for body in bodies:
-            held.model._portable.adopt(body._value)
+            held.model.portable.adopt(body._value)
         return held.take(held.modules[module].add_instruction(added, self._instructions(held, inputs), bodies))
 
     def do_add_return(self, held: _Held, module: int, inputs: Sequence[int]) -> Answer:
