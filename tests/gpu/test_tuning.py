@@ -242,7 +242,7 @@ def test_a_record_of_another_device_is_a_hint(measured: list[tuple[DeviceBench, 
         for r in read_records(tmp_path / "records.json")
     ]
     again = network()
-    again.tuning_records = there
+    again.tuning_records[:] = there
     with pytest.warns(RuntimeWarning, match="hints"):
         again.compile(mgx.get_target("gpu"))
     assert chosen(again) == chosen(net)

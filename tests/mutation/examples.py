@@ -31,7 +31,7 @@ def write_examples(folder: Path) -> list[Path]:
     programs["opened"].portable.open_dims = {"x": {0: "batch", 2: ""}}
     programs["compiled_ref"] = migraphx.program.wrap(PROGRAMS[0]()).compile(migraphx.get_target("ref"))
     programs["compiled_cpu"] = network().compile(num_threads=2)
-    programs["compiled_cpu"].tuning_records = [record(4), record(5)]
+    programs["compiled_cpu"].tuning_records[:] = [record(4), record(5)]
     migraphx.save(programs["compiled_cpu"], folder / "embedded.msgpack", embed_objects=True)
     migraphx.save(programs["compiled_cpu"], folder / "summed.msgpack")
     # Without checksums, so that changes reach what decodes a file.

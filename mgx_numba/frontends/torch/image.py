@@ -12,7 +12,7 @@ from ...core.dim import Dim, Length, known_equal
 from ...core.types import Type
 from ...errors import ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
-from ..sampling import SampleAxis, sampled
+from ..sampling import SampleAxis, sampled, window_sums
 from .builder import AtenBuilder, rank
 from .convolution import spread
 from .node import AtenNode
@@ -94,7 +94,7 @@ def _resized(
 def antialiased(
     g: AtenBuilder, node: AtenNode, x: Instruction, size: Lens | None, align_corners: bool, *scales: Any
 ) -> Instruction:
-    """Emit interpolation with a filter that widens where the image shrinks: a product with weights for each axis."""
+    """Emit interpolation with a filter that widens where the image shrinks: weighted windows of each axis."""
     cubic = "cubic" in node.base
     factors = _scales(scales, 2)
     target = _target(g, x, size, factors)
@@ -105,19 +105,17 @@ def antialiased(
         n, m = g.lens(wide)[axis], target[axis]
         if known_equal(n, m) and not factors[axis - 2]:
             continue
-        weights = _filter(n, m, align_corners, factors[axis - 2], cubic)
-        order = [0, 1, 5 - axis, axis]
-        moved = g.matmul(g.transpose(wide, order), g.literal(weights, wide.shape.type))
-        wide = g.transpose(moved, order)
+        assert isinstance(m, int)
+        wide = window_sums(g, wide, axis, _filter(n, m, align_corners, factors[axis - 2], cubic))
     return g.convert(wide, x.shape.type)
 
 
-def _filter(n: int, m: Any, align_corners: bool, factor: float | None, cubic: bool) -> np.ndarray:
-    """Return the weights [n, m] of an axis' antialiased interpolation (ATen's UpSampleKernel.cpp)."""
+def _filter(n: int, m: int, align_corners: bool, factor: float | None, cubic: bool) -> np.ndarray:
+    """Return the weights [m, n] of an axis' antialiased interpolation (ATen's UpSampleKernel.cpp)."""
     scale = ((n - 1) / (m - 1) if m > 1 else 0.0) if align_corners else 1 / factor if factor else n / m
     half = 2.0 if cubic else 1.0
     support = half * scale if scale >= 1 else half
-    weights = np.zeros((n, m))
+    weights = np.zeros((m, n))
     for k in range(m):
         centre = scale * (k + 0.5)
         first, last = max(int(centre - support + 0.5), 0), min(int(centre + support + 0.5), n)
@@ -129,7 +127,7 @@ def _filter(n: int, m: Any, align_corners: bool, factor: float | None, cubic: bo
             found = np.where(distance < 1, near, np.where(distance < 2, far, 0))
         else:
             found = np.maximum(0, 1 - distance)
-        weights[first:last, k] = found / found.sum()
+        weights[k, first:last] = found / found.sum()
     return weights
 
 
