@@ -181,7 +181,7 @@ class program:
         """Return whether ``compile`` has succeeded."""
         return self._form is not None
 
-    def reshape(self, inputs: Mapping[str, Sequence[Any]]) -> program:
+    def reshape(self, inputs: Mapping[str, Sequence[object]]) -> program:
         """Narrow the dimensions of dynamic inputs, in place; return the program, which is then uncompiled.
 
         A program that was parsed with ``map_input_dims`` accepts any lengths up to these for the inputs named there:
@@ -312,7 +312,7 @@ class program:
 
     eval = run
 
-    def run_async(self, params: Mapping[str, Any] | None, stream: int, stream_name: str) -> list[argument]:
+    def run_async(self, params: Mapping[str, object] | None, stream: int, stream_name: str) -> list[argument]:
         """Submit a run to a device stream without waiting for it.
 
         On the target ``gpu`` with ``offload_copy=False`` this returns at once, and work submitted to the stream later
@@ -342,7 +342,7 @@ class program:
             return self.run(params)
         return form.shown(form.on.run_in(self._checked({} if params is None else params, stream), stream))
 
-    def run_trace(self, params: Mapping[str, Any], callback: Callable[[trace_info], Any]) -> list[argument]:
+    def run_trace(self, params: Mapping[str, object], callback: Callable[[trace_info], Any]) -> list[argument]:
         """Run step by step, call ``callback`` with a `trace_info` after each instruction, and return the results.
 
         Raises:
@@ -353,7 +353,7 @@ class program:
 
         return run_trace(self._form_to_run(), self._checked(params), callback)
 
-    def _run_there(self, params: Mapping[str, Any]) -> list[Any]:
+    def _run_there(self, params: Mapping[str, object]) -> list[Any]:
         """Run a program for a device and leave the results there, whatever ``offload_copy`` is."""
         form = self._form
         assert form is not None and form.on is not None
@@ -434,7 +434,7 @@ class program:
             embed_weights: put the weights inside the library, not into a file next to it.
             link: None links with the system's C compiler if there is one, and otherwise leaves object files, which
                 CMake links in the user's build. False always leaves object files; True requires a compiler.
-            c_interface: add the functions of ``migraphx.h``, for C programs without other libraries (by a C++ compiler).
+            c_interface: add the functions of ``migraphx.h``, for C programs without other libraries (C++ compiler).
 
         Returns:
             Path of the library, or of the folder of object files.
@@ -527,7 +527,7 @@ class program:
         tuning = self._needed("kernels are chosen by compile()").tuning
         return tuning.choices() if tuning is not None else []
 
-    def explain(self, name: str, params: Mapping[str, Any] | None = None, iterations: int = 0) -> list[Explanation]:
+    def explain(self, name: str, params: Mapping[str, object] | None = None, iterations: int = 0) -> list[Explanation]:
         """Return how an instruction or a node of the model was compiled, and why.
 
         Args:

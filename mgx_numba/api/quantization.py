@@ -266,7 +266,7 @@ def _calibrated(
     return prog
 
 
-def _program(given: Any) -> program:
+def _program(given: object) -> program:
     """Return the argument.
 
     Raises:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
 
 import numpy as np
 
@@ -55,7 +54,7 @@ class Measurement:
     limits: Limits | None
 
 
-def measure(model: program, inputs: Mapping[str, Any], repeats: Repeats) -> Measurement:
+def measure(model: program, inputs: Mapping[str, object], repeats: Repeats) -> Measurement:
     """Time a compiled program: whole runs by ``repeats``, then ``repeats.iterations`` runs step by step.
 
     As many calls without steps follow, for the call overhead. Each step of a `Repeatable` program runs several times in

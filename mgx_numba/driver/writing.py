@@ -81,7 +81,7 @@ def _node(ins: Instruction, names: dict[Instruction, str]) -> Any:
     return node
 
 
-def _is_simple(value: Any) -> bool:
+def _is_simple(value: object) -> bool:
     if isinstance(value, list):
         return all(type(v) is type(value[0]) and isinstance(v, (int, float, str)) for v in value)
     return isinstance(value, (int, float, str))
@@ -170,7 +170,7 @@ def write_model(model: program, args: argparse.Namespace) -> None:
         raise FormatError(f"{args.output}: cannot be written: {error.strerror or error}") from None
 
 
-def write_results(path: str, results: Mapping[str, Any]) -> None:
+def write_results(path: str, results: Mapping[str, object]) -> None:
     """Write results by name as an ``.npz`` file; types that NumPy's files lack are widened to float32 or int8.
 
     Raises:

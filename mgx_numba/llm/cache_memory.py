@@ -55,7 +55,7 @@ class CacheMemory:
             self._there = []
         return self._host
 
-    def run(self, feeds: Mapping[str, Any], ids: np.ndarray) -> np.ndarray:
+    def run(self, feeds: Mapping[str, object], ids: np.ndarray) -> np.ndarray:
         """Run a step on tokens ``ids`` and return its logits.
 
         Args:
@@ -105,7 +105,7 @@ class CacheMemory:
         return logits
 
 
-def _on_host(tensor: Any) -> np.ndarray:
+def _on_host(tensor: object) -> np.ndarray:
     from ..api.device import from_gpu
 
     return np.asarray(from_gpu(tensor))

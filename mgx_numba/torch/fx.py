@@ -39,12 +39,12 @@ class SplitModule(torch.nn.Module):
         graph_module: the outer graph, over flat inputs and results.
     """
 
-    def __init__(self, graph_module: GraphModule, in_spec: Any, out_spec: Any) -> None:
+    def __init__(self, graph_module: GraphModule, in_spec: object, out_spec: object) -> None:
         super().__init__()
         self.graph_module = graph_module
         self._in_spec, self._out_spec = in_spec, out_spec
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         """Run the module.
 
         Raises:
@@ -69,15 +69,15 @@ class SplitModule(torch.nn.Module):
 
 def lower_to_mgx(
     module: torch.nn.Module,
-    input: Sequence[Any],
+    input: Sequence[object],
     lower_precision: LowerPrecision = LowerPrecision.FP32,
     min_acc_module_size: int = 10,
     use_aten: bool = True,
     verbose_log: bool = False,
     suppress_accuracy_check: bool = False,
     save_subgraph_programs: bool = False,
-    tracer_base_cls: Any = None,
-    leaf_modules: Any = None,
+    tracer_base_cls: object = None,
+    leaf_modules: object = None,
     *,
     fp16: bool = False,
     bf16: bool = False,
@@ -188,7 +188,7 @@ class _First(torch.nn.Module):
         self.made: MGXModule | None = None
         self.places: list[int] = []
 
-    def forward(self, *args: Any) -> Any:
+    def forward(self, *args: object) -> Any:
         """Compile the region and run it."""
         constant = [place for place, is_constant in enumerate(self._constant) if is_constant]
         lowered = lower(self._graph_module, args, constant, self._options)
