@@ -55,7 +55,7 @@ class CacheMemory:
             self._there = []
         return self._host
 
-    def run(self, feeds: Mapping[str, Any], ids: np.ndarray) -> np.ndarray:
+    def run(self, feeds: Mapping[str, object], ids: np.ndarray) -> np.ndarray:
         """Run a step on tokens ``ids`` and return its logits.
 
         Args:
@@ -85,7 +85,7 @@ class CacheMemory:
         decoder, caches = self._decoder, self._decoder.caches
         program = decoder.program
         if not self._there:
-            device = 0 if program._options is None else program._options.device_id
+            device = 0 if program.compile_options is None else program.compile_options.device_id
             self._there = [to_gpu(np.ascontiguousarray(a), device_id=device) for a in self._host]
             self._calls = {}
         call = self._calls.get(ids.shape)
@@ -105,7 +105,7 @@ class CacheMemory:
         return logits
 
 
-def _on_host(tensor: Any) -> np.ndarray:
+def _on_host(tensor: object) -> np.ndarray:
     from ..api.device import from_gpu
 
     return np.asarray(from_gpu(tensor))
