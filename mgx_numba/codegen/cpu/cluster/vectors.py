@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 from math import prod
 
-from ....core.dim import Dim, Length, all_of, is_symbolic, known_same, less_equal, maximum, preferred
+from ....core.dim import Dim, Length, all_of, is_symbolic, known_in, known_same, less_equal, maximum, preferred
 from ....dataclass import dataclass
 from ....graph.module import Module
 from ...lang.target import MAX_LANES
@@ -79,7 +79,12 @@ def vectors_of(
     stages = stages_of(module, walk, again)
     strategy = _strategy_of_accumulators(walk, stages, parts)
     lanes = _lanes(walk, stages, strategy)
-    return Vectors(walk, stages, strategy, lanes, _longest_chunk(stages, strategy, lanes))
+    return Vectors(walk, stages, strategy, lanes, _longest_chunk(walk, stages, strategy, lanes))
+
+
+def _instructions(walk: Walk, stages: Stages) -> int:
+    """Return the instructions of the body; an operand that is one value counts as two, since it fills a register."""
+    return len(stages.module) + sum(all(known_in(s, 0) for s in t.strides) for t in walk.inputs)
 
 
 def _strategy_of_accumulators(walk: Walk, stages: Stages, parts: int) -> Strategy:
@@ -94,7 +99,7 @@ def _keeps_columns(walk: Walk, stages: Stages) -> bool:
 
     Otherwise a column's accumulators are in registers, and rows are read in short runs.
     """
-    kept, fewest = walk.keep_space, FEWEST_KEPT * lanes_for(len(stages.module))
+    kept, fewest = walk.keep_space, FEWEST_KEPT * lanes_for(_instructions(walk, stages))
     if walk.row_mode or not walk.past_caches or stages.count != 1 or any(stages.full_results):
         return False
     return kept.rank > 0 and preferred(less_equal(fewest, kept.lens[-1]))
@@ -124,7 +129,7 @@ def _lanes(walk: Walk, stages: Stages, strategy: Strategy) -> int:
     So do columns, where each step reads as much memory in one place, as long as all threads have some. With more work
     than one reduction, that gains little, so rows and columns that may be short do not.
     """
-    lanes = lanes_for(len(stages.module))
+    lanes = lanes_for(_instructions(walk, stages))
     if strategy is Strategy.COLUMNS:
         return lanes
     if strategy is Strategy.WHOLE_ROWS:
@@ -134,7 +139,7 @@ def _lanes(walk: Walk, stages: Stages, strategy: Strategy) -> int:
         if is_symbolic(is_long) and stages.count > 1:
             return lanes
         return 2 * lanes if preferred(is_long) else lanes
-    wider = WIDER_COLUMNS if stages.count == 1 and len(stages.module) <= LIGHT else 2
+    wider = WIDER_COLUMNS if stages.count == 1 and _instructions(walk, stages) <= LIGHT else 2
     kept = walk.keep_space.lens
     if stages.count > 1 and walk.past_caches and preferred(less_equal(2 * wider * lanes, _cached_columns(walk))):
         wider *= 2
@@ -154,9 +159,9 @@ def _cached_columns(walk: Walk) -> Length:
     return machine().l1_bytes // maximum(prod(walk.reduce_space.lens) * walk.tensors[walk.lead].type.compute.size, 1)
 
 
-def _longest_chunk(stages: Stages, strategy: Strategy, lanes: int) -> int:
+def _longest_chunk(walk: Walk, stages: Stages, strategy: Strategy, lanes: int) -> int:
     """Return the most columns of a task."""
     if strategy is Strategy.COLUMNS:
         types = [stages.reduction(i).accumulator(i.inputs[0].shape.type) for i in stages.reductions]
         return machine().l1_bytes // KEPT_SHARE // sum(t.size for t in types)
-    return max(4 * lanes_for(len(stages.module)), lanes)
+    return max(4 * lanes_for(_instructions(walk, stages)), lanes)
