@@ -11,7 +11,7 @@ import torch
 from torch._decomp import core_aten_decompositions, global_decomposition_table
 from torch.export.exported_program import _override_composite_implicit_decomp
 
-from . import registry
+from . import registry, transformer
 
 _FURTHER = ("backward", "_foreach")
 """Parts of names of operators whose decompositions no inference graph needs."""
@@ -27,7 +27,7 @@ def _name(op: torch._ops.OpOverload) -> str:
 
 def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
     """Return the decompositions for AOTAutograd: PyTorch's, without those of operators that have a builder."""
-    table = {**global_decomposition_table["post_autograd"], **core_aten_decompositions()}
+    table = {**global_decomposition_table["post_autograd"], **core_aten_decompositions(), **transformer.TABLE}
     return {
         op: made
         for op, made in table.items()

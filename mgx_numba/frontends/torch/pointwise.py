@@ -406,12 +406,14 @@ def lerp(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, weight:
     a, b = g.same_lens(a, b)
     distance = g.op("sub", b, a)
 
+    type = distance.shape.type
+
     def from_start() -> Instruction:
-        return g.pointwise("add", a, g.combined("mul", node.type, distance, weight))
+        return g.pointwise("add", a, g.combined("mul", type, distance, weight))
 
     def from_end() -> Instruction:
         rest = 1 - weight if is_number(weight) else g.pointwise("sub", g.like(1, weight), weight)
-        return g.pointwise("sub", b, g.combined("mul", node.type, distance, rest))
+        return g.pointwise("sub", b, g.combined("mul", type, distance, rest))
 
     if is_number(weight):
         return from_start() if abs(weight) < 0.5 else from_end()
@@ -429,7 +431,11 @@ def addc(g: AtenBuilder, node: AtenNode, x: Any, a: Any, b: Any, value: Any = 1)
 @register("logaddexp")
 def logaddexp(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
     """Emit ``log(exp(a) + exp(b))`` without overflow."""
-    a, b = g.value(a, node.type), g.value(b, node.type)
+    return log_of_sum(g, g.value(a, node.type), g.value(b, node.type))
+
+
+def log_of_sum(g: AtenBuilder, a: Instruction, b: Instruction) -> Instruction:
+    """Emit ``log(exp(a) + exp(b))`` without overflow."""
     top = g.pointwise("max", a, b)
     distance = g.op("neg", g.op("abs", g.pointwise("sub", a, b)))
     tail = g.op("log", g.pointwise("add", g.op("exp", distance), g.like(1, distance)))
