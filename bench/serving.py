@@ -3,8 +3,10 @@
     python -m bench.serving MODEL [--seconds N] [--clients N] [--threads N] [--seed N]
 
 Clients ask for texts, whole or streamed, with prompts that share beginnings; they go away in the middle, send malformed
-bodies, too long prompts and too large bodies. Any other answer than the one that is due counts as an error, and the
-exit status is 1. Memory is the server's resident memory after the first fifth of the time, and at the end.
+bodies, too long prompts and too large bodies; some texts are constrained by a schema or a regular expression. Any other
+answer than the one that is due counts as an error, and the exit status is 1. The server's resident memory is sampled;
+its slope is a least-squares fit over the second half of the time. A request is overtaken if a request that was sent
+more than ``PATIENCE`` seconds later gets its first token earlier.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import argparse
 import http.client
 import json
 import random
+import re
 import socket
 import statistics
 import subprocess
@@ -25,6 +28,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+PATIENCE = 0.25
+"""Seconds between two requests within which their bodies may be read in either order."""
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}, "size": {"enum": [1, 2, 3]}},
+    "required": ["name", "size"],
+    "additionalProperties": False,
+}
+PATTERN = "(yes|no), [a-z]{3,8}[.]"
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 BEGINNINGS = ("You are a helpful assistant who answers in one sentence. " * 6, "Once upon a time there was a ", "")
 SUBJECTS = ("cat", "river", "train", "winter", "number", "song", "mountain 🏔", "Straße", "日本")
@@ -56,7 +68,7 @@ class Soak:
         self.lock = threading.Lock()
         self.counts: Counter[str] = Counter()
         self.errors: list[str] = []
-        self.first: list[float] = []
+        self.first: list[tuple[float, float]] = []  # times of sending and of the first token
         self.texts: dict[str, Counter[str]] = {}
         self.done: Counter[int] = Counter()
         self.tokens = 0
@@ -71,9 +83,11 @@ class Soak:
     def client(self, number: int) -> None:
         """Ask until the deadline."""
         chance = random.Random(f"{self.seed} {number}")
-        kinds: list[Callable[[int, random.Random], None]] = [self.whole, self.streamed, self.leaves, self.malformed]
+        kinds: list[Callable[[int, random.Random], None]] = [
+            self.whole, self.streamed, self.constrained, self.leaves, self.malformed,
+        ]  # fmt: skip
         while time.monotonic() < self.deadline:
-            kind = chance.choices(kinds, (4, 4, 2, 2))[0]
+            kind = chance.choices(kinds, (4, 4, 1, 2, 2))[0]
             try:
                 kind(number, chance)
             except Exception as error:
@@ -122,18 +136,41 @@ class Soak:
         begin = time.monotonic()
         status, response = self.ask(path, {**body, "stream": True, "stream_options": {"include_usage": True}})
         lines: list[str] = []
+        first = 0.0
         for line in response:
             if line.strip():
-                if not lines:
-                    first = time.monotonic() - begin
                 lines.append(line.decode().removeprefix("data: ").strip())
+                if not first and has_text(lines[-1]):
+                    first = time.monotonic()
         if status != 200 or lines[-1] != "[DONE]":
             self.fail(f"streamed: {status} {lines[-1:]}")
             return
         with self.lock:
-            self.first.append(first)
+            if first:
+                self.first.append((begin, first))
             self.done[number] += 1
             self.tokens += json.loads(lines[-2])["usage"]["completion_tokens"]
+
+    def constrained(self, number: int, chance: random.Random) -> None:
+        """Request a text that conforms to a schema or a regular expression, and check it."""
+        guided = chance.random() < 0.5
+        asked: dict[str, Any] = {"guided_json": SCHEMA} if guided else {"guided_regex": PATTERN}
+        _, body = self.body(chance)
+        prompt = body.get("prompt") or body["messages"][0]["content"]
+        status, response = self.ask(COMPLETIONS, {"prompt": prompt, "max_tokens": 100, "temperature": 1.0, **asked})
+        found = json.loads(response.read())
+        if status != 200:
+            self.fail(f"constrained: {status} {found}")
+            return
+        choice = found["choices"][0]
+        if guided:  # most tokens may end a text in the white space that JSON allows
+            if choice["finish_reason"] == "stop" and sorted(json.loads(choice["text"])) != ["name", "size"]:
+                self.fail(f"constrained: {choice['text']!r} does not conform to the schema")
+        elif not re.fullmatch(PATTERN, choice["text"]):
+            self.fail(f"constrained: {choice['text']!r} does not match {PATTERN!r}")
+        with self.lock:
+            self.done[number] += 1
+            self.tokens += found["usage"]["completion_tokens"]
 
     def leaves(self, number: int, chance: random.Random) -> None:
         """Go away in the middle of a request or an answer."""
@@ -161,6 +198,12 @@ class Soak:
         text = response.read()
         if status != wanted:
             self.fail(f"malformed {str(body)[:40]}: {status} {text[:200]!r}, expected {wanted}")
+
+
+def has_text(event: str) -> bool:
+    """Return whether a streamed event brings text of an answer."""
+    choices = json.loads(event).get("choices") if event != "[DONE]" else ()
+    return any(choice.get("text") or choice.get("delta", {}).get("content") for choice in choices or ())
 
 
 def free_port() -> int:
@@ -211,20 +254,41 @@ def metric(soak: Soak, name: str) -> float:
     return float(next(line.split()[-1] for line in lines if line.startswith(f"mgx_llm_{name} ")))
 
 
-def report(soak: Soak, memory: list[float], seconds: float) -> None:
-    """Print what was counted."""
+def slope(samples: list[tuple[float, float]]) -> float:
+    """Return the growth of memory (MiB a minute) over the second half of samples of time (s) and memory (MiB)."""
+    late = samples[len(samples) // 2 :]
+    return statistics.linear_regression([t / 60 for t, _ in late], [m for _, m in late]).slope
+
+
+def overtaken(first: list[tuple[float, float]]) -> int:
+    """Return the number of requests that a request sent more than ``PATIENCE`` later overtook."""
+    count = 0
+    earliest: list[
+        tuple[float, float]
+    ] = []  # of requests sent later: time of sending, earliest first token from there on
+    for sent, told in sorted(first, reverse=True):
+        later = next((best for begun, best in reversed(earliest) if begun > sent + PATIENCE), None)
+        count += later is not None and later < told
+        earliest.append((sent, min(told, earliest[-1][1]) if earliest else told))
+    return count
+
+
+def report(soak: Soak, memory: list[tuple[float, float]], seconds: float) -> None:
+    """Print counts, latencies and memory."""
     print(f"{dict(soak.counts)}")
     hits = metric(soak, "prefix_hits_total")
     print(f"{soak.tokens / seconds:.1f} tokens/s of answers that were read; {hits:.0f} known beginnings of prompts")
     if soak.first:
-        times = sorted(soak.first)
+        times = sorted(told - sent for sent, told in soak.first)
         print(f"first token: median {statistics.median(times):.2f} s, 99% {times[int(len(times) * 0.99)]:.2f} s")
+        print(f"requests that were overtaken: {overtaken(soak.first)} of {len(times)}")
     shares = sorted(count for client, count in soak.done.items() if client >= 0)
     print(f"answers of a client: {shares[0]} to {shares[-1]}" if shares else "no answers")
     several = [texts for texts in soak.texts.values() if texts.total() > 1]
     same = sum(texts.most_common(1)[0][1] for texts in several)
     print(f"greedy answers equal to the usual one: {same} of {sum(t.total() for t in several)}")
-    print(f"memory (MiB): {' '.join(f'{m:.0f}' for m in memory)}")
+    shown = memory[:: max(1, len(memory) // 10)]
+    print(f"memory (MiB): {' '.join(f'{m:.0f}' for _, m in shown)}; slope {slope(memory):.3f} MiB a minute")
     for text, count in Counter(soak.errors).most_common(20):
         print(f"ERROR {count}x {text}")
 
@@ -247,9 +311,9 @@ def main() -> int:
         for client in clients:
             client.start()
         memory = []
-        for part in range(6):
-            time.sleep(max(0.0, soak.deadline - given.seconds * (1 - part / 5) - time.monotonic()))
-            memory.append(resident(server.pid))
+        while time.monotonic() < soak.deadline:
+            memory.append((time.monotonic(), resident(server.pid)))
+            time.sleep(min(2, given.seconds / 20))
         for client in clients:
             client.join(180)
         end = time.monotonic() + 60

@@ -15,6 +15,7 @@ from .checking import buffer_of, check
 from .results import result_of
 
 if TYPE_CHECKING:
+    from .compiled_form import CompiledForm
     from .program import program
 
 
@@ -92,25 +93,57 @@ class StandingCall:
         return check(name, value, self._shapes[name], self._form, self._program._open_dims)
 
 
+class UpdatingCall:
+    """Runs of a program for the host that update caches in place: the caches are bound once."""
+
+    def __init__(self, p: program, params: Mapping[str, Any], outputs: Mapping[str, np.ndarray]) -> None:
+        """Bind the inputs and the memory of results that stay; the first run checks them."""
+        self._program, self._params, self._outputs = p, params, outputs
+        self._merged: dict[str, Any] | None = _merged(p, params, outputs)
+
+    def run(self, params: Mapping[str, Any]) -> list[Any]:
+        """Run on the other inputs, of the same names at each run, and return the results, as `program.run` does."""
+        form = self._program._form
+        if self._merged is not None and form is not None:
+            self._merged.update(params)
+            found = _fast(self._program, form, self._merged, self._outputs)
+            if found is not None:
+                return found
+        return run_into(self._program, {**self._params, **params}, self._outputs)
+
+
 def _quickly(p: program, params: Mapping[str, Any], outputs: Mapping[str, Any]) -> list[Any] | None:
     """Run by the program's fast path, which updates caches in place; None if the general path has to run."""
+    merged = _merged(p, params, outputs)
+    return None if merged is None or p._form is None else _fast(p, p._form, merged, outputs)
+
+
+def _merged(p: program, params: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return inputs and memory of results under the names of the fast path; None if it does not take them."""
     form = p._form
     if form is None or form.on is not None:
         return None
-    places = form.result_places
-    if places is None:
-        names = p.get_output_names()
-        places = form.result_places = {name: (k, output_buffer(k)) for k, name in enumerate(names)}
+    if form.result_places is None:
+        form.result_places = {name: (k, output_buffer(k)) for k, name in enumerate(p.get_output_names())}
     merged = dict(params)
     for name, memory in outputs.items():
-        if name not in places or not isinstance(memory, np.ndarray):
+        if name not in form.result_places or not isinstance(memory, np.ndarray):
             return None
-        merged[places[name][1]] = memory
+        merged[form.result_places[name][1]] = memory
+    return merged
+
+
+def _fast(
+    p: program, form: CompiledForm, merged: Mapping[str, Any], outputs: Mapping[str, np.ndarray]
+) -> list[Any] | None:
+    """Run by the fast path on what `_merged` returned; None if the general path has to run."""
     results = form.fast_path(merged)
     if results is None and form.general_fast_path is not form.fast_path:
         results = form.general_fast_path(merged)
     if results is None:
         return None
+    places = form.result_places
+    assert places is not None
     for name, memory in outputs.items():
         k = places[name][0]
         if results[k] is not memory:

@@ -215,6 +215,18 @@ class _Decoder:
             names = ", ".join(f"{self.names[role].format(i=i, e=0)}.weight" for role in roles)
             raise FormatError(f"the lengths of {names} do not fit the model's: {error}") from error
 
+    def _check_width(self, x: Instruction, size: int, what: str) -> None:
+        """Raise if the last axis is not as long as the configuration says.
+
+        Raises:
+            FormatError: the message names ``what``.
+        """
+        if x.shape.dims[-1].max != size:
+            raise FormatError(
+                f"{what} have {x.shape.dims[-1].max} features, but the configuration has {self.c.heads} heads, "
+                f"{self.c.key_heads} key heads and a head size of {self.c.head_size}: expected {size}"
+            )
+
     @property
     def _transposed(self) -> bool:
         return self.a.transposed and not self.gguf
@@ -232,10 +244,13 @@ class _Decoder:
         sizes = [c.heads * c.head_size] + [c.key_heads * c.head_size] * 2
         if self.weight("qkv", i) is not None:
             (whole,) = self._project(i, y, ("qkv",))
+            self._check_width(whole, sum(sizes), f"queries, keys and values of layer {i}")
             bounds = np.cumsum([0, *sizes]).tolist()
             parts = [g.op("slice", whole, axes=(2,), starts=(a,), ends=(b,)) for a, b in itertools.pairwise(bounds)]
         else:
             parts = self._project(i, y, ("q", "k", "v"))
+            for part, size, what in zip(parts, sizes, ("queries", "keys", "values"), strict=True):
+                self._check_width(part, size, f"{what} of layer {i}")
         if c.clip_qkv:
             limits = [g.literal(np.float32(v)) for v in (-c.clip_qkv, c.clip_qkv)]
             parts = [g.pointwise("clip", part, *limits) for part in parts]
@@ -285,7 +300,10 @@ class _Decoder:
     def _feed_forward(self, i: int, x: Instruction) -> Instruction:
         """Emit a layer's feed-forward network with its norms and the sum."""
         y = self._norm("ffn_norm", x, i)
-        y = mixture_of_experts(self, i, y) if self.weight("router", i) is not None else self._network(i, y)
+        try:
+            y = mixture_of_experts(self, i, y) if self.weight("router", i) is not None else self._network(i, y)
+        except ShapeError as error:
+            raise FormatError(f"the lengths of the feed-forward weights of layer {i} do not fit: {error}") from error
         return self._sum(x, self._norm_after("ffn_post_norm", y, i))
 
     def _network(self, i: int, x: Instruction) -> Instruction:

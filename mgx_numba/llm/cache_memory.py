@@ -10,7 +10,7 @@ import numpy as np
 from .decoder import CompiledDecoder, PagedDecoder
 
 if TYPE_CHECKING:
-    from ..api.placing import StandingCall
+    from ..api.placing import StandingCall, UpdatingCall
     from ..api.program import program as Program
 
 
@@ -37,10 +37,11 @@ class CacheMemory:
         self._host: list[np.ndarray] = []
         self._there: list[Any] = []  # on the device; empty while the arrays on the host are valid
         self._calls: dict[tuple[int, ...], StandingCall] = {}  # of the last step, by the lengths of its tokens
+        self._updating: UpdatingCall | None = None  # on the host, of the caches in `_host`
 
     def put(self, arrays: Sequence[np.ndarray]) -> None:
         """Use arrays as the caches; a step in place writes to them, on a device once `arrays` is called."""
-        self._host, self._there = list(arrays), []
+        self._host, self._there, self._updating = list(arrays), [], None
 
     def arrays(self) -> list[np.ndarray]:
         """Return the caches on the host."""
@@ -64,11 +65,17 @@ class CacheMemory:
 
     def _run_here(self, feeds: Mapping[str, Any]) -> np.ndarray:
         decoder, caches = self._decoder, self._decoder.caches
-        outputs = {c.present: a for c, a in zip(caches, self._host)} if self._in_place else None
-        found: Any = decoder.program.run({**feeds, **{c.name: a for c, a in zip(caches, self._host)}}, outputs)
-        if not self._in_place:
-            self._host = [found[cache.result] for cache in caches]
-        return found[decoder.logits]
+        if self._updating is not None:
+            return self._updating.run(feeds)[decoder.logits]  # type: ignore[no-any-return]
+        held = {c.name: a for c, a in zip(caches, self._host)}
+        if self._in_place:
+            from ..api.placing import UpdatingCall
+
+            self._updating = UpdatingCall(decoder.program, held, {c.present: a for c, a in zip(caches, self._host)})
+            return self._run_here(feeds)
+        found: Any = decoder.program.run({**feeds, **held})
+        self._host = [found[cache.result] for cache in caches]
+        return found[decoder.logits]  # type: ignore[no-any-return]
 
     def run_there(self, feeds: Mapping[str, Any], ids: np.ndarray) -> Any:
         """Run a step on the device and return its logits there, which the next step of equal lengths overwrites."""

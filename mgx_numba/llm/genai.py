@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import FormatError, OptionError
+from .json_file import json_object, read_text
 
 CONFIG_FILE = "genai_config.json"
 
@@ -30,13 +31,9 @@ class Config:
         """
         self.folder = Path(config_path)
         file = self.folder / CONFIG_FILE
-        try:
-            found = json.loads(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise FormatError(f"{file}: {error.strerror or error}") from error
-        except ValueError as error:
-            raise FormatError(f"{file}: not a JSON file: {error}") from error
-        if not isinstance(found, dict) or not isinstance(found.get("model", {}).get("decoder"), dict):
+        found = json_object(read_text(file), file)
+        model = found.get("model")
+        if not isinstance(model, dict) or not isinstance(model.get("decoder"), dict):
             raise FormatError(f"{file}: expected an object with the entry model.decoder")
         self.settings: dict[str, Any] = found
         self.model_data: dict[str, bytes] = {}

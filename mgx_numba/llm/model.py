@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import FormatError, OptionError
+from ..errors import FormatError, OptionError, ParameterError
 from .decoder import CompiledDecoder, DecoderNames, PagedDecoder, decoder_of, paged_decoder_of
 from .genai import CONFIG_FILE, Config
 
@@ -57,6 +57,7 @@ class LanguageModel:
 
         Raises:
             FormatError: the path holds no model.
+            ParameterError: ``model`` is neither a path nor a `Config`.
             OptionError: a genai folder with ``cache_type``: its ONNX file says what caches hold.
             UnsupportedError: the model's inputs or operators are not supported.
         """
@@ -67,6 +68,8 @@ class LanguageModel:
         self._make: Callable[[], CompiledDecoder]
         self._make_whole: Callable[[], CompiledDecoder]
         self._make_paged: Callable[[], PagedDecoder] | None = None
+        if not isinstance(model, (str, os.PathLike, Config)):
+            raise ParameterError(f"Model: {type(model).__name__}, expected a path or a Config")
         if isinstance(model, Config):
             self._read_genai(model)
         elif (Path(model) / CONFIG_FILE).is_file():

@@ -8,8 +8,26 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import OptionError
+from ..errors import FormatError, OptionError
 from .optional import required
+
+
+def chat_templates(file: object, settings: Mapping[str, Any]) -> str | dict[str, str] | None:
+    """Return the template, or the templates by name, in the content of a ``tokenizer_config.json``.
+
+    Raises:
+        FormatError: ``chat_template`` is neither; the message begins with ``file``.
+    """
+    found = settings.get("chat_template")
+    if isinstance(found, list):
+        try:
+            found = {each["name"]: each["template"] for each in found}
+        except (KeyError, TypeError) as error:
+            raise FormatError(f"{file}: chat_template: expected objects with name and template") from error
+    for text in found.values() if isinstance(found, dict) else [found]:
+        if text is not None and not isinstance(text, str):
+            raise FormatError(f"{file}: chat_template is of type {type(text).__name__}, expected a text")
+    return found
 
 
 def rendered(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,8 +11,10 @@ import numpy as np
 
 from ..errors import FormatError, OptionError
 from .genai import Config
+from .generation.params import check_model
+from .json_file import json_object, read_text
 from .optional import required
-from .templates import rendered
+from .templates import chat_templates, rendered
 from .tensor import ModelTensor
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Tokenizer:
 
         Raises:
             FormatError: there is no tokenizer, or it is malformed.
+            ParameterError: the argument is no model and no path.
             UnsupportedError: the package ``tokenizers`` is not installed.
         """
         self._special, self._skip = False, True
@@ -51,7 +53,10 @@ class Tokenizer:
             ends = ids.get("eos_token_id", [])
             self._take_ids(ends if isinstance(ends, list) else [ends], ids.get("bos_token_id"), ids.get("pad_token_id"))
         elif not isinstance(model, (str, os.PathLike)):
+            check_model(model, "Tokenizer")
             source = model.tokenizer_source
+            if source is None:
+                raise FormatError(f"{model.path} has no tokenizer")
             self._take_ids(model.eos_token_ids, model.bos_token_id, model.pad_token_id)
             self._template = model.chat_template
         if isinstance(source, Mapping):
@@ -87,19 +92,15 @@ class Tokenizer:
             raise FormatError(f"{file}: {error}") from error
         beside = file.parent / "tokenizer_config.json"
         if beside.is_file():
-            try:
-                settings = json.loads(beside.read_text(encoding="utf-8"))
-            except ValueError as error:
-                raise FormatError(f"{beside}: not a JSON file: {error}") from error
+            settings = json_object(read_text(beside), beside)
             for name, value in settings.items():
                 if name.endswith("_token"):
-                    self._names[name] = value["content"] if isinstance(value, dict) else value
+                    self._names[name] = value.get("content") if isinstance(value, dict) else value
             if self._template is None:
-                found = settings.get("chat_template")
-                self._template = {t["name"]: t["template"] for t in found} if isinstance(found, list) else found
+                self._template = chat_templates(beside, settings)
         template = file.parent / "chat_template.jinja"
         if self._template is None and template.is_file():
-            self._template = template.read_text(encoding="utf-8")
+            self._template = read_text(template)
         if not self.eos_token_ids and self._names.get("eos_token"):
             self.eos_token_ids = [self.to_token_id(self._names["eos_token"])]
 

@@ -1,12 +1,13 @@
 """`Generator` against loops over a NumPy decoder that sees all tokens at once, without caches."""
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from mgx_numba.errors import MgxError, OptionError, ParameterError
-from mgx_numba.llm import Generator, GeneratorParams, PrefixCache
+from mgx_numba.llm import Generator, GeneratorParams, Model, PrefixCache, Tokenizer
 from tests.llm.tiny import END, LONGEST, VOCABULARY
 
 FORMS = [("plain", False), ("grouped", False), ("grouped", True)]
@@ -287,6 +288,8 @@ def test_wrong_options_are_named(compiled, options, message):
         ([1.5], r"got float64"),
         ([5, VOCABULARY], r"token 50 is not in the vocabulary of 50 tokens"),
         ([5] * 41, r"41 tokens with the new ones, but max_length is 40"),
+        ([[5, 6], [7]], r"append_tokens: expected an array of numbers"),
+        ("text", r"got <U4"),
     ],
 )
 def test_wrong_tokens_are_named(compiled, tokens, message):
@@ -308,3 +311,47 @@ def test_a_draft_model_of_another_vocabulary_is_refused(compiled):
 
     with pytest.raises(OptionError, match=r"draft model: its vocabulary has 7 tokens, expected the model's: 50"):
         started(compiled["plain"][1], PROMPTS[0], prepare=lambda p: setattr(p, "draft_model", Other()))
+
+
+@pytest.mark.parametrize(
+    "act,message",
+    [
+        (lambda g: g.set_logits(np.zeros((1, 1, VOCABULARY))), r"set_logits: append_tokens must give a prompt"),
+        (lambda g: g.get_logits(), r"get_logits: append_tokens must give a prompt"),
+        (lambda g: g.generate_next_token(), r"generate_next_token: append_tokens must give a prompt"),
+        (lambda g: g.rewind_to("x"), r"rewind_to\('x'\): expected 0 to 0 tokens"),
+        (lambda g: (g.append_tokens([5]), g.set_logits("x")), r"set_logits: .*expected"),
+        (lambda g: (g.append_tokens([5]), g.set_logits([[["a"]]])), r"set_logits: elements of type <U1"),
+        (lambda g: (g.append_tokens([5]), g.get_sequence("x")), r"get_sequence: index 'x', expected 0 to 0"),
+        (lambda g: (g.append_tokens([5]), g.get_sequence(-1)), r"get_sequence: index -1, expected 0 to 0"),
+        (lambda g: Generator(g.model, {}), r"params is dict, expected GeneratorParams"),
+        (lambda g: Generator("x", GeneratorParams(g.model)), r"Generator: model is str, expected a Model"),
+        (lambda g: GeneratorParams(None), r"GeneratorParams: model is NoneType, expected a Model"),
+        (lambda g: Model(5), r"Model: int, expected a path or a Config"),
+        (lambda g: Tokenizer(5), r"Tokenizer: model is int, expected a Model"),
+    ],
+)
+def test_calls_out_of_order_and_other_types_are_named(compiled, act, message):
+    model = compiled["plain"][1]
+    with pytest.raises(ParameterError, match=message):
+        act(Generator(model, GeneratorParams(model)))
+
+
+def test_new_prompts_after_one_sequence_of_a_batch_has_ended_are_refused(compiled):
+    model = compiled["plain"][1]
+    generator = started(model, [[5, 6], [7, 8]], batch_size=2)
+    logits = np.zeros((2, 1, VOCABULARY))
+    logits[0, 0, END] = logits[1, 0, 9] = 9
+    generator.set_logits(logits)
+    generator.generate_next_token()
+    generator.generate_next_token()
+    with pytest.raises(ParameterError, match="no sequence may have ended before the others"):
+        generator.append_tokens([[5, 6], [7, 8]])
+
+
+def test_generators_of_one_model_in_threads_do_not_disturb_each_other(compiled):
+    _, model = compiled["grouped"]
+    wanted = [generated(model, [5 + k, 6]) for k in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            assert list(pool.map(lambda k: generated(model, [5 + k, 6]), range(4))) == wanted

@@ -13,7 +13,9 @@ import mgx_numba
 from mgx_numba.errors import FormatError, UnsupportedError
 from mgx_numba.llm.architectures import GGUF_NAMES, LLAMA_NAMES
 from mgx_numba.llm.files import open_model
+from mgx_numba.llm.files.safetensors import SafetensorsFolder
 
+from .families import write_family
 from .running import step
 from .test_gguf import HIDDEN, IDS, INNER, WORDS, small
 from .writing import write_safetensors
@@ -86,3 +88,71 @@ def test_damaged_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": "../x.safetensors"}}))
     with pytest.raises(FormatError, match="in its folder"):
         open_model(tmp_path)
+
+
+def _with_header(path: Path, change: Any) -> None:
+    """Rewrite the header of a safetensors file."""
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    change(header)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+
+
+@pytest.mark.parametrize(
+    "change,message",
+    [
+        (lambda h: h["b"].update(data_offsets=[8, 24]), r"'b' begins at byte 8, inside of the tensor before it"),
+        (lambda h: h["b"].update(data_offsets=[16, 40]), r"'b' ends at byte 40 of 32: the file is cut short"),
+        (lambda h: h["b"].update(data_offsets=[-1, 16]), r"'b': .*data_offsets \[-1, 16\] are malformed"),
+        (lambda h: h["b"].pop("dtype"), r"'b': expected an object with dtype"),
+        (lambda h: h.update(b=5), r"'b': expected an object with dtype"),
+        (lambda h: h["b"].update(shape=[3]), r"'b' has 16 bytes, expected F32 \[3\]"),
+        (lambda h: h["b"].update(shape=[True, 4]), r"shape \[True, 4\].* malformed"),
+        (lambda h: h["b"].update(dtype="I32"), r"'b' is of type 'I32'"),
+    ],
+)
+def test_damaged_headers_are_named(change: Any, message: str, tmp_path: Path) -> None:
+    write_safetensors(tmp_path / "model.safetensors", {k: np.ones(4, np.float32) for k in "ab"})
+    _with_header(tmp_path / "model.safetensors", change)
+    with pytest.raises((FormatError, UnsupportedError), match=message):
+        SafetensorsFolder(tmp_path).weight("b")
+
+
+@pytest.mark.parametrize("shard", [5, None, "", "a/b", "absent.safetensors"])
+def test_shards_that_are_no_files_are_named(shard: Any, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": shard}}))
+    with pytest.raises(FormatError, match=f"names {shard!r}, expected|{shard} cannot be read"):
+        SafetensorsFolder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name,data,message",
+    [
+        ("config.json", b"[" * 100000, r"config\.json: not a JSON file"),
+        ("config.json", b"\xff", r"config\.json: not a text in UTF-8"),
+        ("chat_template.jinja", b"\xff", r"chat_template\.jinja: not a text in UTF-8"),
+        ("tokenizer_config.json", b'{"chat_template": [5]}', r"chat_template: expected objects with name"),
+        ("tokenizer_config.json", b'{"chat_template": 5}', r"chat_template is of type int"),
+        ("config.json", json.dumps(CONFIG | {"layer_types": []}).encode(), r"layer_types has 0 entries"),
+        ("config.json", json.dumps(CONFIG | {"sliding_window": 1 << 70}).encode(), r"sliding_window is 11805"),
+        ("config.json", json.dumps(CONFIG | {"rms_norm_eps": [1]}).encode(), r"qwen3 model is malformed"),
+        ("config.json", json.dumps(CONFIG | {"head_dim": 32}).encode(), r"queries of layer 0 have 256 features.*128"),
+    ],
+)
+def test_damaged_files_of_a_folder_are_named(name: str, data: bytes, message: str, tmp_path: Path) -> None:
+    gguf, folder = tmp_path / "small.gguf", tmp_path / "folder"
+    small(gguf, "qwen3", ["f32"])
+    folder_of(gguf, folder, 1)
+    (folder / name).write_bytes(data)
+    with pytest.raises(FormatError, match=message):
+        open_model(folder).program()
+
+
+def test_experts_of_other_lengths_are_named(tmp_path: Path) -> None:
+    folder = write_family("mixtral", tmp_path / "folder")
+    name = "model.layers.1.block_sparse_moe.experts.3.w2.weight"
+    _with_header(folder / "model.safetensors", lambda h: h[name]["shape"].reverse())
+    with pytest.raises(FormatError, match="feed-forward weights of layer 1 do not fit"):
+        open_model(folder).program()

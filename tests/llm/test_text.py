@@ -253,7 +253,8 @@ def test_folders_that_are_no_models_are_named(tmp_path):
     for text, message in (
         ("{", "not a JSON file"),
         ("{}", "the entry model.decoder"),
-        ("[]", "the entry model.decoder"),
+        ("[]", "JSON of type list, expected an object"),
+        ('{"model": []}', "the entry model.decoder"),
     ):
         file.write_text(text)
         with pytest.raises(FormatError, match=message):

@@ -13,6 +13,7 @@ import ctypes
 import io
 import mmap
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -66,6 +67,7 @@ def pretend(system: str) -> None:
     if system == "win32":
         sys.modules.update(dict.fromkeys(MODULES.split()))
         ctypes.CDLL = _library
+        shutil._use_fd_functions = False  # type: ignore[attr-defined]  # as the module finds on Windows
     else:
         architecture = llvm.get_process_triple().split("-")[0]
         llvm.get_process_triple = lambda: f"{architecture}-apple-darwin23.4.0"

@@ -18,6 +18,7 @@ from .builder import AtenBuilder, rank
 from .convolution import spread
 from .node import AtenNode
 from .registry import register
+from .types import Lens, Results, Sizes
 
 
 def _axes_of(node: AtenNode) -> int:
@@ -36,17 +37,17 @@ def max_pool(
     g: AtenBuilder,
     node: AtenNode,
     x: Instruction,
-    kernel: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    dilation: Any = 1,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
     ceil_mode: bool = False,
-) -> Any:
+) -> Results:
     """Emit the largest element of each window, and perhaps its position."""
     count = _axes_of(node)
     x, alone = _batched(g, x, count)
     kernel = spread(kernel, count)
-    window = {
+    window: dict[str, Any] = {
         "lengths": kernel,
         "stride": spread(stride, count) if stride or stride == 0 else kernel,
         "padding": spread(padding, count),
@@ -109,9 +110,9 @@ def avg_pool(
     g: AtenBuilder,
     node: AtenNode,
     x: Instruction,
-    kernel: Any,
-    stride: Any = (),
-    padding: Any = 0,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor: int | None = None,
@@ -148,7 +149,7 @@ def avg_pool(
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool2d",
     "_adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d",
 )  # fmt: skip
-def adaptive_pool(g: AtenBuilder, node: AtenNode, x: Instruction, size: Any) -> Any:
+def adaptive_pool(g: AtenBuilder, node: AtenNode, x: Instruction, size: Sizes) -> Results:
     """Emit mean or greatest element of windows that divide the image into a grid of given lengths."""
     count = _axes_of(node)
     largest = "max" in node.base
@@ -173,7 +174,7 @@ def _grid(n: int, m: int) -> np.ndarray:
     return (at >= number * n // max(1, m)) & (at < -(-(number + 1) * n // max(1, m)))
 
 
-def _adaptive(g: AtenBuilder, x: Instruction, lens: Sequence[Any], out: Sequence[int], largest: bool) -> Instruction:
+def _adaptive(g: AtenBuilder, x: Instruction, lens: Lens, out: Sequence[int], largest: bool) -> Instruction:
     op = "reduce_max" if largest else "reduce_mean"
     if all(known_equal(m, 1) for m in out):
         axes = list(range(2, 2 + len(lens)))
@@ -191,6 +192,7 @@ def _adaptive(g: AtenBuilder, x: Instruction, lens: Sequence[Any], out: Sequence
         attributes = {"padding": (0,) * len(lens), "stride": kernel, "dilations": (1,) * len(lens)}
         return g.op("pooling", x, mode="max" if largest else "average", lengths=kernel, **attributes)
     for axis, (n, m) in enumerate(zip(lens, out), 2):
+        assert isinstance(n, int)  # as above
         grid = _grid(n, m)
         if largest:
             x = g.reduce(op, g.op("gather", x, g.literal(windows(grid)[0]), axis=axis), [axis + 1], False)

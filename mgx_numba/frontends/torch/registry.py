@@ -72,7 +72,9 @@ FAMILIES = {
         "mm bmm addmm baddbmm matmul linear dot mv vdot addmv outer ger inner _int_mm cdist _cdist_forward "
         "linalg_inv_ex inverse cross linalg_cross addbmm _trilinear _pdist_forward _linalg_det"
     ),
-    "convolution": "convolution conv_tbc conv1d conv2d conv3d conv_transpose1d conv_transpose2d.input conv_transpose3d.input",
+    "convolution": (
+        "convolution conv_tbc conv1d conv2d conv3d conv_transpose1d conv_transpose2d.input conv_transpose3d.input"
+    ),
     "pooling": (
         "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d "
         "avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from .pointwise import signbit
 from .registry import register
 
 SHIFT = 8
-"""Arguments below this number are shifted upwards by it: Stirling's series of 7 terms is exact to 1e-15 from there on."""
+"""Arguments below this number are shifted up by it: from there on 7 terms of Stirling's series are exact to 1e-15."""
 STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 """Coefficients of 1 / x, 1 / x**3, ...: B(2 k) / (2 k (2 k - 1)) with Bernoulli's numbers (DLMF 5.11.1)."""
 
@@ -29,7 +28,7 @@ def _polynomial(g: AtenBuilder, x: Instruction, coefficients: Sequence[float]) -
     return total
 
 
-def _chosen(g: AtenBuilder, condition: Instruction, a: Any, b: Instruction) -> Instruction:
+def _chosen(g: AtenBuilder, condition: Instruction, a: Instruction | float, b: Instruction) -> Instruction:
     return g.pointwise("where", condition, a if isinstance(a, Instruction) else g.like(a, b), b)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,8 @@ from ...dataclass import dataclass
 from ...errors import FormatError
 from ..architectures import DecoderArchitecture
 from ..config import ModelConfig
+from ..json_file import json_object, read_text
+from ..templates import chat_templates
 from .gguf import GgufFile, is_gguf
 from .gguf_config import config_of_gguf
 from .safetensors import SafetensorsFolder
@@ -112,14 +113,12 @@ def _transformers_folder(folder: Path, context: int | None) -> OpenedModel:
 
 
 def _chat_template(folder: Path) -> str | None:
-    """Return the template in ``chat_template.jinja``, or else the default one in ``tokenizer_config.json``."""
+    """Return the template in ``chat_template.jinja``, or else the default template in ``tokenizer_config.json``."""
     alone = folder / "chat_template.jinja"
     if alone.exists():
-        return alone.read_text("utf-8")
-    found = _json(folder / "tokenizer_config.json", {}).get("chat_template")
-    if isinstance(found, list):  # several, by name
-        found = next((each.get("template") for each in found if each.get("name") == "default"), None)
-    return found
+        return read_text(alone)
+    found = chat_templates(folder / "tokenizer_config.json", _json(folder / "tokenizer_config.json", {}))
+    return found.get("default") if isinstance(found, dict) else found
 
 
 def _json(path: Path, absent: Any = None) -> Any:
@@ -132,10 +131,4 @@ def _json(path: Path, absent: Any = None) -> Any:
         if absent is not None:
             return absent
         raise FormatError(f"{path.parent} has no {path.name}: it is no transformers folder")
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise FormatError(f"{path} is no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise FormatError(f"{path} holds {type(found).__name__}, expected an object")
-    return found
+    return json_object(read_text(path), path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from ...errors import FormatError, UnsupportedError
+from ..json_file import json_object, read_text
 from ..weights import Weight
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
@@ -33,7 +33,7 @@ class SafetensorsFolder:
         Raises:
             FormatError: a file is missing or malformed.
         """
-        self._tensors: dict[str, tuple[str, np.ndarray, dict[str, Any]]] = {}
+        self._tensors: dict[str, tuple[str, np.ndarray, str, tuple[int, ...]]] = {}  # path, bytes, type, lengths
         self.files: dict[str, tuple[Path, os.stat_result]] = {}
         if content is not None:
             for name, held in content.items():
@@ -42,7 +42,7 @@ class SafetensorsFolder:
         folder = Path(folder)
         index = folder / INDEX
         if index.exists():
-            files = sorted(set(_json(index.read_bytes(), str(index), "weight_map").values()))
+            files = _shards(index)
         elif (folder / SINGLE).exists():
             files = [SINGLE]
         else:
@@ -50,8 +50,6 @@ class SafetensorsFolder:
         if not files:
             raise FormatError(f"{folder} has no safetensors file")
         for name in files:
-            if os.path.basename(name) != name:
-                raise FormatError(f"{index} names {name!r}, expected a file in its folder")
             path = folder / name
             try:
                 self.files[name] = path, path.stat()
@@ -68,38 +66,62 @@ class SafetensorsFolder:
         """Return the tensor of this name; None if there is none.
 
         Raises:
-            FormatError: the description or the data of the tensor are malformed.
+            FormatError: the tensor's bytes are not those of its type and lengths.
             UnsupportedError: the tensor is of no floating-point type.
         """
         if name not in self._tensors:
             return None
-        path, data, entry = self._tensors[name]
+        path, data, kind, lens = self._tensors[name]
+        if kind not in TYPES:
+            raise UnsupportedError(f"{path}: tensor {name!r} is of type {kind!r}; supported are {', '.join(TYPES)}")
         try:
-            kind, lens, (start, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-            if kind not in TYPES:
-                raise UnsupportedError(f"{path}: tensor {name!r} is of type {kind}; supported are {', '.join(TYPES)}")
-            if not 0 <= start <= end <= len(data):
-                raise FormatError(f"{path}: tensor {name!r} lies outside of the file")
-            return Weight(np.asarray(data[start:end]).view(TYPES[kind]).reshape(lens))
-        except (KeyError, TypeError, ValueError) as error:
-            raise FormatError(f"{path}: tensor {name!r} is malformed: {error}") from error
+            return Weight(np.asarray(data).view(TYPES[kind]).reshape(lens))
+        except ValueError as error:
+            raise FormatError(f"{path}: tensor {name!r} has {len(data)} bytes, expected {kind} {list(lens)}") from error
 
     def _read(self, path: str, data: np.ndarray) -> None:
         length = int.from_bytes(data[:8].tobytes(), "little")
         if not 2 <= length <= min(LONGEST_HEADER, len(data) - 8):
             raise FormatError(f"{path}: a header of {length} bytes does not fit a file of {len(data)} bytes")
-        for name, entry in _json(data[8 : 8 + length].tobytes(), path).items():
-            if name != "__metadata__":
-                self._tensors[name] = (path, data[8 + length :], entry)
+        content, end = data[8 + length :], 0
+        entries = json_object(data[8 : 8 + length].tobytes(), path)
+        entries.pop("__metadata__", None)
+        described = [(*_described(entry, f"{path}: tensor {name!r}"), name) for name, entry in entries.items()]
+        for first, last, kind, lens, name in sorted(described):
+            if first < end:
+                raise FormatError(f"{path}: tensor {name!r} begins at byte {first}, inside of the tensor before it")
+            if last > len(content):
+                raise FormatError(
+                    f"{path}: tensor {name!r} ends at byte {last} of {len(content)}: the file is cut short"
+                )
+            self._tensors[name], end = (path, content[first:last], kind, lens), last
 
 
-def _json(data: bytes, path: str, member: str | None = None) -> dict[str, Any]:
-    """Return a JSON object, or a member that is one."""
+def _described(entry: Any, where: str) -> tuple[int, int, str, tuple[int, ...]]:
+    """Return first byte, end, type and lengths of a tensor, as a header describes it.
+
+    Raises:
+        FormatError: the description is malformed; the message begins with ``where``.
+    """
     try:
-        found = json.loads(data)
-        found = found if member is None else found[member]
-    except (ValueError, KeyError, TypeError) as error:
-        raise FormatError(f"{path} is no JSON object with what is expected: {error}") from error
-    if not isinstance(found, dict):
-        raise FormatError(f"{path} holds {type(found).__name__}, expected a JSON object")
-    return found
+        kind, lens, (first, last) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"{where}: expected an object with dtype, shape and two data_offsets") from error
+    if not isinstance(kind, str) or not all(type(n) is int and n >= 0 for n in (*lens, first, last)) or first > last:
+        raise FormatError(f"{where}: dtype {kind!r}, shape {list(lens)}, data_offsets {[first, last]} are malformed")
+    return first, last, kind, lens
+
+
+def _shards(index: Path) -> list[str]:
+    """Return the names of the files of an index.
+
+    Raises:
+        FormatError: the index is malformed, or names a file outside of its folder.
+    """
+    names = json_object(read_text(index), index).get("weight_map")
+    if not isinstance(names, dict):
+        raise FormatError(f"{index}: weight_map is {type(names).__name__}, expected an object")
+    for name in names.values():
+        if not isinstance(name, str) or not name or os.path.basename(name) != name:
+            raise FormatError(f"{index} names {name!r}, expected a file in its folder")
+    return sorted(set(names.values()))

@@ -32,12 +32,12 @@ def config_of_transformers(
         FormatError: a value is missing or malformed.
         UnsupportedError: the architecture is not supported.
     """
-    if "text_config" in given and "hidden_size" not in given:
+    if isinstance(given.get("text_config"), Mapping) and "hidden_size" not in given:
         given = {**given["text_config"], "eos_token_id": given.get("eos_token_id")}
     architecture = architecture_of_transformers(str(given.get("model_type", "")))
     try:
         return architecture, _config(architecture, given, generation, context)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise FormatError(f"config.json of a {architecture.name} model is malformed: {error!r}") from error
 
 
@@ -106,11 +106,13 @@ def _token(*given: Any) -> int:
 
 def _windows(a: DecoderArchitecture, given: Mapping[str, Any], layers: int) -> tuple[int, ...]:
     """Return the window of each layer, 0 for none."""
-    window = int(given.get("sliding_window") or 0)
+    window = length_of("sliding_window", given.get("sliding_window") or MOST_LENGTH) % MOST_LENGTH
     if given.get("use_sliding_window") is False:
         window = 0
     kinds = given.get("layer_types")
     if kinds is not None:
+        if len(kinds) != layers:
+            raise ValueError(f"layer_types has {len(kinds)} entries, expected one for each of {layers} layers")
         return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
     pattern = int(given.get("sliding_window_pattern") or a.window_pattern)
     if a.name.startswith("qwen") and window:

@@ -75,7 +75,9 @@ class DecoderBatch:
     @property
     def columns(self) -> int:
         """Return the number of columns of the caches that hold tokens."""
-        return int(self.lengths.max(initial=0)) if self._mask is None else self._mask.shape[1]
+        if self._mask is not None:
+            return self._mask.shape[1]
+        return int(self.lengths[0]) if len(self.lengths) else 0
 
     def step(self, ids: np.ndarray) -> np.ndarray:
         """Run the decoder on the next tokens of every sequence.

@@ -11,7 +11,7 @@ from .beams import BeamSearch
 from .chooser import Chooser
 from .engine import DecoderBatch
 from .guidance import guide
-from .params import GeneratorParams, stop_tokens
+from .params import GeneratorParams, check_model, stop_tokens
 from .prefixes import PrefixCache
 from .proposing import DraftModel, PromptLookup, Proposer
 from .sampling import likeliest
@@ -35,7 +35,11 @@ class Generator:
 
         Raises:
             OptionError: an option of ``params`` is out of range, or options exclude each other.
+            ParameterError: ``model`` is no `Model`, or ``params`` are no `GeneratorParams`.
         """
+        if not isinstance(params, GeneratorParams):
+            raise ParameterError(f"Generator: params is {type(params).__name__}, expected GeneratorParams")
+        check_model(model, "Generator")
         options = params.search
         options.check(model.context_length)
         self._model, self._params, self._options = model, params, options
@@ -77,7 +81,7 @@ class Generator:
         Raises:
             ParameterError: the tokens do not fit the batch, the vocabulary or ``max_length``; or beams have begun.
         """
-        given = np.asarray(tokens.as_numpy() if hasattr(tokens, "as_numpy") else tokens)
+        given = _array(tokens.as_numpy() if hasattr(tokens, "as_numpy") else tokens, "append_tokens")
         batch = self._options.batch_size
         if given.dtype.kind not in "iu" or given.ndim not in (1, 2) or given.size == 0 or given.size % batch:
             raise ParameterError(
@@ -117,8 +121,7 @@ class Generator:
         Raises:
             ParameterError: there is no prompt, or the sequences are complete.
         """
-        if not self._sequences:
-            raise ParameterError("generate_next_token: append_tokens must give a prompt before")
+        self._check_begun("generate_next_token")
         if self.is_done():
             raise ParameterError(
                 f"generate_next_token: the sequences are complete at {self.token_count()} tokens "
@@ -169,8 +172,8 @@ class Generator:
         found = self._sequences
         if self._beams and self.is_done():
             found = self._beam_results()
-        if not 0 <= index < len(found):
-            raise ParameterError(f"get_sequence: index {index}, expected 0 to {len(found) - 1}")
+        if not isinstance(index, (int, np.integer)) or not 0 <= index < len(found):
+            raise ParameterError(f"get_sequence: index {index!r}, expected 0 to {len(found) - 1}")
         return np.array(found[index], np.int32)
 
     def get_next_tokens(self) -> np.ndarray:
@@ -183,8 +186,7 @@ class Generator:
 
     def get_logits(self) -> np.ndarray:
         """Return the logits of the next token: (rows, 1, vocabulary), float32, a copy."""
-        if not self._sequences:
-            raise ParameterError("get_logits: append_tokens must give a prompt before")
+        self._check_begun("get_logits")
         return np.array(self._current_logits(), np.float32)[:, None]
 
     def set_logits(self, logits: Any) -> None:
@@ -192,12 +194,18 @@ class Generator:
 
         Args:
             logits: (rows, 1, vocabulary) or (rows, vocabulary).
+
+        Raises:
+            ParameterError: there is no prompt, or the logits are of another shape or no numbers.
         """
+        self._check_begun("set_logits")
         wanted = self._current_logits().shape
-        given = np.array(logits, np.float32)
+        given = _array(logits, "set_logits")
+        if not np.can_cast(given.dtype, np.float64, "same_kind"):
+            raise ParameterError(f"set_logits: elements of type {given.dtype}, expected numbers")
         if given.size != wanted[0] * wanted[1]:
             raise ParameterError(f"set_logits: shape {given.shape}, expected {(wanted[0], 1, wanted[1])}")
-        self._logits = given.reshape(wanted)
+        self._logits = np.array(given, np.float32).reshape(wanted)
 
     def rewind_to(self, new_length: int) -> None:
         """Forget the tokens of each sequence beyond the first ``new_length``.
@@ -205,8 +213,8 @@ class Generator:
         Raises:
             ParameterError: the length is out of range; or, unless it is 0, there are several rows.
         """
-        if not 0 <= new_length <= self.token_count():
-            raise ParameterError(f"rewind_to({new_length}): expected 0 to {self.token_count()} tokens")
+        if not isinstance(new_length, (int, np.integer)) or not 0 <= new_length <= self.token_count():
+            raise ParameterError(f"rewind_to({new_length!r}): expected 0 to {self.token_count()} tokens")
         if new_length and len(self._sequences) > 1:
             raise ParameterError(f"rewind_to({new_length}): several sequences can only be rewound to 0")
         self._drop_ahead()
@@ -250,6 +258,10 @@ class Generator:
     def is_full(self) -> bool:
         """Return whether the sequences are ``max_length`` long."""
         return self.token_count() >= self._options.max_length
+
+    def _check_begun(self, name: str) -> None:
+        if not self._sequences:
+            raise ParameterError(f"{name}: append_tokens must give a prompt before")
 
     @property
     def _padding(self) -> int:
@@ -303,7 +315,10 @@ class Generator:
         known = self._engine.lengths
         following = [text[n:] for text, n in zip(texts, known.tolist(), strict=True)]
         if len({len(f) for f in following}) > 1:
-            raise ParameterError("append_tokens: prompts after the first must be of one length without padding")
+            raise ParameterError(
+                "append_tokens: later prompts of a batch must be of one length without padding, and no sequence may "
+                "have ended before the others"
+            )
         self._logits = self._engine.prefill(np.stack(following), chunk)[:, -1]
 
     def _new_engine(self, rows: int = 1) -> DecoderBatch:
@@ -314,14 +329,11 @@ class Generator:
         if self._logits is not None:
             return self._logits
         assert self._engine is not None
-        if any(self._finished) or self._beams:  # finished rows run on their padding
+        # Finished rows run on their padding.
+        proposal = [] if any(self._finished) or self._beams else self._proposal()
+        if not proposal:  # the model has seen all tokens but the last ones
             self._steps += 1
             self._logits = self._engine.step(np.array([s[-1:] for s in self._sequences]))[:, -1]
-            return self._logits
-        proposal = self._proposal()
-        if not proposal:
-            self._run()
-            assert self._logits is not None
             return self._logits
         text = self._choosers[0].history.tokens
         following = np.concatenate([text[self._engine.columns :], np.array(proposal, np.int64)])
@@ -398,6 +410,18 @@ class Generator:
                 search.finish(self._sequences[k * beams : (k + 1) * beams])
                 self._results += search.results()[: self._options.num_return_sequences]
         return self._results
+
+
+def _array(values: Any, name: str) -> np.ndarray:
+    """Return values of a caller as an array.
+
+    Raises:
+        ParameterError: they are no array; the message begins with ``name``.
+    """
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ParameterError(f"{name}: expected an array of numbers: {error}") from error
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...dataclass import dataclass
-from ...errors import OptionError
+from ...errors import OptionError, ParameterError
 from ...nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -119,6 +119,12 @@ class GeneratorParams:
     """
 
     def __init__(self, model: LanguageModel) -> None:
+        """Begin with the model's own options.
+
+        Raises:
+            ParameterError: ``model`` is no `Model`.
+        """
+        check_model(model, "GeneratorParams")
         self.model = model
         self.search = SearchOptions(max_length=model.context_length)
         self.speculative = SpeculativeOptions()
@@ -196,6 +202,18 @@ def _in_range(options: SearchOptions, name: str, low: float, high: float | None 
     if not low <= value or (high is not None and value > high):
         wanted = f"from {low} on" if high is None else f"from {low} to {high}"
         raise OptionError(f"search option {name}={value}: expected a value {wanted}")
+
+
+def check_model(model: Any, name: str) -> None:
+    """Raise if a caller's value is no language model.
+
+    Raises:
+        ParameterError: the message begins with ``name``.
+    """
+    from ..model import LanguageModel
+
+    if not isinstance(model, LanguageModel):
+        raise ParameterError(f"{name}: model is {type(model).__name__}, expected a Model")
 
 
 def stop_tokens(model: LanguageModel, options: SearchOptions) -> Sequence[int]:

@@ -136,13 +136,14 @@ def _weights(logits: np.ndarray, best: np.floating, temperature: float) -> np.nd
 def largest(logits: np.ndarray, count: int) -> np.ndarray:
     """Return the places of the ``count`` largest logits, at least 1, largest first, equal ones by place.
 
-    The ``count`` largest maxima of blocks are logits, so the smallest of them is no more than the wanted bound; few
-    logits reach it.
+    The ``count`` largest maxima of groups are logits, so the smallest of them is no more than the wanted bound; few
+    logits reach it. A group has every ``size // _BLOCK``-th logit: NumPy takes such maxima several times as quickly as
+    those of neighbours.
     """
     size = len(logits)
     if count == size:
         return np.argsort(-logits, kind="stable")
-    blocks = size // _BLOCK
-    bounds = logits if count > blocks else logits[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(axis=1)
+    groups = size // _BLOCK
+    bounds = logits if count > groups else logits[: groups * _BLOCK].reshape(_BLOCK, groups).max(axis=0)
     places = np.flatnonzero(logits >= np.partition(bounds, len(bounds) - count)[len(bounds) - count])
     return places[np.argsort(-logits[places], kind="stable")[:count]]
