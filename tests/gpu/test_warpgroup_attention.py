@@ -7,11 +7,15 @@ import re
 import numpy as np
 import pytest
 
+from bench.gpu_attention import problem_of
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.attention import flash, warpgroups
+from mgx_numba.codegen.gpu.attention.flash import attention_solution
 from mgx_numba.codegen.gpu.attention.warpgroups import AttentionTile
+from mgx_numba.codegen.gpu.machine import H200, planning_for
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.launch import Grid
 from mgx_numba.core.shape import Shape
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
@@ -203,6 +207,16 @@ def test_keys_of_few_blocks_are_split(causal: bool, on: Engine) -> None:
     first, second = steps_of((1, 1, 1, 40, 1100, 16, 16), on, (BOOL, (1, 1, 1, 1100)), causal=causal)
     assert first.geometry.blocks == ((1, 9, 1) if causal else (1, 1, 9))  # causal ones are last along rows
     assert second.label == "gpu::join_attention_kernel"
+
+
+@pytest.mark.parametrize(("case", "parts"), [((1, 6, 6, 1500, 1500, 64), 3), ((1, 6, 6, 1500, 96, 40), 1)])
+def test_keys_of_blocks_that_fill_half_a_round_are_split(case: tuple[int, ...], parts: int) -> None:
+    """144 blocks had the room of 264; of few keys the second launch takes longer than it saves."""
+    with planning_for(H200):
+        launches = attention_solution(problem_of("float16", (*case, False)), "highest").launches
+    geometry = launches[0].geometry
+    assert isinstance(geometry, Grid)
+    assert geometry.blocks[2] == parts and len(launches) == 1 + (parts > 1)
 
 
 def test_query_heads_of_a_group_share_tiles_of_rows(on: Engine) -> None:

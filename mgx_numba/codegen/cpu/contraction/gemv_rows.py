@@ -30,6 +30,10 @@ REUSE = 0.5
 """Fraction of peak arithmetic: a multiply-add of 4 rows by 4 rows of weights takes half a load, of two a cycle."""
 
 
+_PREFERENCE = 0.9
+"""Ratio to the estimate of the solver for any number of rows, which applies to the same problems: this is chosen."""
+
+
 class GemvRows(GemvPacked):
     """Solver for products of some rows with weights that are not packed, whose k are contiguous."""
 
@@ -120,7 +124,7 @@ class GemvColumns(GemvRows):
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
         """Return less than the estimate of the solver for any number of rows."""
-        return 0.9 * product_seconds(problem, threads)
+        return _PREFERENCE * product_seconds(problem, threads)
 
     def _declare(self, arguments: Arguments, problem: GemmProblem) -> None:
         arguments.integers(w_ld=problem.b_strides[-2])

@@ -153,8 +153,8 @@ class AttentionText:
         tiles."""
         tiles = ceil_div(self.problem.keys, self.keys)
         parts = maximum(1, minimum(wanted // blocks, tiles // least, MOST_SPLITS))
-        if isinstance(blocks, int) and 2 * blocks > wanted and not self.problem.causal:
-            rounds = {n: -(-blocks * n // wanted) / n for n in (1, 2, 3)}
+        if isinstance(blocks, int) and isinstance(tiles, int) and 2 * blocks > wanted and not self.problem.causal:
+            rounds = {n: -(-blocks * n // wanted) / n for n in (1, 2, 3) if n == 1 or tiles >= n * least}
             best = min(rounds, key=lambda n: rounds[n])
             parts = best if rounds[best] <= FULLER * rounds[1] else 1
         part = ceil_div(tiles, parts)

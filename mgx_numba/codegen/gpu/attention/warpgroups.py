@@ -112,7 +112,7 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
             return AttentionTile(2, 128, 1, 1)
         if features > 3 * SLICE:
             return AttentionTile(2, 64, 2, 1)
-        return AttentionTile(2, 64, 3, 1) if problem.causal else AttentionTile(2, 96, 2, 1)
+        return AttentionTile(2, 64, 3, 1) if problem.causal else AttentionTile(2, 3 * SLICE // 2, 2, 1)
     short = features > SLICE and preferred(less(problem.queries, LONG_CAUSAL))
     if problem.causal and (short or features <= SLICE // 2):
         groups = 2 if SLICE < features <= 80 else 1  # by times on an H200 (`bench.gpu_random --tiles`)
