@@ -70,7 +70,7 @@ class _Entries:
 
 
 class _Declared:
-    """Base class that refuses to set attributes its class does not declare."""
+    """Base class that refuses to set attributes its class does not declare, and texts to other values."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         known = type(self).__annotations__
@@ -79,6 +79,8 @@ class _Declared:
             raise AttributeError(
                 f"{type(self).__name__} has no {name!r}{hint or '; it has: ' + ', '.join(known)}", name=name, obj=self
             )
+        if known.get(name) == "str" and not isinstance(value, str):
+            raise error_of(TypeError, OptionError, f"{name} must be a str, got {type(value).__name__}")
         super().__setattr__(name, value)
 
 

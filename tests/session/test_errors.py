@@ -125,6 +125,13 @@ def test_arguments_of_other_types_are_type_errors(given: Any, message: str) -> N
         made(IDENTITY)(mgx_numba.session).run(*given)
 
 
+def test_texts_of_options_of_other_types_are_type_errors() -> None:
+    """A number or a path was accepted, and its lack of a method reported by a later step."""
+    for ort in (onnxruntime, mgx_numba.session):
+        with pytest.raises(TypeError, match="str"):
+            ort.SessionOptions().optimized_model_filepath = Path("model.onnx")
+
+
 def test_what_configuration_entries_raise() -> None:
     for ort in (onnxruntime, mgx_numba.session):
         with pytest.raises(RuntimeError, match="a.b"):
