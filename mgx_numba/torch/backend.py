@@ -64,9 +64,16 @@ def mgx_numba(
     backend = aot_autograd(
         fw_compiler=compiler, inference_compiler=compiler, decompositions=decompositions(), bw_compiler=_no_backward
     )
-    with whole_operators():
+    with whole_operators(_is_autocast(graph_module)):
         compiled: Callable[..., Any] = backend(graph_module, example_inputs)
     return compiled
+
+
+def _is_autocast(graph_module: GraphModule) -> bool:
+    """Return whether autocast is on, or a graph turns it on."""
+    kinds = ("cpu", "cuda")
+    entered = graph_module.graph.find_nodes(op="call_function", target=torch.amp.autocast_mode._enter_autocast)
+    return bool(entered) or any(map(torch.is_autocast_enabled, kinds))
 
 
 def register() -> None:

@@ -50,6 +50,7 @@ def test_windows_do_not_spread_infinities(target: str) -> None:
 
 
 @torch.no_grad()
+@torch._dynamo.config.patch(allow_rnn=True)
 def test_interpolations_and_recurrent_layers_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     own = backends.compiled_graph
@@ -59,7 +60,6 @@ def test_interpolations_and_recurrent_layers_stay_whole(monkeypatch: pytest.Monk
         return own(graph, *args)
 
     monkeypatch.setattr(backends, "compiled_graph", noting)
-    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
     models = [(kind(3, 4), torch.randn(5, 2, 3)) for kind in (nn.LSTM, nn.GRU, nn.RNN)]
     models += [(nn.Upsample(scale_factor=2, mode=m), torch.randn(1, 2, 3, 4)) for m in ("nearest", "bilinear")]
     for model, x in models:
@@ -67,3 +67,18 @@ def test_interpolations_and_recurrent_layers_stay_whole(monkeypatch: pytest.Monk
     for name in ("lstm.input", "gru.input", "rnn_tanh.input", "upsample_nearest2d", "upsample_bilinear2d"):
         assert any(name in operator for operator in seen), name
     assert not any("addmm" in operator or "_unsafe_index" in operator for operator in seen)
+
+
+@torch.no_grad()
+@torch._dynamo.config.patch(allow_rnn=True)
+@pytest.mark.parametrize("inside", [False, True])
+def test_recurrent_layers_under_autocast_give_the_type_of_eager_mode(inside: bool) -> None:
+    model, x = nn.LSTM(3, 4), torch.randn(2, 2, 3)
+
+    def run(x: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16, enabled=inside):
+            return model(x)[0]
+
+    with torch.autocast("cpu", torch.bfloat16, enabled=not inside):
+        expected, found = run(x), torch.compile(run, backend=backends.mgx_numba)(x)
+    torch.testing.assert_close(found, expected, atol=2e-2, rtol=2e-2)

@@ -111,3 +111,13 @@ def conv_transpose(
 ) -> Instruction:
     """Emit a transposed convolution."""
     return convolution(g, node, x, w, bias, stride, padding, dilation, True, output_padding, groups)
+
+
+@register("conv_tbc")
+def conv_tbc(
+    g: AtenBuilder, node: AtenNode, x: Instruction, w: Instruction, bias: Instruction, pad: int = 0
+) -> Instruction:
+    """Emit the convolution of sequences [time, batch, channels] with weights [time, channels, outputs]."""
+    images = g.transpose(x, [1, 2, 0])
+    y = convolution(g, node, images, g.transpose(w, [2, 1, 0]), bias, 1, pad, 1, False, 0, 1)
+    return g.transpose(y, [2, 0, 1])

@@ -11,12 +11,10 @@ import torch
 from torch._decomp import core_aten_decompositions, global_decomposition_table
 from torch.export.exported_program import _override_composite_implicit_decomp
 
-from . import registry
+from . import registry, transformer
 
 _FURTHER = ("backward", "_foreach")
 """Parts of names of operators whose decompositions no inference graph needs."""
-_WHOLE = ("image", "recurrent")
-"""Families whose composite operators stay whole."""
 _OF_COMPLEX = frozenset(("aten::complex", "aten::polar"))
 """Operators that `complex_values` takes whole; PyTorch's decompositions write to memory."""
 
@@ -27,7 +25,7 @@ def _name(op: torch._ops.OpOverload) -> str:
 
 def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
     """Return the decompositions for AOTAutograd: PyTorch's, without those of operators that have a builder."""
-    table = {**global_decomposition_table["post_autograd"], **core_aten_decompositions()}
+    table = {**global_decomposition_table["post_autograd"], **core_aten_decompositions(), **transformer.TABLE}
     return {
         op: made
         for op, made in table.items()
@@ -57,20 +55,26 @@ def export_table() -> dict[Any, Any]:
     return dict(_for_export())
 
 
-def whole_operators() -> AbstractContextManager[None]:
+def whole_operators(autocast: bool) -> AbstractContextManager[None]:
     """Return a context in which AOTAutograd keeps interpolations and recurrent layers whole.
 
     PyTorch's kernels in Python would replace them, before it looks at a table, by gathers and by unrolled steps.
+
+    Args:
+        autocast: leave recurrent layers to PyTorch's kernels, whose products autocast converts.
     """
-    kept: AbstractContextManager[None] = _override_composite_implicit_decomp(dict.fromkeys(_composite(), _kept))
-    return kept
+    kept = dict.fromkeys(_composite("image"), _kept)
+    if not autocast:
+        kept.update(dict.fromkeys(_composite("recurrent"), _kept))
+    made: AbstractContextManager[None] = _override_composite_implicit_decomp(kept)
+    return made
 
 
 @functools.cache
-def _composite() -> list[Any]:
-    """Return the operators of `_WHOLE` of which PyTorch has a kernel in Python that decomposes them."""
+def _composite(family: str) -> list[Any]:
+    """Return the operators of a family of which PyTorch has a kernel in Python that decomposes them."""
     aten = torch.ops.aten
-    names = [name for family in _WHOLE for name in registry.FAMILIES[family].split() if "::" not in name]
+    names = [name for name in registry.FAMILIES[family].split() if "::" not in name]
     packets = [getattr(aten, name) for name in dict.fromkeys(name.partition(".")[0] for name in names)]
     found = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
     return [

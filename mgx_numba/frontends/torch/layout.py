@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dim import Dim, Length, known_equal, known_same
+from ...core.dim import Dim, Length, exact_quotient, known_equal, known_same
 from ...core.shape import row_major_strides
 from ...core.types import Type
 from ...errors import ShapeError, UnsupportedError
@@ -33,10 +33,35 @@ def view_as(g: AtenBuilder, node: AtenNode, x: Instruction, other: Instruction) 
 
 @register("view.dtype")
 def view_type(g: AtenBuilder, node: AtenNode, x: Instruction, dtype: object) -> Instruction:
-    """Emit the same bits as another type of equal size."""
-    if x.shape.type.size != node.type.size:
-        raise UnsupportedError(f"view of {x.shape.type} as {node.type}, which has another size, is not supported")
-    return x if x.shape.type is node.type else g.op("bit_cast", x, target_type=node.type)
+    """Emit the same bits as another type: parts of an element along the last axis, or elements joined."""
+    source, target = x.shape.type, node.type
+    if source is target:
+        return x
+    if source.size == target.size:
+        return g.op("bit_cast", x, target_type=target)
+    lens, last = g.lens(x), rank(x) - 1
+    wide, narrow = (_UNSIGNED[size] for size in sorted((source.size, target.size), reverse=True))
+    count = wide.size // narrow.size
+    shifts = [8 * narrow.size * k for k in range(count)]  # the lowest bits come first: all machines are little-endian
+    if source.size > target.size:
+        bits = x if source is wide else g.op("bit_cast", x, target_type=wide)
+        moved = g.op("bitwise_shift_right", *g.same_lens(g.unsqueeze(bits, [last + 1]), g.literal(shifts, wide)))
+        mask = (1 << 8 * narrow.size) - 1
+        parts = g.convert(g.pointwise("bitwise_and", moved, g.like(mask, moved)), narrow)
+        made = g.reshape(parts, (*lens[:-1], lens[-1] * count))
+        return made if target is narrow else g.op("bit_cast", made, target_type=target)
+    groups = exact_quotient(lens[-1], count)
+    if groups is None:
+        raise UnsupportedError(f"a last axis of length {lens[-1]} is not known to be a multiple of {count}")
+    bits = x if source is narrow else g.op("bit_cast", x, target_type=narrow)
+    parts = g.convert(g.reshape(bits, (*lens[:-1], groups, count)), wide)
+    moved = g.op("bitwise_shift_left", *g.same_lens(parts, g.literal(shifts, wide)))
+    made = g.reduce("reduce_sum", moved, [last + 1], keep=False)
+    return made if target is wide else g.op("bit_cast", made, target_type=target)
+
+
+_UNSIGNED = {1: Type.uint8_type, 2: Type.uint16_type, 4: Type.uint32_type, 8: Type.uint64_type}
+"""Types of bits by their number of bytes."""
 
 
 @register("expand", "expand_copy")

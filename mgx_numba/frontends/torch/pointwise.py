@@ -412,12 +412,14 @@ def lerp(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, weight:
     a, b = g.same_lens(a, b)
     distance = g.op("sub", b, a)
 
+    type = distance.shape.type
+
     def from_start() -> Instruction:
-        return g.pointwise("add", a, g.combined("mul", node.type, distance, weight))
+        return g.pointwise("add", a, g.combined("mul", type, distance, weight))
 
     def from_end() -> Instruction:
         rest = g.pointwise("sub", g.like(1, weight), weight) if isinstance(weight, Instruction) else 1 - weight
-        return g.pointwise("sub", b, g.combined("mul", node.type, distance, rest))
+        return g.pointwise("sub", b, g.combined("mul", type, distance, rest))
 
     if not isinstance(weight, Instruction):
         return from_start() if abs(weight) < 0.5 else from_end()
@@ -435,7 +437,11 @@ def addc(g: AtenBuilder, node: AtenNode, x: Operand, a: Operand, b: Operand, val
 @register("logaddexp")
 def logaddexp(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand) -> Instruction:
     """Emit ``log(exp(a) + exp(b))`` without overflow."""
-    a, b = g.value(a, node.type), g.value(b, node.type)
+    return log_of_sum(g, g.value(a, node.type), g.value(b, node.type))
+
+
+def log_of_sum(g: AtenBuilder, a: Instruction, b: Instruction) -> Instruction:
+    """Emit ``log(exp(a) + exp(b))`` without overflow."""
     top = g.pointwise("max", a, b)
     distance = g.op("neg", g.op("abs", g.pointwise("sub", a, b)))
     tail = g.op("log", g.pointwise("add", g.op("exp", distance), g.like(1, distance)))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
-from ...core.dim import Dim, Length, known_equal
+from ...core.dim import Dim, Length
 from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from .builder import AtenBuilder, rank
 from .node import AtenNode
+from .pointwise import log_of_sum
 from .registry import register
 from .types import Axes, Results, limits
 
@@ -198,17 +199,17 @@ def cumsum(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, **_: object
     return g.op("prefix_scan_sum", x, axis=g.axis(dim, rank(x)), exclusive=False, reverse=False)
 
 
-@register("cumprod", "cummax", "cummin")
+@register("cumprod", "cummax", "cummin", "logcumsumexp")
 def cumulative(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, **_: object) -> Results:
-    """Emit the running product, or extreme and its position, by doubling: after step s each element covers the last
-    ``2**s``.
+    """Emit the running product, logarithm of a sum of exponentials, or extreme and its position, by doubling: after
+    step s each element covers the last ``2**s``.
 
     Of equal extremes, and of NaN, the last position counts.
     """
     x = g.cast(x, node.type)
-    product = node.base == "cumprod"
+    alone = node.base in ("cumprod", "logcumsumexp")
     if rank(x) == 0:
-        return x if product else [x, g.literal(0, Type.int64_type)]
+        return x if alone else [x, g.literal(0, Type.int64_type)]
     axis = g.axis(dim, rank(x))
     length, distance = g.lens(x)[axis], 1
     if isinstance(length, Dim):
@@ -222,8 +223,10 @@ def cumulative(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, **_: ob
         return g.op("concat", g.zeros(lens, y.shape.type, filled), first, axis=axis)
 
     while distance < length:
-        if product:
+        if node.base == "cumprod":
             x = g.op("mul", x, moved(x, 1))
+        elif alone:
+            x = log_of_sum(g, x, moved(x, -math.inf))
         else:
             before = moved(x, limits(x.shape.type)[int(node.base == "cummin")])
             kept = g.pointwise(better, x, before)
@@ -231,15 +234,4 @@ def cumulative(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, **_: ob
                 kept = g.op("logical_or", kept, g.op("isnan", x))
             x, places = (g.pointwise("where", kept, a, b) for a, b in ((x, before), (places, moved(places, 0))))
         distance *= 2
-    return x if product else [x, places]
-
-
-@register("logcumsumexp")
-def logcumsumexp(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int) -> Instruction:
-    """Emit the logarithm of the running sum of exponentials; the largest element is factored out."""
-    if rank(x) == 0 or known_equal(g.lens(x)[g.axis(dim, rank(x))], 0):
-        return x
-    axis = g.axis(dim, rank(x))
-    top = g.reduce("reduce_max", x, [axis])
-    sums = g.op("prefix_scan_sum", g.op("exp", g.pointwise("sub", x, top)), axis=axis, exclusive=False, reverse=False)
-    return g.pointwise("add", g.op("log", sums), top)
+    return x if alone else [x, places]

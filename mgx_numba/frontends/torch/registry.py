@@ -58,7 +58,7 @@ FAMILIES = {
     ),
     "order": (
         "median median.dim nanmedian nanmedian.dim histc topk sort sort.stable argsort argsort.stable "
-        "searchsorted.Tensor bucketize.Tensor searchsorted.Scalar bucketize.Scalar kthvalue"
+        "searchsorted.Tensor bucketize.Tensor searchsorted.Scalar bucketize.Scalar kthvalue mode bincount"
     ),
     "reduction": (
         "sum sum.dim_IntList mean mean.dim amax amin max max.dim min min.dim prod prod.dim_int any any.dim any.dims "
@@ -72,7 +72,9 @@ FAMILIES = {
         "mm bmm addmm baddbmm matmul linear dot mv vdot addmv outer ger inner _int_mm cdist _cdist_forward "
         "linalg_inv_ex inverse cross linalg_cross addbmm _trilinear _pdist_forward _linalg_det"
     ),
-    "convolution": "convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d.input conv_transpose3d.input",
+    "convolution": (
+        "convolution conv_tbc conv1d conv2d conv3d conv_transpose1d conv_transpose2d.input conv_transpose3d.input"
+    ),
     "pooling": (
         "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d "
         "avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d "
@@ -94,6 +96,7 @@ FAMILIES = {
         "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d "
         "grid_sampler grid_sampler_2d grid_sampler_3d im2col col2im _upsample_bilinear2d_aa _upsample_bicubic2d_aa"
     ),
+    "special": "lgamma prims::lgamma digamma prims::digamma erfinv prims::erf_inv nextafter prims::nextafter",
     "recurrent": "lstm.input gru.input rnn_tanh.input rnn_relu.input",
     "detection": "torchvision::nms torchvision::roi_align",
     "quantization": (

@@ -1,0 +1,92 @@
+"""Which of PyTorch's core operators have no builder, and why; special functions, bits, counts, fused layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from mgx_numba.frontends.torch import registry
+from mgx_numba.frontends.torch.parser import DECOMPOSITIONS
+from mgx_numba.torch.backend import mgx_numba
+
+from .exported import check
+from .models import agree
+
+INF, NAN = float("inf"), float("nan")
+WITHOUT = {
+    "backward": "gradients: training runs in eager mode",
+    "rand": "random numbers of PyTorch's generator",
+    "_fft": "complex transforms by PyTorch's library",
+    "_local_scalar_dense": "gives a Python number",
+    "sym_storage_offset": "gives a Python number",
+}
+"""Parts of the names of core operators without a builder, each with the reason."""
+
+
+def test_core_operators_have_a_builder_or_a_reason() -> None:
+    lacking = set()
+    for packet in (getattr(torch.ops.aten, name) for name in dir(torch.ops.aten)):
+        for overload in packet.overloads() if isinstance(packet, torch._ops.OpOverloadPacket) else ():
+            op = getattr(packet, overload)
+            name = f"{op._schema.name}.{overload}".removesuffix(".default")
+            if torch.Tag.core in op.tags and registry.find(name) is None and op not in DECOMPOSITIONS:
+                lacking.add(name)
+    assert not [name for name in lacking if not any(part in name for part in WITHOUT)]
+    assert not [part for part in WITHOUT if not any(part in name for name in lacking)]
+
+
+SPECIAL = [0.0, -0.0, 1.0, 2.0, -1.0, 0.5, -0.5, -1.5, 1e-3, -1e-3, 7.9, 8.1, 30.0, 1e10, -30.5, INF, -INF, NAN]
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-6), (torch.float64, 1e-13), (torch.bfloat16, 1e-2)])
+def test_special_functions(dtype: Any, tolerance: float) -> None:
+    x = torch.tensor(SPECIAL).to(dtype)
+    check(lambda x: (torch.lgamma(x), torch.digamma(x) * 1, torch.erfinv(x)), [x.clamp(-2, 30)], tolerance=tolerance)
+    check(lambda x: (torch.lgamma(x).clamp(max=1e12), torch.logcumsumexp(x, 0)), [x], tolerance=tolerance)
+    check(lambda a, b: torch.nextafter(a, b), [x[:, None].repeat(1, len(x)), x.repeat(len(x), 1)], tolerance=0)
+
+
+def test_bits_as_elements_of_another_size() -> None:
+    def views(x: Any, y: Any) -> Any:
+        own = (torch.uint8, torch.int16, torch.int32, torch.int64, torch.float64)
+        return *(x.view(t).flip(0) for t in own), *(y.view(t).flip(0) for t in own)
+
+    check(views, [torch.randn(3, 4), torch.randint(0, 100, (2, 16)).to(torch.uint8)], tolerance=0)
+    check(lambda x: x.view(torch.int16).view(torch.float64).flip(0), [torch.randn(3, 4)], target="cpu", tolerance=0)
+    check(lambda x: x.view(torch.int8).flip(0), [torch.randn(0, 4)])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.float32])
+def test_the_most_frequent_element_and_its_last_position(dtype: Any) -> None:
+    x = torch.randint(0, 4, (3, 7, 5)).to(dtype)
+    check(lambda x: (*x.mode(0), *x.mode(1, keepdim=True), *x.mode(-1)), [x])
+
+
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_counts_of_numbers(programs: list[Any]) -> None:
+    def counts(x: Any, w: Any) -> Any:
+        return torch.bincount(x, minlength=3) * 2, torch.bincount(x, w) * 2
+
+    found = torch.compile(counts, backend=mgx_numba)
+    for length in (20, 9):
+        args = torch.randint(0, 6, (length,)), torch.rand(length)
+        agree(found(*args), counts(*args))
+    assert programs
+
+
+@torch.no_grad()
+def test_fused_transformer_layers_are_compiled(programs: list[Any]) -> None:
+    x, options = torch.randn(2, 5, 8), {"batch_first": True}
+    layers = [nn.TransformerEncoderLayer(8, 2, 16, norm_first=first, **options).eval() for first in (False, True)]
+    for layer in layers:
+        agree(torch.compile(layer, backend=mgx_numba)(x), layer(x))
+    masked = torch.triu(torch.ones(5, 5, dtype=torch.bool), 1)
+    agree(torch.compile(layers[0], backend=mgx_numba)(x, masked), layers[0](x, masked))
+    own = nn.MultiheadAttention(8, 2, **options).eval()
+    padding = torch.tensor([[False] * 4 + [True], [False] * 5])
+    for given in ({}, {"key_padding_mask": padding}, {"need_weights": False}, {"average_attn_weights": False}):
+        agree(torch.compile(lambda x, given=given: own(x, x, x, **given), backend=mgx_numba)(x), own(x, x, x, **given))
+    assert len(programs) == 7
