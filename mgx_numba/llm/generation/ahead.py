@@ -51,6 +51,9 @@ class StepsAhead:
         self._tokens = 0  # tokens of all rows that the mask on the device has
         self._pending: tuple[np.ndarray, Any] | None = None  # where the next token arrives, and its event
         self._numbers: np.ndarray | None = None  # that the pending token was drawn with
+        self._decode: StandingCall
+        self._choose: StandingCall | None = None
+        self._turn = 0  # of the two slots of pinned memory
 
     @property
     def pending(self) -> bool:
@@ -188,7 +191,7 @@ class StepsAhead:
             _shown({**fixed, **{c.name: a for c, a in zip(decoder.caches, caches, strict=True)}}),
             _shown({c.present: a for c, a in zip(decoder.caches, caches, strict=True)}),
         )
-        self._choose: StandingCall | None = None
+        self._choose = None
 
     def _bind_choice(self, logits: Any) -> None:
         """Bind the choice to the memory of the logits, which later steps use again."""
