@@ -2,8 +2,7 @@
 
     python -m bench.gpu_attention [float16] [medium] [high] [--tiles TILES]
 
-Further warpgroup tiles to measure are written as 2x64s3b1: warpgroups, keys, stages, blocks per multiprocessor; a
-suffix p1: with a producer.
+Further warpgroup tiles to measure are written as 2x64s3b1: warpgroups, keys, stages, blocks per multiprocessor.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def problem_of(kind: str, case: tuple[Any, ...]) -> AttentionProblem:
 
 def by_warpgroups(problem: AttentionProblem, kind: str, tile: AttentionTile) -> bool:
     """Return whether a kernel with selectable tiles computes a problem on the device."""
-    parts = (tile.keys, tile.blocks, tile.producer) == (KEYS, 1, False)
+    parts = (tile.keys, tile.blocks) == (KEYS, 1)
     return fits_warpgroups(problem) or (fits_bf16_split(problem, kind) and parts)
 
 
@@ -74,7 +73,7 @@ def solutions(kind: str, case: tuple[Any, ...], tiles: list[AttentionTile]) -> I
         geometry = solution.launches[0].geometry
         assert isinstance(geometry, Grid)
         if tile.blocks * (geometry.shared_bytes + 2048) <= SHARED_BYTES:
-            yield f"{tile.warpgroups}x{tile.keys}s{tile.stages}b{tile.blocks}{'p1' * tile.producer}", solution
+            yield f"{tile.warpgroups}x{tile.keys}s{tile.stages}b{tile.blocks}", solution
 
 
 def compile_part(part: int, kinds: list[str], tiles: list[AttentionTile]) -> tuple[int, list[str]]:
@@ -126,8 +125,7 @@ def compare(
 
 def _tile_of(text: str) -> AttentionTile:
     """Parse a tile of the command line."""
-    warpgroups, keys, stages, blocks, *producer = map(int, re.findall(r"\d+", text))
-    return AttentionTile(warpgroups, keys, stages, blocks, producer == [1])
+    return AttentionTile(*map(int, re.findall(r"\d+", text)))
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
 
-__all__ = ["KINDS", "Attention", "Convolution", "Product", "problems"]
+__all__ = ["KINDS", "Attention", "Convolution", "Product", "length", "problems"]
 
 F16, DEVICE = Type.half_type, "cuda"
 LANES = 8
@@ -30,7 +30,7 @@ MOST_ELEMENTS = 1 << 28
 """Most elements of an operand or of all scores of an attention."""
 
 
-def _near(rng: np.random.Generator, low: int, high: int) -> int:
+def length(rng: np.random.Generator, low: int, high: int) -> int:
     """Return a length whose logarithm is uniform: a third multiples of 64, a third multiples of 8, a third any."""
     drawn = int(np.exp(rng.uniform(np.log(low), np.log(high + 1))))
     step = int(rng.choice([64, 8, 1]))
@@ -58,10 +58,8 @@ class Product:
     @classmethod
     def drawn(cls, rng: np.random.Generator) -> Product:
         """Draw a product: 1 to 50,000 rows, 8 to 16,384 columns and terms."""
-        rows = _near(rng, 1, 50_000)
-        return cls(
-            rows, _near(rng, 8, 16_384), _near(rng, 8, 16_384), str(rng.choice(["constant"] * 4 + ["rows", "columns"]))
-        )
+        rows, columns, depth = length(rng, 1, 50_000), length(rng, 8, 16_384), length(rng, 8, 16_384)
+        return cls(rows, columns, depth, str(rng.choice(["constant"] * 4 + ["rows", "columns"])))
 
     @property
     def name(self) -> str:
@@ -152,15 +150,16 @@ class Convolution:
         while True:
             kind = str(rng.choice(["dense"] * 7 + ["groups", "depthwise", "depthwise"]))
             kernel = (1, 3, 3, 3, 5, 7)[rng.integers(6)] if kind == "dense" else (3, 5, 7)[rng.integers(3)]
-            groups, channels, out = 1, _near(rng, 3, 1024), _near(rng, 8, 1024)
+            groups, channels, out = 1, length(rng, 3, 1024), length(rng, 8, 1024)
             if kind == "groups":
                 groups = int(rng.choice([2, 4, 8, 32]))
-                channels, out = (groups * _near(rng, 8, 64) for _ in range(2))
+                channels, out = (groups * length(rng, 8, 64) for _ in range(2))
             elif kind == "depthwise":
-                groups = out = channels = _near(rng, 16, 1024)
-            side = _near(rng, 7, 224)
+                groups = out = channels = length(rng, 16, 1024)
+            side = length(rng, 7, 224)
             drawn = cls(
-                int(2 ** rng.integers(0, 7)), (side, side if rng.random() < 0.8 else _near(rng, 7, 224)), channels, out,
+                int(2 ** rng.integers(0, 7)), (side, side if rng.random() < 0.8 else length(rng, 7, 224)), channels,
+                out,
                 (kernel, kernel) if rng.random() < 0.85 else (1, kernel), int(rng.choice([1, 1, 1, 2])),
                 int(rng.choice([1] * 9 + [2])), groups,
             )  # fmt: skip
@@ -280,8 +279,8 @@ class Attention:
             groups, shared = int(rng.choice([1, 1, 1, 2, 4, 8])), int(rng.integers(1, 17))
             depth = int(rng.choice([16, 32, 40, 48, 64, 64, 64, 72, 80, 96, 128, 128, 160, 192, 256]))
             form = str(rng.choice(["", "", "causal", "causal", "keys", "scores", "bias", "all"]))
-            queries = 1 if rng.random() < 0.1 else _near(rng, 16, 4096)
-            keys = queries if form == "causal" or (queries > 1 and rng.random() < 0.6) else _near(rng, 16, 4096)
+            queries = 1 if rng.random() < 0.1 else length(rng, 16, 4096)
+            keys = queries if form == "causal" or (queries > 1 and rng.random() < 0.6) else length(rng, 16, 4096)
             drawn = cls(int(2 ** rng.integers(0, 5)), groups * shared, shared, queries, keys, depth, form)
             if drawn.flops < MOST_FLOPS and drawn.batch * drawn.heads * queries * keys < MOST_ELEMENTS:
                 return drawn

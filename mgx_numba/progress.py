@@ -7,6 +7,7 @@ Log records are written to `Screen`, so that they appear above the progress.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -38,12 +39,14 @@ class Screen:
 
 @contextmanager
 def shown_progress(what: str) -> Iterator[Show | None]:
-    """Yield a function that shows ``(done, total, name)``, or None if standard error is not a terminal.
+    """Yield a function that shows ``(done, total, name)``, or None if standard error is not a terminal, or in a thread
+    other than the main thread: two bars would overwrite each other.
 
     Args:
         what: a word or two for the work, at the start of the line.
     """
-    if sys.stderr is None or not sys.stderr.isatty():
+    here = threading.current_thread() is threading.main_thread()
+    if not here or sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
     try:

@@ -10,6 +10,7 @@ from ..errors import OptionError
 from ..interrupts import whole_module
 from ..messages import recorded
 from ..targets.registry import DEFAULT, compile_for
+from .background import LateForm
 from .compiled_form import CompiledForm, target_options
 from .file_form import FileForm
 from .options import CompileOptions, parse_compile_options, requested_quantizations, trace_level
@@ -27,9 +28,9 @@ Quantized: TypeAlias = "Callable[[Sequence[str], str, Mapping[str, Any]], Progra
 
 def compiled_form(
     source: PortableForm, file: FileForm, t: Any, given: Mapping[str, Any], quantized: Quantized
-) -> CompiledForm:
-    """Compile a program and return its compiled form; ``source`` and ``file`` receive the compilation's options,
-    records and, if it quantises, the quantised program.
+) -> CompiledForm | LateForm:
+    """Compile a program and return its compiled form, or begin to with ``wait=False``; ``source`` and ``file`` receive
+    the compilation's options, records and, if it quantises, the quantised program.
 
     Args:
         source: the portable form.
@@ -56,19 +57,25 @@ def compiled_form(
     with recorded() as messages:
         kinds = requested_quantizations(given)
         portable = quantized(kinds, t.name(), given) if kinds else source.program
+
+    def finished() -> CompiledForm:
         from ..progress import shown_progress
 
-        with shown_progress("compiling") as progress:
+        with recorded() as more, shown_progress("compiling") as progress:
             tuning = tuning_for(t.name(), parsed, file.records, progress)
             compiled = compile_for(t.name(), portable, target_options(file, parsed, tuning), progress)
-    file.records = merged_records(tuning, file.records)
-    file.target, file.options = t, parsed
-    source.program = portable
-    shapes = portable.parameter_shapes(), portable.output_shapes()
-    form = CompiledForm(compiled, t, *shapes, level, lambda: tuning, tuning.messages if tuning is not None else [])
-    if kept is not None:
-        kept.keep(form, messages)
-    return form
+        file.records = merged_records(tuning, file.records)
+        file.target, file.options = t, parsed
+        source.program = portable
+        shapes = portable.parameter_shapes(), portable.output_shapes()
+        form = CompiledForm(compiled, t, *shapes, level, lambda: tuning, tuning.messages if tuning is not None else [])
+        if kept is not None:
+            kept.keep(form, [*messages, *more])
+        return form
+
+    if given.get("wait", True) or t.name() != DEFAULT or level:
+        return finished()
+    return LateForm(portable, finished)
 
 
 def _kept(
@@ -82,6 +89,8 @@ def _kept(
     def again(portable: Program) -> Tuning | None:
         with recorded(quiet=True):
             requested = dataclasses.asdict(options)
-            return compiled_form(PortableForm.of(portable), FileForm(), t, requested, lambda *_: portable).tuning
+            form = compiled_form(PortableForm.of(portable), FileForm(), t, requested, lambda *_: portable)
+            assert isinstance(form, CompiledForm)  # options that are kept do not say whether to wait
+            return form.tuning
 
     return kept_compilation(source, file, t, options, given, again)

@@ -12,6 +12,7 @@ from ..errors import OptionError, ParseError
 from ..interrupts import whole_module
 from ..messages import recorded
 from ..targets.registry import DEFAULT
+from .changing import change
 from .file_kinds import taken_for
 from .options import parse_optimize_options, requested_quantizations
 from .parsing import onnx_parser, parsed_onnx, parsed_tf
@@ -300,7 +301,7 @@ def optimize(model: program, options: Mapping[str, Any] | None = None) -> progra
     if not level and not disabled and not quantizations:
         return model
 
-    def change(portable: Program) -> None:
+    def changed(portable: Program) -> None:
         if level:
             names = ["normalize_ops", "eliminate_identity", "optimize_module", "dead_code_elimination"]
             run_passes(portable, names, Options(fast_math=level > 1))
@@ -311,4 +312,4 @@ def optimize(model: program, options: Mapping[str, Any] | None = None) -> progra
 
             quantize(portable, quantizations, t, batches)
 
-    return model._change(change, disabled=disabled)
+    return change(model, changed, disabled=disabled)

@@ -154,7 +154,8 @@ def _of_plan(
         return source.program
 
     def tuning() -> Tuning | None:
-        return _restored(*decoded(), device_id=device_id)._tuning
+        form = _restored(*decoded(), device_id=device_id)._form
+        return None if form is None else form.tuning
 
     compiled = registry.target(chosen.name()).restore(kept, target_options(file, options), portable)
     parameters = {name: shape_from_json(entry) for name, entry in about["parameters"].items()}

@@ -54,6 +54,7 @@ COMPILE_OPTIONS: dict[str, str] = {
     "target": "architecture name of a GPU; kernels are made for the device that is there",
     "float32_matmul_precision": "highest, high (three products in bfloat16 or TF32), medium (one); None: by fast_math",
     "disabled_passes": "names of passes to leave out",
+    "wait": "return when the program is compiled (True); on the CPU False compiles in a thread while runs use NumPy",
     "plan_cache": "look for the compiled program in the cache folder, and keep it there (True)",
 }
 _OF_A_DEVICE = (
@@ -125,6 +126,7 @@ def parse_compile_options(given: Mapping[str, Any], target: str = DEFAULT) -> Co
         if without_effect and value != _SILENT_DEFAULTS.get(key, object()):
             _warn_once(key, value)
     requested_quantizations(given)
+    _flag("wait", given.get("wait", True))
     names = ("offload_copy", "fast_math", "memory_reuse", "exhaustive_tune", "plan_cache")
     flags = {name: _flag(name, given[name]) for name in names if name in given}
     threads = given.get("num_threads", 0)

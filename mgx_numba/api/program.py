@@ -16,8 +16,9 @@ from ..errors import MgxError, ParameterError
 from ..interrupts import whole_module
 from ..messages import warn
 from ..targets.base import Compiled, OpenPlan, OpenPlanned
-from ..targets.registry import DEFAULT
+from ..targets.registry import DEFAULT, REFERENCE
 from .argument import argument
+from .background import LateForm, Settled
 from .checking import check
 from .compiled_form import UNCOMPILED, CompiledForm, reference_form
 from .compiling import compiled_form
@@ -30,7 +31,7 @@ from .target import target
 
 if TYPE_CHECKING:
     from ..codegen.tuning.record import TuningRecord
-    from ..codegen.tuning.session import Choice, Tuning
+    from ..codegen.tuning.session import Choice
     from ..graph.calibration import Calibration
     from ..graph.origin import Origin
     from ..graph.passes.quantize_8bits import LayerChoice
@@ -48,10 +49,12 @@ class program:
     ``save`` does.
     """
 
+    _source, _file, _form = Settled[PortableForm](), Settled[FileForm](), Settled["CompiledForm | None"]()
+    _now_form: CompiledForm | None
+    _background: LateForm | None = None
+
     def __init__(self) -> None:
-        self._source = PortableForm()
-        self._file = FileForm()
-        self._form: CompiledForm | None = None
+        self._source, self._file, self._form = PortableForm(), FileForm(), None
         self._layer_choices: list[LayerChoice] = []
         self._told_uncompiled = False  # whether a run has warned that the program is not compiled
 
@@ -63,8 +66,6 @@ class program:
         self._file = file or self._file
         return self
 
-    # The parts of a program as the driver, sessions and tests name them.
-
     @property
     def _portable(self) -> Program:
         return self._source.program
@@ -75,7 +76,7 @@ class program:
 
     @property
     def _origin(self) -> Origin:
-        return self._source.origin
+        return self._runner()._source.origin
 
     @property
     def _compiled(self) -> Compiled | None:
@@ -93,14 +94,6 @@ class program:
     def _records(self) -> list[TuningRecord]:
         return self._file.records
 
-    @_records.setter
-    def _records(self, value: list[TuningRecord]) -> None:
-        self._file.records = value
-
-    @property
-    def _tuning(self) -> Tuning | None:
-        return None if self._form is None else self._form.tuning
-
     @property
     def _shown(self) -> Program:
         return self._form.compiled.program if self._form is not None else self._portable
@@ -110,37 +103,10 @@ class program:
         self.__dict__ = other.__dict__
 
     def _needed(self, why: str) -> CompiledForm:
-        """Return the compiled form.
-
-        Raises:
-            MgxError: the program is not compiled; the message ends with ``why`` it has to be.
-        """
+        """Return the compiled form, or raise `MgxError` if the program is not compiled, which ends with ``why``."""
         if self._form is None:
             raise MgxError(f"the program is not compiled; {why}")
         return self._form
-
-    def _change(self, change: Callable[[Program], object], call: str = "", disabled: Sequence[str] = ()) -> program:
-        """Change the portable form, in place; a compiled program is compiled again, with its options.
-
-        Args:
-            change: makes the change.
-            call: text that determines the change, for the lineage; empty if no text does.
-            disabled: passes to leave out from now on.
-        """
-        if self._form is None:
-            from .kept_models import derive
-
-            if not (call and self._source.lineage is not None and derive(self._source, call, change)):
-                self._source.lineage = None
-                change(self._portable)
-            self._file.disable(disabled)
-            return self
-        changed = self.clone()
-        change(changed._portable)
-        changed._file.disable(disabled)
-        changed._compile_as(self)
-        self._become(changed)
-        return self
 
     def _note_layers(self, choices: list[LayerChoice], calibration: Calibration | None = None) -> None:
         """Record what a quantisation chose for each layer, and its calibration, if it has one."""
@@ -160,15 +126,25 @@ class program:
         position."""
         return shape_map({name: shape.wrap(s) for name, s in {**self._parameters(), **self._buffers()}.items()})
 
+    def _running(self) -> LateForm | None:
+        """Return the compilation in the background that has not ended; its ``stand_in`` computes runs."""
+        return None if self._background is None or self._background.ended() else self._background
+
+    def _runner(self) -> program:
+        return self if (early := self._running()) is None else early.stand_in
+
     def _parameters(self) -> dict[str, Shape]:
+        self = self._runner()
         return self._source.parameters() if self._form is None else self._form.parameters
 
     def _buffers(self) -> Mapping[str, Shape]:
         """Return the shapes of output buffers; see `CompiledForm.buffers`."""
+        self = self._runner()
         return {} if self._form is None else self._form.buffers
 
     def get_output_shapes(self) -> list[shape]:
         """Return the shapes of the results; for a compiled program row-major, as ``run`` returns the results."""
+        self = self._runner()
         if self._form is not None:
             return [shape.wrap(result_shape(s)) for s in self._form.results]
         return [shape.wrap(s) for s in self._source.results()]
@@ -226,6 +202,7 @@ class program:
         offload_copy: bool | Mapping[str, Any] = True,
         fast_math: bool = True,
         exhaustive_tune: bool = False,
+        wait: bool = True,
         **options: Any,
     ) -> program:
         """Compile for a target, in place; return the program.
@@ -241,6 +218,8 @@ class program:
                 operation is rounded as written.
             exhaustive_tune: measure the kernel choices that have no tuning record, for at most ``tune_budget`` seconds.
                 The records are saved with the program, and in ``problem_cache`` or the user's database.
+            wait: False compiles for ``cpu`` in a thread and returns at once. Until its end runs are computed by the
+                target ``ref`` (NumPy), whose results differ by rounding; ``wait()`` and all calls but runs wait for it.
             options: further options, ``num_threads=0``, ``memory_reuse=True``, ... ``use_fp16`` and so on quantise the
                 program first, as ``quantize_fp16`` does. ``plan_cache=False`` disables the plan cache for models read
                 from files.
@@ -249,9 +228,27 @@ class program:
             OptionError: an option is unknown; the message lists the known options.
             CompileError: a pass or code generation failed; the program is unchanged and still usable.
         """
-        given = {"fast_math": fast_math, "exhaustive_tune": exhaustive_tune, **options}
+        given = {"fast_math": fast_math, "exhaustive_tune": exhaustive_tune, "wait": wait, **options}
         given.update(offload_copy if isinstance(offload_copy, Mapping) else {"offload_copy": offload_copy})
-        self._form = compiled_form(self._source, self._file, DEFAULT if t is None else t, given, self._quantized)
+        form = compiled_form(self._source, self._file, DEFAULT if t is None else t, given, self._quantized)
+        if isinstance(form, LateForm):
+            form.start(program.wrap(form.portable.clone()).compile(REFERENCE))
+            self._background = form
+        else:
+            self._form = form
+        return self
+
+    def wait(self) -> program:
+        """Wait for the end of ``compile(..., wait=False)``; return the program.
+
+        Raises:
+            CompileError: as ``compile`` does; the program is unchanged and still usable.
+        """
+        if (background := self._background) is not None:
+            try:
+                self._form = background.result()
+            finally:
+                self._background = None
         return self
 
     def _quantized(self, kinds: Sequence[str], t: str, given: Mapping[str, Any]) -> Program:
@@ -293,19 +290,19 @@ class program:
             ParameterError: a parameter is missing, or has the wrong type or shape; the message names the parameter, the
                 value's shape and the expected shape.
         """
-        if outputs:
+        if outputs and self._background is None:
             whole_module("mgx_numba.api.placing")
             from .placing import run_into
 
             return run_into(self, {} if params is None else params, outputs)
-        form = self._form
+        form = self._now_form
         if form is not None:
             results = form.fast_path(params)
             if results is None and form.general_fast_path is not form.fast_path:
                 results = form.general_fast_path(params)
             if results is not None:
                 return form.with_shapes(results) if form.shapes_beside else results
-        return self._run_checked({} if params is None else params)
+        return self._run_checked({} if params is None else params, outputs)
 
     eval = run
 
@@ -356,8 +353,12 @@ class program:
         assert form is not None and form.on is not None
         return form.shown(form.on.run_there(self._checked(params)))
 
-    def _run_checked(self, params: Any) -> list[argument]:
+    def _run_checked(self, params: Any, outputs: Mapping[str, Any] | None = None) -> list[argument]:
         """Check the arguments of ``run``, then run; the general path."""
+        if (early := self._running()) is not None:
+            return early.run(params, outputs)
+        if self._background is not None:
+            return self.wait().run(params, outputs)
         inputs = self._checked(params)
         form = self._form_to_run()
         run = form.compiled
@@ -578,7 +579,7 @@ class program:
     def __repr__(self) -> str:
         """Return a one-line summary; `print` shows the instructions."""
         count = sum(not ins.name.startswith("@") for module in self._shown.reachable_modules() for ins in module)
-        target = f"compiled for {self._form.target.name()}" if self._form is not None else "not compiled"
+        target = "not compiled" if self._form is None else f"compiled for {self._form.target.name()}"
         names = ", ".join(self.get_parameter_names())
         return f"<program of {count} instructions, inputs {names or 'none'}, {target}; print() shows it>"
 

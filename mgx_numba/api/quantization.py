@@ -9,6 +9,7 @@ from ..core.types import Type
 from ..errors import OptionError
 from ..interrupts import whole_module
 from ..targets.registry import DEFAULT
+from .changing import change
 from .program import program
 from .quantizing import (
     CONTRACTIONS,
@@ -173,7 +174,7 @@ def quantize_int4_weights(prog: program, ins_names: Iterable[str] = CONTRACTIONS
         OptionError: a name matches neither operator nor node.
     """
     names = _names(ins_names)
-    return _program(prog)._change(lambda portable: quantize_int4(portable, names), f"quantize_int4_weights {names!r}")
+    return change(_program(prog), lambda portable: quantize_int4(portable, names), f"quantize_int4_weights {names!r}")
 
 
 def autocast_fp8(prog: program) -> program:
@@ -184,7 +185,7 @@ def autocast_fp8(prog: program) -> program:
     whole_module("mgx_numba.graph.passes")
     from ..graph.passes import run_passes
 
-    return _program(prog)._change(lambda portable: run_passes(portable, ["autocast_fp8"]), "autocast_fp8")
+    return change(_program(prog), lambda portable: run_passes(portable, ["autocast_fp8"]), "autocast_fp8")
 
 
 def _names(given: Any) -> Any:
@@ -220,7 +221,7 @@ def _truncated(
         if calibration:
             raise OptionError("calibration has no effect without accuracy, which is measured on its batches")
         names = _names(ins_names)
-        return _program(prog)._change(lambda portable: truncate(portable, kind, names), f"quantize_{kind} {names!r}")
+        return change(_program(prog), lambda portable: truncate(portable, kind, names), f"quantize_{kind} {names!r}")
     budget = truncation_budget(parse_accuracy(accuracy), loss)
     chosen, given = _where(t, calibration)
     if not isinstance(given, Iterable):
@@ -228,14 +229,14 @@ def _truncated(
     batches = given
     found: list[list[LayerChoice]] = []
 
-    def change(portable: Program) -> None:
+    def truncated(portable: Program) -> None:
         from ..progress import shown_progress
 
         with shown_progress("compiling") as progress:
             checked = (prog._checked(batch) for batch in batches)
             found.append(truncate_within(portable, kind, chosen.name(), checked, budget, ins_names, progress))
 
-    _program(prog)._change(change)
+    change(_program(prog), truncated)
     prog._note_layers(found[-1])
     return prog
 
@@ -252,7 +253,7 @@ def _calibrated(
     chosen, given = _where(t, calibration)
     found: list[tuple[list[LayerChoice], Calibration]] = []
 
-    def change(portable: Program) -> None:
+    def quantized(portable: Program) -> None:
         from ..graph.calibration import Calibration
         from ..progress import shown_progress
 
@@ -260,7 +261,7 @@ def _calibrated(
             batches = given if isinstance(given, Calibration) else (prog._checked(batch) for batch in given)
             found.append(quantize_8bits(portable, chosen.name(), batches, ins_names, observer, type, progress, budget))
 
-    _program(prog)._change(change)
+    change(_program(prog), quantized)
     prog._note_layers(*found[-1])
     return prog
 

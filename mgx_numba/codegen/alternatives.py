@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -245,34 +244,48 @@ def has_lengths(value: Any) -> bool:
 
 def at_lengths(value: Any, values: Mapping[Dim, int]) -> Any:
     """Return a problem, a solution or a number with its expressions evaluated at values of their symbols."""
-    known: dict[Dim, int] = {}
-    return with_lengths(value, lambda length: evaluate(length, values, known))
+    return evaluator(value)(values)
 
 
-def with_lengths(value: Any, function: Callable[[Dim], Any]) -> Any:
-    """Return a problem, a solution or a number with the result of a function for each of its expressions.
+def evaluator(value: Any) -> Callable[[Mapping[Dim, int]], Any]:
+    """Return the function `at_lengths` of a value; it is searched for expressions once. Parts without expressions stay
+    the same objects."""
+    rebuild = _rebuilder(value)
 
-    Parts without expressions stay the same objects.
-    """
+    def at(values: Mapping[Dim, int]) -> Any:
+        known: dict[Dim, int] = {}
+        return value if rebuild is None else rebuild(lambda length: evaluate(length, values, known))
+
+    return at
+
+
+def _rebuilder(value: Any) -> Callable[[Callable[[Dim], Any]], Any] | None:
+    """Return a function that makes ``value`` again with its argument's result for each expression; None if there are no
+    expressions."""
     kind: Any = type(value)
     if kind is int or kind is str or value is None:
-        return value
+        return None
     if isinstance(value, Dim):
-        return function(value)
+        return lambda function: function(value)
     if isinstance(value, OpenAxis):
-        return axis_text(value.axis, function(value.length))
+        return lambda function: axis_text(value.axis, function(value.length))
     if isinstance(value, (tuple, list)):
-        members = [with_lengths(one, function) for one in value]
-        return value if all(map(operator.is_, members, value)) else type(value)(members)
-    if isinstance(value, dict):
-        return {key: with_lengths(one, function) for key, one in value.items()}
-    names = _fields(kind)
-    if not names:
-        return value
-    own = {name: with_lengths(member, function) for name, member in zip(names, _members(value))}
-    if all(own[name] is getattr(value, name) for name in names):
-        return value
-    return dataclasses.replace(value, **{name: own[name] for name in _arguments(kind)})
+        members = [_rebuilder(one) for one in value]
+        if not any(members):
+            return None
+        return lambda function: kind([make(function) if make else one for one, make in zip(value, members)])
+    kept: Any = value
+    if not isinstance(value, dict):
+        kept = {name: getattr(value, name) for name in _arguments(kind)} if _fields(kind) else {}
+    rebuilt = {name: make for name, one in kept.items() if (make := _rebuilder(one))}
+    if not rebuilt:
+        return None
+
+    def rebuild(function: Callable[[Dim], Any]) -> Any:
+        own = {**kept, **{name: make(function) for name, make in rebuilt.items()}}
+        return own if kept is value else kind(**own)
+
+    return rebuild
 
 
 def lengths_in(value: Any) -> list[Dim]:

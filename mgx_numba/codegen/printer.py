@@ -25,6 +25,7 @@ from .statements import INDENT, dtype_name, literal
 
 LARGEST_FLOAT8 = {t: float(ml_dtypes.finfo(t.numpy).max) for t in NEAREST}
 """The largest finite number of each float8 type."""
+EIGHT_BITS = (Type.int8_type, Type.uint8_type)
 _ANY = (-math.inf, math.inf)
 _FLOAT8 = {name: t for t, name in NEAREST.items()}
 _EITHER_ORDER = frozenset(("add", "mul"))
@@ -123,8 +124,8 @@ class VectorPrinter:
 
     FAST_CASTS: ClassVar[Mapping[str, str]] = {"bfloat16": "round_bfloat16"}
     """`lang`'s fast conversions from float32, by result dtype."""
-    ROUNDERS: ClassVar[Mapping[Type, str]] = {t: f"round_{dtype_name(t)}" for t in (Type.int8_type, Type.uint8_type)}
-    """`lang`'s functions that round float32 to the nearest integers and add a literal, by result type."""
+    ROUNDERS: ClassVar[Mapping[Type, str]] = {t: f"round_{dtype_name(t)}" for t in EIGHT_BITS}
+    """`lang`'s functions that round float32 to integers within limits and add a zero point, by result type."""
     NEAREST: ClassVar[Mapping[Type, str]] = NEAREST
     """`lang`'s functions that round float32 to a storage-only type and keep the result in float32, by type. With fast
     math the name ends in ``_fast``."""
@@ -133,6 +134,8 @@ class VectorPrinter:
         self.buffer = buffer
         self.lanes = lanes
         self.fast_math = fast_math
+        self._points: dict[str, tuple[Type, str]] = {}
+        """Of names that hold numbers of 8 bits in another type their own type, and the name in it."""
         self._rounded: dict[str, tuple[str, VectorValue | None]] = {}
         """Of names that hold whole numbers what was rounded, and what was added to that."""
         self._narrowed: dict[str, VectorValue] = {}
@@ -239,9 +242,10 @@ class VectorPrinter:
             return x
         if x.constant is not None and dtype.is_floating and math.isfinite(x.constant):
             return self.const(x.constant, dtype)
-        source, zero = self._rounding(x, dtype)
-        if source:
-            return VectorValue(self.buffer.emit(f"{self.ROUNDERS[dtype]}({source}, {zero})"), dtype)
+        source, point = self._rounded.get(x.name, ("", None))
+        if source and self.lanes and dtype in self.ROUNDERS and self._is_point(point, dtype):
+            numbers = ", ".join(self._limits_of(dtype, point))
+            return VectorValue(self.buffer.emit(f"{self.ROUNDERS[dtype]}({source}, {numbers})"), dtype)
         if not (x.raw or self.fast_math or x.dtype.compute is x.dtype):
             x = VectorValue(self.stored(x), x.dtype, raw=True)  # round extra precision to its type
         name = self.register(x)
@@ -253,7 +257,10 @@ class VectorPrinter:
             return made
         if x.dtype.compute == dtype:
             return VectorValue(name, dtype)
-        return VectorValue(self.buffer.emit(f"cast_{dtype_name(dtype)}({name})"), dtype)
+        made = VectorValue(self.buffer.emit(f"cast_{dtype_name(dtype)}({name})"), dtype)
+        if x.dtype in EIGHT_BITS:
+            self._points[made.name] = x.dtype, x.name
+        return made
 
     def nearbyint(self, x: VectorValue) -> VectorValue:
         """Round to the nearest integer, ties to even."""
@@ -270,20 +277,27 @@ class VectorPrinter:
             self._rounded[made.name] = source, y
         return made
 
-    def _rounding(self, x: VectorValue, dtype: Type) -> tuple[str, int]:
-        """Return the source of a rounded integer and the constant added to it, if ``dtype`` has a combined rounding
-        function.
-
-        The name is empty otherwise.
-        """
-        source, point = self._rounded.get(x.name, ("", None))
-        if not source or not self.lanes or dtype not in self.ROUNDERS:
-            return "", 0
-        zero = 0 if point is None else point.constant
+    def _is_point(self, point: VectorValue | None, dtype: Type) -> bool:
+        """Return whether ``point`` is a zero point of the 8-bit type ``dtype``."""
+        if point is None:
+            return True
+        if point.constant is None:
+            return self._points.get(point.name, ("", ""))[0] is dtype
         ends = np.iinfo(dtype.numpy)
-        if zero is None or not float(zero).is_integer() or not ends.min <= zero <= ends.max:
-            return "", 0
-        return source, int(zero)
+        return float(point.constant).is_integer() and ends.min <= point.constant <= ends.max
+
+    def _limits_of(self, dtype: Type, point: VectorValue | None) -> tuple[str, str, str, str]:
+        """Return the least and the greatest number whose sum with a zero point has 8 bits, and the zero point in
+        `dtype` and in int16. `hoisted` finds that they do not vary."""
+        ends, word = np.iinfo(dtype.numpy), Type.int16_type
+        if point is None or point.constant is not None:
+            zero = 0 if point is None else int(point.constant or 0)
+            floats = (self.const(float(end - zero), Type.float_type).name for end in (int(ends.min), int(ends.max)))
+            return *floats, self.const(zero, dtype).name, self.const(zero, word).name  # type: ignore[return-value]
+        floats = (self.const(float(end), Type.float_type).name for end in (ends.min, ends.max))
+        limits = (self.buffer.emit(f"sub({end}, {self.register(point)})") for end in floats)
+        octet = self._points[point.name][1]
+        return *limits, octet, self.buffer.emit(f"cast_int16({octet})")  # type: ignore[return-value]
 
     def where(self, condition: VectorValue, a: VectorValue, b: VectorValue) -> VectorValue:
         raw = a.raw and b.raw

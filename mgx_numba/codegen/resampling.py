@@ -112,9 +112,10 @@ def taps(op: Resize, lanes: int) -> tuple[list[str], list[str]]:
     def number(value: float) -> str:
         return const_text("float32", float(value), lanes)
 
-    lines = ["base = floor(v)", "t = sub(v, base)"]
-    offsets = [0, 1] if op.mode == "linear" else [-1, 0, 1, 2]
-    if op.mode == "linear":
+    linear = op.mode == "linear"
+    lines = [*([f"v = max(v, {number(0)})"] if linear else []), "base = floor(v)", "t = sub(v, base)"]
+    offsets = [0, 1] if linear else [-1, 0, 1, 2]
+    if linear:
         lines += [f"w0 = sub({number(1)}, t)", "w1 = t"]
     else:
         a = op.cubic_coeff_a

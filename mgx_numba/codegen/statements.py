@@ -38,7 +38,8 @@ Records (`records`), each described where it is declared
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 
 from ..core.dim import Length, known_in
 from ..core.types import Type
@@ -88,6 +89,30 @@ def reads_past(stride: Length) -> bool:
     """Return whether vectors with this stride are loaded contiguously, with the elements in between, and then
     shuffled."""
     return known_in(stride, 2, 3, 4)
+
+
+_READ = re.compile(r"\b[a-z_]\w*\b(?!\()")
+"""The names that an expression reads, without those of functions."""
+
+
+def hoisted(lines: Sequence[str], invariant: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Split single assignments into those of values that do not vary in a loop, and the other lines.
+
+    Args:
+        lines: statements of the loop's body.
+        invariant: names that hold one value in all iterations.
+    """
+    known, varies, head, rest = set(invariant), True, [], []
+    for line in lines:
+        name, _, expression = line.partition(" = ")
+        read = set(_READ.findall(expression))
+        if expression and name.isidentifier() and read <= known:
+            known.add(name)
+            head.append(line)
+            varies = varies and not read
+        else:
+            rest.append(line)
+    return ([], list(lines)) if varies else (head, rest)
 
 
 def load_text(

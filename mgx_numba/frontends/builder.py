@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dim import Dim, SymbolicLengthError, known_equal, known_same
+from ..core.dim import Dim, Length, SymbolicLengthError, known_equal, known_same
 from ..core.types import Type
 from ..errors import ParseError, UnknownValueError
 from ..graph.emitter import Emitter
@@ -159,7 +159,7 @@ class GraphBuilder(Emitter):
             result = self.pointwise(name, result, value)
         return result
 
-    def reshape(self, x: Instruction, dims: Sequence[int]) -> Instruction:
+    def reshape(self, x: Instruction, dims: Sequence[Length]) -> Instruction:
         """Reshape ``x`` to ``dims`` (without 0 or -1 unless dynamic); empty ``dims`` give a scalar."""
         dims = tuple(dims)
         if not x.shape.is_dynamic and known_same(self.lens(x), dims):

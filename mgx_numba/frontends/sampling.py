@@ -1,4 +1,4 @@
-"""Sample images between their pixels: ONNX's GridSample and DeformConv, and PyTorch's ``grid_sample``."""
+"""Sample images: between their pixels (GridSample, DeformConv, ``grid_sample``), and by weighted windows of an axis."""
 
 from __future__ import annotations
 
@@ -146,3 +146,37 @@ def sampled(
     if total is None:
         raise ShapeError("there is nothing to sample")
     return g.transpose(total, (0, 2, 1))
+
+
+def windows(used: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the positions [out, taps] of windows of an axis, and which of them belong to the window.
+
+    Args:
+        used: whether an output position reads an element [out, length]; at least one in each row. The window is from
+            the first to the last. A window shorter than others repeats its first element.
+    """
+    first = used.argmax(1)[:, None]
+    end = used.shape[1] - used[:, ::-1].argmax(1)[:, None]
+    places = first + np.arange((end - first).max(initial=0))
+    inside = places < end
+    return np.where(inside, places, first), inside
+
+
+def window_sums(g: GraphBuilder, x: Instruction, axis: int, weights: np.ndarray) -> Instruction:
+    """Emit weighted sums of an axis; ``weights`` [out, length] differ from 0 in a short window of each row.
+
+    Elements outside a window do not affect its sum, even if they are infinite or NaN: a matrix product would spread
+    them.
+    """
+    if not weights.size:
+        lens = list(g.lens(x))
+        lens[axis] = len(weights)
+        return g.literal(np.zeros(lens, x.shape.type.numpy))
+    places, inside = windows(weights != 0)
+    lens = [*places.shape, *[1] * (x.shape.ndim - axis - 1)]
+    factors = np.take_along_axis(weights, places, 1).reshape(lens)
+    taken = g.op("gather", x, g.literal(places), axis=axis)
+    parts = g.pointwise("mul", taken, g.literal(factors, x.shape.type))
+    if not inside.all():
+        parts = g.pointwise("where", g.literal(inside.reshape(lens)), parts, g.like(0, parts))
+    return g.reduce("reduce_sum", parts, [axis + 1], False)

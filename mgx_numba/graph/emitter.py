@@ -129,7 +129,7 @@ class Emitter:
             raise self.fail(f"an input to transpose has fewer than two axes: {x.shape}")
         return self.transpose(x, [*range(axes - 2), axes - 1, axes - 2])
 
-    def reshape(self, x: Instruction, lens: Sequence[int]) -> Instruction:
+    def reshape(self, x: Instruction, lens: Sequence[Length]) -> Instruction:
         """Return ``x`` with the lengths ``lens``; ``()`` means one element. An empty ``x`` becomes a constant."""
         lens = tuple(lens) or (1,)
         if known_same(x.shape.lens, lens):
@@ -147,16 +147,16 @@ class Emitter:
         """Emit ``x`` with additional axes of length 1; ``axes`` count in the result."""
         return self.op("unsqueeze", x, axes=tuple(sorted(axes))) if axes else x
 
-    def slice(self, x: Instruction, axis: int, start: int, end: int) -> Instruction:
+    def slice(self, x: Instruction, axis: int, start: Length, end: Length) -> Instruction:
         """Emit elements ``start`` to ``end`` (exclusive) of an axis."""
         if not x.shape.is_dynamic and known_equal(start, 0) and known_equal(end, x.shape.lens[axis]):
             return x
         return self.op("slice", x, axes=(axis,), starts=(start,), ends=(end,))
 
-    def split(self, x: Instruction, axis: int, sizes: Sequence[int]) -> list[Instruction]:
+    def split(self, x: Instruction, axis: int, sizes: Sequence[Length]) -> list[Instruction]:
         """Emit consecutive slices of an axis with lengths ``sizes``."""
         result = []
-        start = 0
+        start: Length = 0
         for size in sizes:
             result.append(self.slice(x, axis, start, start + size))
             start += size
@@ -191,7 +191,7 @@ class Emitter:
         last = result.shape.ndim - 1
         return self.squeeze(result, [last - 1] * row + [last] * column)
 
-    def broadcast(self, x: Instruction, lens: Sequence[int]) -> Instruction:
+    def broadcast(self, x: Instruction, lens: Sequence[Length]) -> Instruction:
         """Emit ``x`` broadcast to ``lens`` by NumPy's rule."""
         if not x.shape.is_dynamic and known_same(self.lens(x), lens):
             return x

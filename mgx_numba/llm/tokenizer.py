@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import FormatError, OptionError
+from ..errors import FormatError, OptionError, ParameterError
 from .genai import Config
-from .generation.params import check_model
 from .json_file import json_object, read_text
 from .optional import required
 from .templates import chat_templates, rendered
@@ -53,7 +52,8 @@ class Tokenizer:
             ends = ids.get("eos_token_id", [])
             self._take_ids(ends if isinstance(ends, list) else [ends], ids.get("bos_token_id"), ids.get("pad_token_id"))
         elif not isinstance(model, (str, os.PathLike)):
-            check_model(model, "Tokenizer")
+            if not hasattr(model, "tokenizer_source"):  # importing the class of models would close a circle
+                raise ParameterError(f"Tokenizer: model is {type(model).__name__}, expected a Model")
             source = model.tokenizer_source
             if source is None:
                 raise FormatError(f"{model.path} has no tokenizer")

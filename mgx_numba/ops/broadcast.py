@@ -149,6 +149,8 @@ class Scalar(Operator):
         self.expect_inputs(inputs, 1)
         if inputs[0].is_dynamic or inputs[0].elements != 1:
             raise self.fail(f"input must have one element, got {inputs[0]}")
+        if not self.scalar_bcst_dims:
+            raise self.fail("scalar_bcst_dims is empty, expected the lengths of the result")
         return Shape.view(inputs[0].type, self.scalar_bcst_dims, [0] * len(self.scalar_bcst_dims))
 
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:

@@ -85,9 +85,10 @@ class ReduceOperator(Operator):
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         x = args[0]
         if len(args) == 2:
-            axes = tuple(self.resolve_axis(int(a), x.ndim, "axes value") for a in args[1].reshape(-1))
+            named = {self.resolve_axis(int(a), x.ndim, "axes value") for a in args[1].reshape(-1)}
         else:
-            axes = tuple(a % x.ndim for a in self.axes) or tuple(range(x.ndim))
+            named = {a % x.ndim for a in self.axes} or set(range(x.ndim))
+        axes = tuple(sorted(named))
         again = {a for a in axes if x.strides[a] == 0 and x.shape[a] > 1} if self.repeated else set()
         count = prod(x.shape[a] for a in again)
         if again:

@@ -79,7 +79,13 @@ def nearest_index(mode: str, coordinate: np.ndarray, length: int) -> np.ndarray:
 def interpolation_taps(
     mode: str, coordinate: np.ndarray, length: int, cubic_coeff_a: float
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the input positions and weights of each output position: 2 (linear) or 4 (cubic) pairs."""
+    """Return the input positions and weights of each output position: 2 (linear) or 4 (cubic) pairs.
+
+    Linear interpolation before the first element reads the first two, as in PyTorch and ONNX Runtime: the second's
+    weight is 0, and an infinity there gives NaN.
+    """
+    if mode == "linear":
+        coordinate = np.maximum(coordinate, 0)
     base = np.floor(coordinate)
     t = coordinate - base
     if mode == "linear":

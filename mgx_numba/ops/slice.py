@@ -177,8 +177,8 @@ class ScanSlice(Operator):
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2)
         shape = inputs[0]
-        if not shape.ranked or inputs[1].is_dynamic or inputs[1].elements != 1:
-            raise self.fail(f"needs data of a known rank and one index, got {shape} and {inputs[1]}")
+        if not shape.ranked or inputs[1].is_dynamic or inputs[1].elements != 1 or not inputs[1].type.is_integral:
+            raise self.fail(f"needs data of a known rank and one integer as index, got {shape} and {inputs[1]}")
         if self.direction not in (0, 1):
             raise self.fail(f"direction must be 0 or 1, got {self.direction}")
         axis = self.resolve_axis(self.axis, shape.ndim)

@@ -88,7 +88,7 @@ def _tuning(model: program | str | os.PathLike[str], options: dict[str, Any]) ->
             raise OptionError(
                 f"input {name!r} is {s}: tuning needs all lengths, as parse_onnx(map_input_dims=...) gives"
             )
-    tuning = model.clone().compile(DEFAULT, **options)._tuning
+    tuning = model.clone().compile(DEFAULT, **options)._needed("tuning compiles it").tuning
     assert tuning is not None  # the target tunes
     return tuning
 

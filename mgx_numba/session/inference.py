@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from .epdevices import OrtEpDevice, get_ep_devices
 from .exceptions import as_onnxruntime, error_of
 from .feeding import fed
 from .model import ModelMetadata, NodeArg, metadata_of, node_args
-from .options import RunOptions, SessionOptions
+from .options import RunOptions, SessionOptions, refuse_terminated
 from .overriding import Overrides
 from .providers import CPU, chosen_provider, get_available_providers, refuse_unknown, target_of
 from .reading import Source
@@ -182,10 +182,9 @@ class InferenceSession:
         if not isinstance(input_feed, Mapping):
             kind = type(input_feed).__name__
             raise ParameterError(f"run needs names of results, or None, then a mapping of inputs to arrays, got {kind}")
-        if isinstance(output_names, str):
-            raise ParameterError(f"output_names must be a list of names, got {output_names!r}")
-        if run_options is not None:
-            run_options.refuse_terminated()
+        if output_names is not None and (isinstance(output_names, str) or not isinstance(output_names, Iterable)):
+            raise error_of(TypeError, ParameterError, f"output_names must be a list of names, got {output_names!r}")
+        refuse_terminated(run_options)
         feed = self._fed(input_feed)
         if not self._required <= feed.keys():
             missing = [name for name in self._shapes if name in self._required and name not in feed]
@@ -199,8 +198,7 @@ class InferenceSession:
             results = profile.run(model, feed)
         else:
             results = run_into(model, feed, memory) if memory else model.run(feed)
-        if run_options is not None:
-            run_options.refuse_terminated()
+        refuse_terminated(run_options)
         found = [_on_host(result) for result in results]
         return [found[self._positions[name]] for name in output_names] if output_names else found
 
@@ -270,11 +268,9 @@ class InferenceSession:
             Fail: ``run_options.terminate`` is set.
         """
         try:
-            if run_options is not None:
-                run_options.refuse_terminated()
+            refuse_terminated(run_options)
             iobinding.run(self)
-            if run_options is not None:
-                run_options.refuse_terminated()
+            refuse_terminated(run_options)
         except MgxError as error:
             raise as_onnxruntime(error, running=True) from error.__cause__
 

@@ -16,7 +16,7 @@ from .epdevices import Delegate, OrtEpDevice, providers_by_policy
 from .exceptions import Fail, error_of
 from .values import OrtValue
 
-__all__ = ["RunOptions", "SessionOptions"]
+__all__ = ["RunOptions", "SessionOptions", "refuse_terminated"]
 
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """Session configuration entry with the folder of external data, for a model given as bytes."""
@@ -70,7 +70,7 @@ class _Entries:
 
 
 class _Declared:
-    """Base class that refuses to set attributes its class does not declare."""
+    """Base class that refuses to set attributes its class does not declare, and texts to other values."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         known = type(self).__annotations__
@@ -79,6 +79,8 @@ class _Declared:
             raise AttributeError(
                 f"{type(self).__name__} has no {name!r}{hint or '; it has: ' + ', '.join(known)}", name=name, obj=self
             )
+        if known.get(name) == "str" and not isinstance(value, str):
+            raise error_of(TypeError, OptionError, f"{name} must be a str, got {type(value).__name__}")
         super().__setattr__(name, value)
 
 
@@ -325,14 +327,20 @@ class RunOptions(_Declared):
         """
         return self._entries.get(key)
 
-    def refuse_terminated(self) -> None:
-        """Raise if ``terminate`` is set.
 
-        Raises:
-            Fail: ``terminate`` is set.
-        """
-        if self.terminate:
-            raise Fail("the run was ended: RunOptions.terminate is set")
+def refuse_terminated(options: Any) -> None:
+    """Raise if the options of a run, or None, end the run.
+
+    Raises:
+        OptionError: ``options`` is neither None nor `RunOptions`; also a TypeError, as in ONNX Runtime.
+        Fail: ``terminate`` is set.
+    """
+    if options is None:
+        return
+    if not isinstance(options, RunOptions):
+        raise error_of(TypeError, OptionError, f"run_options must be RunOptions, got {type(options).__name__}")
+    if options.terminate:
+        raise Fail("the run was ended: RunOptions.terminate is set")
 
 
 def _note(values: dict[str, OrtValue], name: str, value: Any) -> None:

@@ -169,11 +169,6 @@ ORDER: tuple[PassRun, ...] = (
     ),
     PassRun("fuse_pointwise"),
     PassRun("rewrite_requantization", after={"fuse_pointwise": "it changes values inside the bodies of fused kernels"}),
-    PassRun(
-        "lift_zero_points",
-        after={"fuse_pointwise": "it adds operands to the bodies of fused kernels"},
-        targets=GPU,
-    ),
     PassRun("eliminate_contiguous", after={"fuse_pointwise": "regions take any strides, single operators may not"}),
     PassRun("dead_code_elimination:4", after={"fuse_pointwise": "fusion leaves unused values"}),
     PassRun(
@@ -199,6 +194,18 @@ ORDER: tuple[PassRun, ...] = (
         "rewrite_reduce_max",
         after={"fuse_reduce": "it rewrites bodies of fused reductions"},
         targets=CPU,
+    ),
+    PassRun(
+        "lift_constants",
+        after={
+            "fuse_pointwise": "it adds operands to the bodies of fused kernels",
+            "rewrite_requantization": "it recognises numbers in bodies",
+            "fuse_gated": "it compares the numbers of two bodies",
+            "split_reduce": "it recognises numbers in bodies",
+            "one_pass_variance": "it recognises numbers in bodies",
+            "rewrite_reduce_max": "it recognises numbers in bodies",
+        },
+        before={"schedule": "it adds instructions"},
     ),
     PassRun("schedule", after={"split_reduce": "the instructions are final"}),
 )

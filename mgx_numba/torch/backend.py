@@ -11,9 +11,11 @@ from torch._dynamo.backends.registry import _COMPILER_FNS, register_backend
 from torch._guards import TracingContext
 from torch.fx import GraphModule, Node
 
+from ..frontends.torch.decompositions import whole_operators
 from ..interrupts import whole_module
 from .logs import warn_once
 from .options import BackendOptions, parse_options
+from .overlaps import overlapping_write
 from .partition import REGION, divide, of_no_cost
 from .region import TorchRegion
 
@@ -51,6 +53,10 @@ def mgx_numba(
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         warn_once(_NEEDS_GRADIENTS)
         return graph_module.forward
+    write = overlapping_write(graph_module)
+    if write is not None:
+        warn_once("a graph runs in eager mode, since %s writes to a tensor whose elements share memory", write.name)
+        return graph_module.forward
 
     def compiler(graph: GraphModule, inputs: Sequence[Any]) -> Boxed:
         return compiled_graph(graph, _static_inputs(), asked)
@@ -58,7 +64,8 @@ def mgx_numba(
     backend = aot_autograd(
         fw_compiler=compiler, inference_compiler=compiler, decompositions=decompositions(), bw_compiler=_no_backward
     )
-    compiled: Callable[..., Any] = backend(graph_module, example_inputs)
+    with whole_operators():
+        compiled: Callable[..., Any] = backend(graph_module, example_inputs)
     return compiled
 
 

@@ -176,17 +176,69 @@ def test_depthwise_not_a_number_reaches_only_its_window(channels: int, dilation:
 
 
 @needs_page_protection
-@pytest.mark.parametrize("kernel", [3, 5, 11])
-def test_depthwise_reads_nothing_outside(kernel: int) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "inputs", "groups"), [(3, 16, 16), (5, 16, 16), (11, 16, 16), (3, 8, 8), (3, 20, 10)]
+)
+def test_depthwise_reads_nothing_outside(kernel: int, inputs: int, groups: int) -> None:
     """Nothing before the first column of a line, after the last, or past the last channel."""
-    problem, pages = same(16, 16, 9, kernel=kernel, groups=16), GuardedPages()
+    outputs = 16 if inputs < 20 else 10
+    problem, pages = same(inputs, outputs, 9, kernel=kernel, groups=groups), GuardedPages()
     rng = np.random.default_rng(4)
-    x = pages.place(rng.standard_normal((1, 9, 9, 16)).astype(np.float32))
+    x = pages.place(rng.standard_normal((1, 9, 9, inputs)).astype(np.float32))
     w = rng.standard_normal(problem.weight_lens).astype(np.float32)
-    out = pages.place(np.zeros((1, 9, 9, 16), np.float32))
+    out = pages.place(np.zeros((1, 9, 9, outputs), np.float32))
     solver = ConvDepthwise()
     run_plan(solver.plan(problem), {"x": x, "w": pages.place(solver.pack_weights(problem, w)), "out": out})
     np.testing.assert_allclose(out, convolve(problem, x, w), rtol=1e-4, atol=1e-4)
+
+
+NARROW = [(1, 2), (2, 2), (4, 4), (8, 8), (3, 1), (16, 8), (8, 4), (1, 8)]
+"""Input and output channels of groups that divide vectors of AVX2."""
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "inner", "outer"), [*(("", *group) for group in NARROW), ("avx2", 4, 4), ("avx2", 2, 1), ("avx2", 1, 8)]
+)
+def test_groups_of_few_channels(monkeypatch: pytest.MonkeyPatch, ceiling: str, inner: int, outer: int) -> None:
+    """Groups that fill vectors and that do not, whose taps share inputs or are computed one by one, in one to three
+    dimensions."""
+    monkeypatch.setenv("MGX_CPU_FEATURES", ceiling)
+    for k, groups in enumerate((1, 5, 32)):
+        lens, kernel = (((9,), (3,)), ((6, 7), (3, 2)), ((2, 3, 9), (1, 3, 5)))[k]
+        stride, rank = 1 + groups % 2, len(lens)
+        for dilation in (1, 2):
+            problem = ConvProblem(
+                2, groups * inner, groups * outer, lens, kernel, (stride,) * rank, (dilation,) * rank,
+                (dilation,) * rank, (4,) * rank, groups,
+                types=element_types("float64" if groups == 5 and outer < 8 else "float32"),
+            )  # fmt: skip
+            assert run_conv(ConvDepthwise(), problem, 11, 2, gap=3 * k) < TOLERANCE
+            problem = dataclasses.replace(problem, transposed=True, pads_end=(-1,) * rank, out_strides=())
+            assert run_conv(ConvTransposed(), problem, 11, 2, gap=3 * k) < TOLERANCE
+
+
+def test_values_of_a_group_reach_no_other_group() -> None:
+    """Numbers and infinities alike; other groups' outputs stay as they were."""
+    problem = same(32, 32, 9, groups=8)
+    rng = np.random.default_rng(12)
+    x = rng.standard_normal((1, 9, 9, 32)).astype(np.float32)
+    w = ConvDepthwise().pack_weights(problem, rng.standard_normal(problem.weight_lens).astype(np.float32))
+    results = []
+    for value in (1.0, np.inf, np.nan):
+        x[..., 13] = value
+        results.append(np.zeros((1, 9, 9, 32), np.float32))
+        run_plan(ConvDepthwise().plan(problem), {"x": x, "w": w, "out": results[-1]})
+    others = [k for k in range(32) if k // 4 != 3]
+    for result in results[1:]:
+        np.testing.assert_array_equal(result[..., others], results[0][..., others])
+        assert not np.isfinite(result[..., 12:16]).any()
+
+
+def test_narrow_groups_are_computed_in_whole_vectors() -> None:
+    """Groups of four channels (ResNeXt) and several outputs for each channel took the tile of a matrix product."""
+    assert select(same(128, 128, 14, groups=32)).name == "conv_depthwise"
+    assert select(same(64, 128, 14, groups=64, fast_math=True)).name == "conv_depthwise"
+    assert select(same(96, 96, 14, groups=32)).name == "conv_direct"  # three channels divide no vector
 
 
 def test_depthwise_with_many_taps() -> None:

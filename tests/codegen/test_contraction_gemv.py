@@ -13,7 +13,7 @@ import pytest
 from mgx_numba.codegen.cpu.contraction import gemv_int16, int16_weights, panels
 from mgx_numba.codegen.cpu.contraction.gemv import MOST_ROWS, GemvPacked
 from mgx_numba.codegen.cpu.contraction.gemv_int16 import GemvInt16
-from mgx_numba.codegen.cpu.contraction.gemv_rows import GemvRows
+from mgx_numba.codegen.cpu.contraction.gemv_rows import GemvColumns, GemvRows
 from mgx_numba.codegen.cpu.contraction.int16_weights import BLOCK
 from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.solver import UnsuitedWeights
@@ -70,6 +70,22 @@ def test_weights_read_by_rows_where_they_lie(m: int, dtype: str) -> None:
         e = full_epilogue_arrays(np.random.default_rng(n), (m,), n, dtype)
         out = np.full((m, n), np.nan, dtype)
         run_plan(made.plan(strides, full_epilogue(dtype), (), 3), {"x": a, "w": rows, "out": out, **e})
+        np.testing.assert_allclose(out, apply_full_epilogue(a.astype(float) @ b, e), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_one_row_of_a_product_of_two_inputs_reads_wide_rows_of_the_second(dtype: str) -> None:
+    """The tile of a matrix product took five times as long for 768x3072. Nothing outside the matrix is read."""
+    made = GemvColumns()
+    for n, k in ((1, 1), (33, 7), (64, 64), (70, 131), (519, 6)):
+        a, b = (v.astype(dtype) for v in pair(1, n, k))
+        wide, x = np.full((k, n + 3), np.nan, dtype), np.full((1, 2 * k), np.nan, dtype)
+        wide[:, :n], x[:, ::2] = b, a
+        problem = gemm_problem(x[:, ::2], wide[:, :n], False)
+        assert select(problem).name == "gemv_columns"
+        e = full_epilogue_arrays(np.random.default_rng(n), (1,), n, dtype)
+        out = np.full((1, n), np.nan, dtype)
+        run_plan(made.plan(problem, full_epilogue(dtype), (), 3), {"x": x[:, ::2], "w": wide[:, :n], "out": out, **e})
         np.testing.assert_allclose(out, apply_full_epilogue(a.astype(float) @ b, e), rtol=1e-4, atol=1e-4)
 
 

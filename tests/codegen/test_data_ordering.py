@@ -123,6 +123,18 @@ def test_topk_of_other_types(dtype: str) -> None:
     check_topk(few_values(2, 150, dtype=dtype), 20, 1)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "bool"])
+def test_topk_of_short_rows_ranks_all_elements(dtype: str) -> None:
+    """Rows of some tens of elements, of which many are equal or NaN; they were inserted one by one."""
+    for length, k in ((1, 1), (3, 3), (16, 5), (17, 17), (63, 40)):
+        x = few_values(29, length, dtype=dtype)
+        if np.issubdtype(x.dtype, np.floating):
+            x[3:7] = np.nan
+            x[5, ::2], x[6, ::3], x[8] = -np.inf, np.inf, -np.inf
+        check_topk(x, k, 1)
+        check_topk(x, min(k, 29), 0)
+
+
 def test_topk_of_a_whole_sorted_row_and_of_nan() -> None:
     x = np.arange(300, dtype=np.float32)[None]
     check_topk(x, 300, 1)

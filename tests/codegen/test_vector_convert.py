@@ -123,7 +123,13 @@ def test_rounding_to_bytes_is_a_rounding_and_a_cast(limit: str, monkeypatch: pyt
     wanted = [(dtype, zero) for dtype in ("int8", "uint8") for zero in (0, 3, 127, -128, 255)]
     wanted = [(dtype, zero) for dtype, zero in wanted if np.iinfo(dtype).min <= zero <= np.iinfo(dtype).max]
     for lanes in (8, 32, 64):
-        results = evaluate([(f"round_{dtype}(a, {zero})", dtype) for dtype, zero in wanted], x, lanes=lanes)
+        calls = []
+        for dtype, zero in wanted:
+            ends = (np.iinfo(dtype).min - zero, np.iinfo(dtype).max - zero)
+            numbers = [f"const_float32({end}, {lanes})" for end in ends]
+            numbers += [f"const_{kind}({zero}, {lanes})" for kind in (dtype, "int16")]
+            calls.append((f"round_{dtype}(a, {', '.join(numbers)})", dtype))
+        results = evaluate(calls, x, lanes=lanes)
         for (dtype, zero), got in zip(wanted, results, strict=True):
             with np.errstate(all="ignore"):
                 want = expected_cast(np.rint(x).astype(np.float64) + zero, dtype)

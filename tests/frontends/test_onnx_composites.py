@@ -14,7 +14,7 @@ import mgx_numba as migraphx
 from mgx_numba.frontends.onnx import parse_onnx
 
 from ..values import normal
-from .support import make_model
+from .support import assert_like_onnxruntime, make_model
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -119,6 +119,14 @@ def test_statistics_in_16_bits_are_rounded_once(target: str) -> None:
     for found, wanted in ((mean, middle), (inverse, deviation)):
         assert found.dtype == ml_dtypes.bfloat16
         np.testing.assert_allclose(found.astype(float), wanted, rtol=1.01 * STEP["bfloat16"], atol=1e-3)
+
+
+def test_statistics_of_doubles_have_the_type_of_stash_type() -> None:
+    """They were double, a type that ONNX does not permit there."""
+    x = LARGE.astype(np.float64)
+    outputs = {"y": TensorProto.DOUBLE, "mean": TensorProto.FLOAT, "inverse": TensorProto.FLOAT}
+    nodes = [helper.make_node("LayerNormalization", ["x", "s"], list(outputs))]
+    assert_like_onnxruntime(make_model(nodes, {"x": x}, outputs, constants={"s": np.ones(6)}), {"x": x})
 
 
 @pytest.mark.parametrize("target", ["ref", "cpu"])

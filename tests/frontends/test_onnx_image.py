@@ -119,3 +119,42 @@ def test_lengths_that_unpooling_cannot_have(shape: tuple[int, ...]) -> None:
     model, _ = single("MaxUnpool", inputs, constant=(2,), kernel_shape=[2, 2], strides=[2, 2])
     with pytest.raises(ShapeError, match=r"output_shape is .*, expected \[1, 1\] and 2 lengths of at least 1"):
         run(model, {})
+
+
+@pytest.mark.parametrize("lens", [(1, 2, 3, 4), (2, 1, 2, 5), (1, 1, 2, 3, 2)])
+@pytest.mark.parametrize("align", [0, 1])
+def test_affine_grid_of_a_batch_of_one(lens: tuple[int, ...], align: int) -> None:
+    """ONNX's function body squeezed a batch of 1; sizes may be constant or an input."""
+    axes = len(lens) - 2
+    given = [normal(lens[0], axes, axes + 1), np.array(lens)]
+    for constant in ((), (1,)):
+        model, feeds = single("AffineGrid", given, opset=20, constant=constant, align_corners=align)
+        assert_like_onnxruntime(model, feeds)
+
+
+@pytest.mark.parametrize("align", [0, 1])
+def test_affine_grid_of_an_axis_of_one_is_finite(align: int) -> None:
+    """ONNX's function body divides by 0 there."""
+    theta = np.array([[[1, 0, 0], [0, 1, 0]]], np.float32)
+    model, feeds = single("AffineGrid", [theta, np.array([1, 1, 1, 2])], opset=20, align_corners=align)
+    wanted = [[-1, -1], [1, -1]] if align else [[-0.5, 0], [0.5, 0]]
+    np.testing.assert_array_equal(run(model, feeds)[0], np.reshape(wanted, (1, 1, 2, 2)))
+
+
+@pytest.mark.parametrize("coordinates", ["half_pixel", "pytorch_half_pixel"])
+def test_linear_resizes_read_the_elements_that_onnxruntime_reads(coordinates: str) -> None:
+    for sizes, value in itertools.product(((1, 1, 8, 3), (1, 1, 3, 8)), (np.inf, np.nan)):
+        for place in range(20):
+            x = np.arange(20, dtype=np.float32)
+            x[place] = value
+            feeds = [x.reshape(1, 1, 4, 5), None, None, np.array(sizes, np.int64)]
+            options = {"mode": "linear", "coordinate_transformation_mode": coordinates}
+            assert_like_onnxruntime(*single("Resize", feeds, opset=18, constant=[3], **options))
+
+
+def test_antialiased_resizes_do_not_spread_an_infinity() -> None:
+    x = np.arange(40, dtype=np.float32).reshape(1, 1, 4, 10)
+    x[..., 0] = np.inf
+    sizes = np.array([1, 1, 3, 5], np.int64)
+    result = run(*single("Resize", [x, None, None, sizes], opset=18, constant=[3], mode="cubic", antialias=1))[0]
+    assert np.isfinite(result[..., 3:]).all() and not np.isfinite(result[..., 0]).any()

@@ -364,3 +364,25 @@ def test_strings_and_sequences_on_a_gpu() -> None:
     assert found[0].tolist() == ["a!", "b?"]
     np.testing.assert_array_equal(found[1], np.maximum(feeds["x"], 0) + held[0])
     np.testing.assert_array_equal(found[2][1], found[1])
+
+
+@pytest.mark.parametrize("quantize", [None, migraphx.quantize_fp16, migraphx.quantize_bf16])
+def test_sequences_keep_the_type_of_16_bit_floats(quantize: Any) -> None:
+    """Members were float32 on the CPU; quantised programs had members of two types, which no sequence may have."""
+    element = FLOAT if quantize else onnx.TensorProto.FLOAT16
+    nodes = [
+        helper.make_node("SequenceConstruct", ["x", "x"], ["s"]),
+        helper.make_node("SequenceAt", ["s", "p"], ["a"]),
+        helper.make_node("Mul", ["a", "a"], ["m"]),
+        helper.make_node("SequenceInsert", ["s", "m"], ["t"]),
+    ]
+    outputs = {"t": sequence(None, element), "m": tensor(None, element)}
+    model = model_of(nodes, {"x": tensor([2, 3], element), "p": tensor([], INT64)}, outputs)
+    x = np.arange(6, dtype=np.float32 if quantize else np.float16).reshape(2, 3)
+    feeds = {"x": x, "p": np.array(1)}
+    if quantize is None:
+        return same_as_onnxruntime(model, feeds)
+    for target in TARGETS:
+        program = migraphx.parse_onnx(model)
+        quantize(program)
+        assert_same(program.compile(target).run(feeds), [[x, x, x * x], x * x])

@@ -54,8 +54,8 @@ def check(program: Program, on: Engine, inputs: dict[str, np.ndarray] | None = N
 def pixels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Set the pixels and channels per thread, where lines are long enough."""
     pixels, lanes = request.param
-    monkeypatch.setattr(depthwise, "FEW_TAP_TILINGS", ((0, pixels, lanes),))
-    monkeypatch.setattr(depthwise, "MANY_TAP_TILINGS", ((0, pixels, lanes),))
+    for name in ("FEW_TAP_TILINGS", "MANY_TAP_TILINGS", "WIDE_REACH_TILINGS"):
+        monkeypatch.setattr(depthwise, name, ((0, pixels, lanes),))
     return int(pixels)
 
 
@@ -70,6 +70,7 @@ def pixels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> i
         (F16, (2, 8, 2, 5), (1, 1), {**PLAIN, "padding": (0, 0)}),
         (F16, (1, 8, 6, 7), (5, 5), {**PLAIN, "padding": (2, 2)}),
         (F16, (1, 8, 5, 9), (7, 7), {**PLAIN, "padding": (3, 3)}),
+        (F16, (1, 34, 10, 3), (3, 3), PLAIN),  # more vectors and rows than a group of threads has
         (F32, (1, 4, 4, 3, 5), (3, 2, 3), {"padding": (1, 1, 1), "stride": (1, 2, 1), "dilation": (1, 1, 1)}),
     ],
 )

@@ -64,6 +64,7 @@ def convolved(
         (F16, (1, 3, 13, 40), (5, 3), {"stride": (2, 2), "padding": (2, 0, 1, 3)}, "warpgroup"),
         (F16, (1, 20, 7, 19), (3, 3), {"padding": (1, 1)}, "warpgroup"),
         (F16, (1, 20, 7, 19), (3, 3), {"dilation": (2, 2)}, "tensor"),
+        (F16, (1, 27, 5, 17), (3, 3), {"dilation": (2, 2)}, "warpgroup"),
         (
             F16,
             (2, 3, 4, 9, 11),

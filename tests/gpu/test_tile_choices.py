@@ -6,6 +6,10 @@ import numpy as np
 import pytest
 
 from bench import fit_tiles
+from bench.random_problems import Product
+from mgx_numba.codegen.gpu.architecture import ENVIRONMENT
+from mgx_numba.codegen.gpu.contraction.solvers import SOLVER_SET
+from mgx_numba.codegen.gpu.machine import H200, planning_for
 
 
 def test_chosen_tiles_are_near_the_fastest_that_were_measured() -> None:
@@ -23,3 +27,13 @@ def test_fitting_finds_back_what_was_changed(monkeypatch: pytest.MonkeyPatch) ->
     before = fit_tiles._loss(problems)
     fit_tiles.fit(problems, 40)
     assert fit_tiles._loss(problems) < before
+
+
+@pytest.mark.parametrize("right", ["constant", "rows"])
+@pytest.mark.parametrize("depth", [1, 2, 4, 8, 12, 15, 16])
+def test_products_of_few_terms_stay_on_tensor_cores(depth: int, right: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENVIRONMENT, H200.architecture)
+    with planning_for(H200):
+        for rows, columns in ((64, 16), (1000, 64), (34416, 138), (5000, 5000)):
+            contraction = Product(rows, columns, depth, right).contraction()
+            assert SOLVER_SET.own_candidates(contraction)[0].solver.name in ("warpgroup", "tensor", "tensor_narrow")

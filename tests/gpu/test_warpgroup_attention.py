@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
+from bench.gpu_attention import problem_of
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.attention import flash, warpgroups
+from mgx_numba.codegen.gpu.attention.flash import attention_solution
 from mgx_numba.codegen.gpu.attention.warpgroups import AttentionTile
+from mgx_numba.codegen.gpu.machine import H200, planning_for
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.launch import Grid
 from mgx_numba.core.shape import Shape
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
@@ -22,7 +28,6 @@ from .programs import compiled, interpreter
 from .test_attention import BF16, BOOL, F16, F32, Mask, attention
 
 SMALL = AttentionTile(1, 64, 2, 4)
-TURNS = AttentionTile(2, 64, 2, 1, producer=True)
 
 
 @pytest.fixture(autouse=True)
@@ -49,8 +54,8 @@ def agree(
         (F16, (1, 2, 1, 70, 300, 16, 24), None, AttentionTile(2, 64, 3, 1)),
         (F16, (1, 2, 1, 70, 300, 40, 40), None, AttentionTile(4, 64, 3, 1)),
         (F16, (1, 1, 1, 150, 300, 80, 80), None, AttentionTile(3, 64, 2, 1)),
-        (F16, (1, 2, 1, 70, 300, 24, 72), None, TURNS),
-        (BF16, (1, 1, 1, 150, 200, 16, 16), (BOOL, (150, 200)), AttentionTile(3, 64, 3, 1, producer=True)),
+        (F16, (1, 2, 1, 70, 300, 24, 72), None, AttentionTile(2, 64, 2, 1)),
+        (BF16, (1, 1, 1, 150, 200, 16, 16), (BOOL, (150, 200)), AttentionTile(3, 64, 3, 1)),
         (BF16, (2, 1, 1, 65, 130, 40, 16), None, AttentionTile(1, 128, 2, 1)),
         (F16, (1, 1, 1, 3, 5, 8, 8), (F16, (3, 5)), SMALL),
         (F16, (2, 2, 2, 9, 140, 72, 136), (BOOL, (2, 1, 1, 140)), SMALL),
@@ -71,14 +76,14 @@ def test_rows_that_see_no_key(mask: Mask, nan_rows: bool, on: Engine, monkeypatc
     agree((1, 1, 1, 5, 70, 16, 16), SMALL, on, monkeypatch, mask=mask, spoil=True, nan_rows=nan_rows)
 
 
-@pytest.mark.parametrize("tile", [SMALL, TURNS])
+@pytest.mark.parametrize("tile", [SMALL, AttentionTile(2, 64, 2, 1)])
 def test_a_fill_replaces_scores_where_the_mask_does_not_keep(
     tile: AttentionTile, on: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agree((1, 1, 1, 5, 140, 16, 16), tile, on, monkeypatch, mask=(BOOL, (1, 1, 5, 140)), spoil=True, fill=-1e9)
 
 
-@pytest.mark.parametrize("tile", [SMALL, TURNS])
+@pytest.mark.parametrize("tile", [SMALL, AttentionTile(2, 64, 2, 1)])
 def test_first_queries_see_no_key(tile: AttentionTile, on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     agree((1, 1, 1, 150, 7, 16, 16), tile, on, monkeypatch, causal=True)
 
@@ -116,22 +121,19 @@ def leave_out(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "producer", "said"),
+    ("line", "said"),
     [
-        ("mbarrier_wait(offset(come_q, 0), 0)", False, "no box has come|on the way"),
-        ("mbarrier_wait(offset(come_v, slot), phase)", False, "no box has come|on the way"),
-        ("mbarrier_wait(offset(read_k, slot), phase)", False, "may still be reading|on the way"),
-        ("mbarrier_wait(offset(come_v, slot), phase)", True, "no box has come|on the way"),
-        ("mbarrier_wait(offset(read_k, slot), 1 - phase)", True, "may still be reading|on the way"),
-        ("mbarrier_wait(offset(read_v, slot), 1 - phase)", True, "may still be reading|on the way"),
-        ("scores = wgmma_wait(scores, 1)", False, "reads sums that products may still be adding to"),
-        ("acc = wgmma_wait(acc, 0)", False, "reads sums that products may still be adding to"),
+        ("mbarrier_wait(offset(come_q, 0), 0)", "no box has come|on the way"),
+        ("mbarrier_wait(offset(come_v, slot), phase)", "no box has come|on the way"),
+        ("mbarrier_wait(offset(read_k, slot), phase)", "may still be reading|on the way"),
+        ("scores = wgmma_wait(scores, 1)", "reads sums that products may still be adding to"),
+        ("acc = wgmma_wait(acc, 0)", "reads sums that products may still be adding to"),
     ],
 )
 def test_what_the_interpreter_says_of_wrong_synchronisation(
-    line: str, producer: bool, said: str, monkeypatch: pytest.MonkeyPatch
+    line: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warpgroups, "chosen_tile", lambda _: AttentionTile(2, 64, 2, 1, producer))
+    monkeypatch.setattr(warpgroups, "chosen_tile", lambda _: AttentionTile(2, 64, 2, 1))
     leave_out(line, monkeypatch)
     program, inputs = qkv((1, 1, 300, 16))
     with pytest.raises(KernelFault, match=said):
@@ -147,14 +149,16 @@ def test_the_instructions_are_those_of_warpgroups() -> None:
     assert ".local" not in text
 
 
-def test_many_keys_of_many_features_have_a_producer() -> None:
-    programs = [qkv((1, 16, keys, 128))[0] for keys in (128, 2048)]
-    (few,), (kernel,) = (compiled(program, interpreter()).kernels() for program in programs)
-    assert "THREADS = 256" in few.text
-    text = assembly(kernel, ARCHITECTURES["sm_90a"])
-    assert "THREADS = 384" in kernel.text and ".minnctapersm 1" in text
-    for wanted in ("setmaxnreg.dec.sync.aligned.u32 24;", "setmaxnreg.inc.sync.aligned.u32 240;"):
-        assert wanted in text, wanted
+@pytest.mark.parametrize("mask", [None, (2, 1, 1, 140)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_products_do_not_wait_for_one_another_because_of_a_call(
+    mask: tuple[int, ...] | None, causal: bool, on: Engine
+) -> None:
+    """Instructions that ptxas expands to calls: exact division and roots, and integer division of 64 bits."""
+    (step,) = steps_of((2, 2, 1, 70, 140, 64, 64), on, mask and (BOOL, mask), causal=causal)
+    text = assembly(step.kernel, ARCHITECTURES["sm_90a"])
+    assert "wgmma.mma_async" in text
+    assert not re.findall(r"\b(?:(?:div|rcp|sqrt)\.rn\S*|(?:div|rem)\.[su]64)", text)
 
 
 @pytest.mark.parametrize("features", [40, 64, 128, 160, 256])
@@ -203,6 +207,16 @@ def test_keys_of_few_blocks_are_split(causal: bool, on: Engine) -> None:
     first, second = steps_of((1, 1, 1, 40, 1100, 16, 16), on, (BOOL, (1, 1, 1, 1100)), causal=causal)
     assert first.geometry.blocks == ((1, 9, 1) if causal else (1, 1, 9))  # causal ones are last along rows
     assert second.label == "gpu::join_attention_kernel"
+
+
+@pytest.mark.parametrize(("case", "parts"), [((1, 6, 6, 1500, 1500, 64), 3), ((1, 6, 6, 1500, 96, 40), 1)])
+def test_keys_of_blocks_that_fill_half_a_round_are_split(case: tuple[int, ...], parts: int) -> None:
+    """144 blocks had the room of 264; of few keys the second launch takes longer than it saves."""
+    with planning_for(H200):
+        launches = attention_solution(problem_of("float16", (*case, False)), "highest").launches
+    geometry = launches[0].geometry
+    assert isinstance(geometry, Grid)
+    assert geometry.blocks[2] == parts and len(launches) == 1 + (parts > 1)
 
 
 def test_query_heads_of_a_group_share_tiles_of_rows(on: Engine) -> None:

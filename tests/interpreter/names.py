@@ -186,6 +186,7 @@ def elementwise_names() -> dict[str, Any]:
         splat=_splat,
         extract=lambda v, k: v[k],
         exp2_quick=_exp2,
+        reciprocal_quick=lambda x: np.divide(np.float32(1), x),
         low2=lambda v: v[:2],
         high2=lambda v: v[2:],
         pack_words=lambda v: v.view(np.int32),

@@ -272,8 +272,6 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
         "wgmma_zero": functools.partial(wgmma_zero, np.float32),
         "wgmma_zero_int32": functools.partial(wgmma_zero, np.int32),
         "wgmma_keep": lambda words: None,
-        "give_registers": lambda count: None,
-        "take_registers": lambda count: None,
         "add_sums": add_sums,
         "finite_sums": finite_sums,
         "fma_sums": fma_sums,

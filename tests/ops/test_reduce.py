@@ -27,6 +27,7 @@ FORMULAS = {
 def test_reductions_keep_axes(name: str, axes: tuple) -> None:
     for x in (normal(3, 5, 7), normal(7, 5, 3).T, np.broadcast_to(normal(1, 5, 1), (3, 5, 7))):
         expected = FORMULAS[name](x.astype(np.float64), axis=axes or None, keepdims=True)
+        np.testing.assert_array_equal(call(name, x, axes=(*axes, *axes)), call(name, x, axes=axes))
         np.testing.assert_allclose(call(name, x, axes=axes), expected, rtol=1e-6, atol=1e-6)
 
 

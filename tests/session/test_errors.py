@@ -113,6 +113,25 @@ def test_missing_input_is_a_value_error_as_onnxruntimes() -> None:
             made(IDENTITY)(ort).run(None, {})
 
 
+@pytest.mark.parametrize(
+    ("given", "message"), [((1, {"x": X}), "names"), (("y", {"x": X}), "names"), ((None, {"x": X}, 3), "RunOptions")]
+)
+def test_arguments_of_other_types_are_type_errors(given: Any, message: str) -> None:
+    """A number for names or options was an AttributeError, or a TypeError about this package's code."""
+    for ort in (onnxruntime, mgx_numba.session):
+        with pytest.raises(TypeError):
+            made(IDENTITY)(ort).run(*given)
+    with pytest.raises(errors.MgxError, match=message):
+        made(IDENTITY)(mgx_numba.session).run(*given)
+
+
+def test_texts_of_options_of_other_types_are_type_errors() -> None:
+    """A number or a path was accepted, and its lack of a method reported by a later step."""
+    for ort in (onnxruntime, mgx_numba.session):
+        with pytest.raises(TypeError, match="str"):
+            ort.SessionOptions().optimized_model_filepath = Path("model.onnx")
+
+
 def test_what_configuration_entries_raise() -> None:
     for ort in (onnxruntime, mgx_numba.session):
         with pytest.raises(RuntimeError, match="a.b"):

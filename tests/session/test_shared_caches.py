@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import mgx_numba
-from mgx_numba.errors import ParameterError
+from mgx_numba.errors import IndexRangeError, ParameterError
 from mgx_numba.session import InferenceSession, OrtValue
 
 from ..caches import with_kernels
@@ -116,6 +116,35 @@ def test_bound_caches_are_updated_in_place(dtype: Any, total_is_input: bool) -> 
                     array[row, :, :end], other[name][row, :, :end], rtol=tolerance, atol=tolerance
                 )
                 np.testing.assert_array_equal(array[row, :, total:], before[name][row, :, total:])
+
+
+def test_caches_of_which_a_run_gives_the_total_grow() -> None:
+    """They kept the length of the past, without the new rows, when nothing but a run knew the total length."""
+    model = decoder(1, total_is_input=True)
+    for result in model.graph.output[1:]:
+        result.type.tensor_type.shape.dim[2].dim_param = "total_length"
+    source = model.SerializeToString()
+    session, peer = (
+        s(source, providers=["CPUExecutionProvider"]) for s in (InferenceSession, onnxruntime.InferenceSession)
+    )
+    own = other = list(caches(1, 0, 1, np.float32).values())
+    for number, (ends, s, total) in enumerate((([4], 4, 4), ([5], 1, 5), ([6], 1, 6))):
+        feeds = step(ends, s, total, True, number, np.float32)
+        names = [i.name for i in session.get_inputs()[-2:]]
+        (y, *own), (right, *other) = (
+            x.run(None, {**feeds, **dict(zip(names, c))}) for x, c in ((session, own), (peer, other))
+        )
+        for found, wanted in zip((y, *own), (right, *other), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)
+
+
+def test_total_beyond_a_shared_cache_is_an_error() -> None:
+    """New rows were dropped."""
+    session = InferenceSession(decoder(1, total_is_input=True).SerializeToString())
+    past = {f"past_key_values.{name}": array for name, array in caches(1, 4, 1, np.float32).items()}
+    session.run(None, {**step([4], 1, 4, True, 0, np.float32), **past})
+    with pytest.raises(IndexRangeError, match="index 5 is out of range"):
+        session.run(None, {**step([5], 1, 5, True, 0, np.float32), **past})
 
 
 def test_nothing_but_new_rows_is_written() -> None:

@@ -179,6 +179,7 @@ CASES = {
     "gemv": lambda: product(True, (), 3),
     "gemv_int16": lambda: product(True, (), 3),
     "gemv_rows": product_by_rows,
+    "gemv_columns": lambda: product(False, (), 1),
     "gemm_strassen_1": lambda: product(True, (), 101, 512, 330),
     "gemm_strassen_2": lambda: product(True, (), 101, 512, 330),
     "gemm_in_place": lambda: product(False),

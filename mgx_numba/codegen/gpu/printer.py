@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-import numpy as np
-
 from ...core.types import Type
 from ...ops.scalar_functions import QUICK
-from ..printer import LARGEST_FLOAT8, CodeBuffer, VectorPrinter, VectorValue
+from ..printer import EIGHT_BITS, LARGEST_FLOAT8, CodeBuffer, VectorPrinter, VectorValue
 
 _EXACT = frozenset(("fmod", "mod"))
 """Functions implemented in `lang.remainders` with integer arithmetic."""
 _SHORT = frozenset(("gelu_erf",))
 """Functions with a shorter version for 16-bit results."""
 _SIXTEEN_BITS = (Type.half_type, Type.bf16_type)
-_EIGHT_BITS = (Type.int8_type, Type.uint8_type)
+
 _SATURATED = {t: LARGEST_FLOAT8[t] for t in (Type.fp8e4m3fn_type, Type.fp8e5m2_type)}
 """Types that `lang.rounding` rounds to, with the largest number of float types."""
 VECTOR_BYTES = 16
@@ -32,8 +30,6 @@ class ThreadPrinter(VectorPrinter):
 
     def __init__(self, buffer: CodeBuffer, lanes: int, fast_math: bool = False) -> None:
         super().__init__(buffer, lanes, fast_math)
-        self._points: dict[str, Type] = {}
-        """Of names that hold numbers of 8 bits their type."""
         self._products: dict[str, tuple[str, str]] = {}
         self._gelus: dict[str, tuple[str, Type]] = {}
         """Of products, with fast math, what was multiplied, and of values of GELU the argument and their type."""
@@ -62,7 +58,7 @@ class ThreadPrinter(VectorPrinter):
             text = text if argument else f"saturated_{dtype_name(dtype)}({source})"
             return VectorValue(self.buffer.emit(text), dtype, raw=True)
         source, point = self._rounded.get(x.name, ("", None))
-        if source and self.lanes and dtype in _EIGHT_BITS and self._is_point(point, dtype):
+        if source and self.lanes and dtype in EIGHT_BITS and self._is_point(point, dtype):
             zero = f"const_float32(0, {self.lanes})" if point is None else self.register(point)
             argument, other = self._gelu_product(source)
             if argument:
@@ -75,10 +71,7 @@ class ThreadPrinter(VectorPrinter):
             else:
                 text = f"rounded_{dtype_name(dtype)}({source}, {zero})"
             return VectorValue(self.buffer.emit(text), dtype)
-        made = super()._cast(x, dtype)
-        if x.dtype in _EIGHT_BITS:
-            self._points[made.name] = x.dtype
-        return made
+        return super()._cast(x, dtype)
 
     def _gelu_product(self, source: str) -> tuple[str, str]:
         """Return GELU's argument and the other factor, if ``source`` is the product of a factor with GELU of a float16,
@@ -86,15 +79,6 @@ class ThreadPrinter(VectorPrinter):
         factor, other = self._products.get(source, ("", ""))
         argument, type = self._gelus.get(factor, ("", Type.float_type))
         return (argument, other) if type is Type.half_type and self.lanes > 1 else ("", "")
-
-    def _is_point(self, point: VectorValue | None, dtype: Type) -> bool:
-        """Return whether ``point`` is a zero point of the 8-bit type ``dtype``."""
-        if point is None:
-            return True
-        if point.constant is None:
-            return self._points.get(point.name) is dtype
-        ends = np.iinfo(dtype.numpy)
-        return float(point.constant).is_integer() and ends.min <= point.constant <= ends.max
 
     def _call(self, name: str, result: Type, *operands: VectorValue) -> VectorValue:
         if name in _EXACT and operands[0].dtype.compute in (Type.float_type, Type.double_type):
@@ -107,7 +91,7 @@ class ThreadPrinter(VectorPrinter):
             if name in _SHORT:
                 self._gelus[made.name] = argument, result
             return made
-        if name == "max" and result in _EIGHT_BITS and self.lanes and self.lanes % 4 == 0:
+        if name == "max" and result in EIGHT_BITS and self.lanes and self.lanes % 4 == 0:
             arguments = ", ".join(self.register(x) for x in operands)
             return VectorValue(self.buffer.emit(f"max_bytes({arguments})"), result)
         made = super()._call(name, result, *operands)

@@ -105,9 +105,6 @@ Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
                                          layout of boxes with rows of 128 bytes (`lang.operand_stores`)
     operand_fence()                      make these stores visible to products in threads that wait for a later arrival
                                          of this thread
-    give_registers(COUNT), take_registers(COUNT)
-                                         set the registers of each thread of this warpgroup to COUNT, fewer or more
-                                         than before. take_registers waits until enough registers are free
     wgmma_zero(COLUMNS)                  zero accumulators of 64 rows, in float32
     wgmma_zero_int32(COLUMNS)            the same in int32
     wgmma_<product>(sums, a, b, TURNED, STEPS)
@@ -142,6 +139,7 @@ Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
 Fast math on float32
     exp2_quick exp_quick sigmoid_quick tanh_quick gelu_erf_quick gelu_tanh_quick silu_quick softplus_quick
                                          within 5 units in the last place (`lang.quick`)
+    reciprocal_quick                     within one unit
     gelu_erf_short                       within 4e-7, for results of 16 bits
     gelu_erf_bytes                       within 3e-5, for results that are rounded to 8 bits
 

@@ -26,6 +26,7 @@ from .cached_tokens import (
     spans_of,
     with_sink,
 )
+from .deferred import declared_lengths
 from .node import Node
 from .registry import MICROSOFT, register
 
@@ -137,6 +138,7 @@ def group_query_attention(
     """Emit attention over caches [b, kv_heads, t, d]; ``seqlens_k`` has the last position of each sequence.
 
     The caches keep their length if new tokens fit (a shared buffer); otherwise they grow to ``total_sequence_length``.
+    If a run gives that number, and the model declares caches of one length, a total that does not fit is an error.
     A ``head_sink`` is an additional score per head, which takes part in softmax with a value of zeros;
     ``smooth_softmax`` is a sink of score 0. Caches of 8 or 4 bits have scales.
     """
@@ -151,7 +153,11 @@ def group_query_attention(
         both = node.get_float("qk_norm_epsilon", 1e-6)
         q = normalized(g, q, q_norm, node.get_float("q_norm_epsilon", both))
         k = normalized(g, k, k_norm, node.get_float("k_norm_epsilon", both))
-    s = g.lens(q)[2]
+    s, sliding = g.lens(q)[2], node.get_bool("sliding_window_cache")
+    whole = 0 if sliding else _length(g, node, past_key, total, s)
+    if past_key is not None and not sliding and g.constants.value(total) is None:
+        # The lookup changes nothing: a total beyond the caches is an index out of range, which ends the run.
+        total = g.op("gather", g.iota(whole + 1), g.reshape(g.convert(total, Type.int64_type), (1,)), axis=0)
     prompt = is_known_prompt(g, total, s) if query_lengths is None else False
     spans = spans_of(g, g.lens(q), last, total, query_lengths)
     if node.get_bool("do_rotary"):
@@ -162,11 +168,10 @@ def group_query_attention(
         interleaved = node.get_bool("rotary_interleaved")
         q, k = (in_float(g, x, lambda x: rotated(g, x, cosine, sine, where, interleaved)) for x in (q, k))
     formats = cache_formats(g, node, past_key, past_value, k_scale, v_scale, g.lens(q)[3], shared)
-    if node.get_bool("sliding_window_cache"):
+    if sliding:
         if past_key is None or past_value is None or any(f.bits for f in formats):
             raise UnsupportedError("sliding_window_cache without past_key and past_value, or with quantised caches")
         return attend_window_cache(g, node, (q, k, v), (past_key, past_value), spans, (attention_bias, sink))
-    whole = _length(g, past_key, total, s)
     caches = [
         _updated(g, old, form.encode(g, new), spans, whole)
         for old, new, form in zip((past_key, past_value), (k, v), formats)
@@ -217,15 +222,26 @@ def _attended(
     return g.convert(formats[1].scaled(g, y, heads), result)
 
 
-def _length(g: Builder, past: Instruction | None, total: Instruction, s: int) -> int:
-    """Return the length of the caches after the step."""
+def _declared_shared(g: Builder, node: Node) -> bool:
+    """Return whether the model declares the same length for the key cache before and after the step."""
+    names = node.proto.input[3], (*node.proto.output, "", "")[1]
+    before, after = (declared_lengths(g, name)[2:3] for name in names)
+    return before == after and any(before)
+
+
+def _length(g: Builder, node: Node, past: Instruction | None, total: Instruction, s: int) -> int:
+    """Return the length of the caches after the step.
+
+    Raises:
+        UnknownValueError: the caches may grow, to a total length that only a run knows.
+    """
     count = g.constants.value(total)
     wanted = None if count is None else g.int_value(total, "total_sequence_length")
     if past is None:
         whole = s if wanted is None else wanted
     else:
         whole = g.lens(past)[2] if wanted is None else maximum(g.lens(past)[2], wanted)
-        if wanted is None and known_less(whole, s):
+        if wanted is None and (known_less(whole, s) or not _declared_shared(g, node)):
             g.constant(total, "total_sequence_length")
     if known_less(whole, s) or (not isinstance(whole, Dim) and whole < s):
         raise ShapeError(f"{s} new tokens do not fit a cache of {whole}")

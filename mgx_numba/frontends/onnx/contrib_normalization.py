@@ -22,7 +22,7 @@ from .registry import MICROSOFT, register
 def simplified_layer_normalization(g: Builder, node: Node, x: Instruction, scale: Instruction) -> Sequence[Instruction]:
     """Emit root-mean-square normalisation over the axes from ``axis`` on."""
     axis = g.axis(node.get_int("axis", -1), rank(x))
-    return rms_norm(g, x, scale, axis, node.get_float("epsilon", 1e-5), stash_type(node, x))
+    return rms_norm(g, x, scale, axis, node.get_float("epsilon", 1e-5), stash_type(node))
 
 
 def _total(g: Builder, x: Instruction, skip: Instruction, bias: Instruction | None) -> Instruction:

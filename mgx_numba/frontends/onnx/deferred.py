@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 LIMIT = "limit_max_iterations"
 """Metadata key, in a deferred node's model, of the option of this name."""
+_DECLARED = "declared lengths of "
+"""Start of the metadata keys, in a deferred node's model, of lengths that the whole model declares."""
 
 
 class Attempt:
@@ -133,6 +135,18 @@ def _captured(graph: GraphProto) -> list[str]:
     return [name for name in dict.fromkeys(used) if name and name not in own]
 
 
+def declared_lengths(g: Builder, name: str) -> list[str]:
+    """Return the lengths that the model declares for an input or a result, numbers or symbols; "" where unknown."""
+    proto = g.parser.model.proto
+    for entry in proto.metadata_props:
+        if entry.key == _DECLARED + name:
+            return list(entry.value.split("\n"))
+    for info in (*proto.graph.input, *proto.graph.output):
+        if info.name == name:
+            return [d.dim_param or str(d.dim_value or "") for d in info.type.tensor_type.shape.dim]
+    return []
+
+
 def _model(g: Builder, node: Node, taken: dict[str, Instruction]) -> ModelProto:
     """Return a model of one node; its inputs have a type but no shape."""
     parts = messages()
@@ -153,5 +167,9 @@ def _model(g: Builder, node: Node, taken: dict[str, Instruction]) -> ModelProto:
     if any(a.type in (5, 10) for a in node.proto.attribute):
         for function in g.parser.model.functions.values():
             model.functions.add().CopyFrom(function)
+    declared = [{name: declared_lengths(g, name) for name in names if name} for names in (taken, node.outputs)]
+    if all(any(lengths.values()) for lengths in declared):  # else no lengths can be compared
+        for name, lengths in (declared[0] | declared[1]).items():
+            model.metadata_props.add(key=_DECLARED + name, value="\n".join(lengths))
     model.metadata_props.add(key=LIMIT, value=str(g.parser.options.limit_max_iterations))
     return model

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, NodeProto
 
 EXPANDED = frozenset(
-    "AffineGrid Bernoulli BlackmanWindow CausalConvWithState CenterCropPad"
+    "Bernoulli BlackmanWindow CausalConvWithState CenterCropPad"
     " HammingWindow HannWindow LinearAttention"
     " NegativeLogLikelihoodLoss SequenceMap SoftmaxCrossEntropyLoss SwiGLU FlexAttention".split()
 )

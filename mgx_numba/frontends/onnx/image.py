@@ -1,6 +1,6 @@
 """Sampling and assembly of images.
 
-ai.onnx: Col2Im GridSample ImageDecoder ImageScaler.
+ai.onnx: AffineGrid Col2Im GridSample ImageDecoder ImageScaler.
 com.microsoft: GridSample.
 """
 
@@ -10,6 +10,7 @@ from math import prod
 
 import numpy as np
 
+from ...core.dim import maximum
 from ...core.shape import row_major_strides
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
@@ -60,6 +61,31 @@ def grid_sample(g: Builder, node: Node, x: Instruction, grid: Instruction) -> In
     if mode != "nearest":
         total = g.convert(total if type.is_floating else g.op("nearbyint", total), type)
     return g.reshape(total, (batch, channels, *out))
+
+
+@register("AffineGrid")
+def affine_grid(g: Builder, node: Node, theta: Instruction, size: Instruction) -> Instruction:
+    """Return positions for GridSample [n, spatial..., axes]: theta [n, axes, axes + 1] times (x, y, ..., 1).
+
+    The positions of an axis lie evenly in [-1, 1]; with ``align_corners`` they begin at -1 and end at 1, and the
+    position of an axis of length 1 is -1. ONNX's function body squeezes a batch of 1, and divides by 0 for that axis.
+    """
+    lens, sizes = g.lens(theta), g.ints(size, "size")
+    batch, spatial = sizes[0] if sizes else 0, sizes[2:]
+    count = len(spatial)
+    if count not in (2, 3) or lens[1:] != (count, count + 1) or lens[0] != batch:
+        raise ShapeError(f"theta {list(lens)} and size {sizes} do not fit: expected theta [n, axes, axes + 1]")
+    corner, one = int(node.get_bool("align_corners")), g.like(1, theta)
+    columns = []
+    for k, length in reversed(list(enumerate(spatial))):
+        place = g.convert(g.iota(length, k, count), theta.shape.type)
+        steps = g.like(length if not corner else maximum(1, length - 1), theta)
+        place = place if corner else g.pointwise("add", place, g.like(0.5, theta))
+        place = g.pointwise("div", g.pointwise("mul", place, g.like(2, theta)), steps)
+        columns.append(g.unsqueeze(g.broadcast(g.pointwise("sub", place, one), spatial), [count]))
+    columns.append(g.broadcast(one, (*spatial, 1)))
+    base = g.reshape(g.op("concat", *columns, axis=count), (prod(spatial), count + 1))
+    return g.reshape(g.matmul(base, g.swap_last(theta)), (batch, *spatial, count))
 
 
 @register("Col2Im")

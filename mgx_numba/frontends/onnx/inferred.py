@@ -25,6 +25,10 @@ from .value_types import declared_shape
 if TYPE_CHECKING:
     from onnx import ModelProto, TypeProto
 
+SHARED = {("GroupQueryAttention", 1): 3, ("GroupQueryAttention", 2): 4, ("QLinearConcat", 0): 1}
+"""Input that a result shares its type with, by operator and result, for operators that ONNX does not define. Results of
+all other operators named QLinear have the type of the first input."""
+
 _SMALL = 256
 """Largest number of elements of a constant that shape inference receives."""
 
@@ -45,8 +49,8 @@ def result_shapes(
         error: why the node is deferred; raised if a result's type cannot be inferred.
 
     If neither method gives a type, a result has the type of an input that must share it by the operator's schema.
-    Without a schema, the first floating-point input's type is assumed, which is right for almost all operators that
-    ONNX does not define. Parsing the node later fails if the assumption is wrong.
+    Without a schema, `SHARED` names that input, or the first floating-point input's type is assumed, which is right for
+    almost all operators that ONNX does not define. Parsing the node later fails if the assumption is wrong.
     """
     found = _inferred(g, model, inputs, error)
     if any(f is None for f in found):
@@ -54,7 +58,7 @@ def result_shapes(
         found = [f or t for f, t in zip(found, tried, strict=True)] if tried else found
     results = []
     for k, f in enumerate(found):
-        type = None if f is not None else _shared_type(model, k, inputs) or _floating_type(inputs)
+        type = None if f is not None else _shared_type(model, k, inputs) or _usual_type(inputs)
         if f is None and type is None:
             raise error or MgxError("types of results are not known")
         results.append(f if type is None else Shape.unranked(type))
@@ -66,20 +70,24 @@ def _shared_type(model: ModelProto, result: int, inputs: Sequence[Instruction]) 
     node = model.graph.node[0]
     domain = canonical_domain(node.domain)
     schema = find_schema(domain, node.op_type, opset_versions(model.opset_import).get(domain, 1))
-    if schema is None or not schema.source.outputs:
-        return None
-    formals = schema.source.outputs
-    formal = formals[min(list(node.output).index(model.graph.output[result].name), len(formals) - 1)]
+    place = list(node.output).index(model.graph.output[result].name)
     values = dict(zip((i.name for i in model.graph.input), inputs))
+    if schema is None or not schema.source.outputs:
+        position = SHARED.get((node.op_type, place), 0 if node.op_type.startswith("QLinear") else None)
+        given = None if position is None else values.get(node.input[position])
+        return None if given is None else given.shape.type
+    formals = schema.source.outputs
+    formal = formals[min(place, len(formals) - 1)]
     for position, name in enumerate(node.input):
         if name in values and not values[name].shape.sub_shapes and schema.formal(position).type == formal.type_str:
             return values[name].shape.type
     return None
 
 
-def _floating_type(inputs: Sequence[Instruction]) -> Type | None:
-    types = [x.shape.type for x in inputs if x.shape.type.is_floating and not x.shape.sub_shapes]
-    return types[0] if types else None
+def _usual_type(inputs: Sequence[Instruction]) -> Type | None:
+    """Return the first floating-point type of the inputs, else the first type."""
+    types = [x.shape.type for x in inputs if not x.shape.sub_shapes]
+    return next((t for t in types if t.is_floating), types[0] if types else None)
 
 
 def _inferred(

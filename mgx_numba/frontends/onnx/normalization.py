@@ -71,13 +71,12 @@ def widened(g: Builder, x: Instruction) -> Instruction:
     return x if x.shape.type is Type.double_type else g.convert(x, Type.float_type)
 
 
-def stash_type(node: Node, x: Instruction) -> Type:
-    """Return the type of statistics that are results: the attribute, but never narrower than a double input."""
+def stash_type(node: Node) -> Type:
+    """Return the type of statistics that are results: the attribute, also for a double input."""
     number = node.get_int("stash_type", 1)
     if number == 0:
         node.accept("stash_type is 0 (undefined), taken for 1 (float32)")
-    stash = ir_type(number or 1)
-    return x.shape.type if x.shape.type is Type.double_type else stash
+    return ir_type(number or 1)
 
 
 @register("LayerNormalization")
@@ -86,14 +85,14 @@ def layer_normalization(
 ) -> Sequence[Instruction]:
     """Emit LayerNormalization over the axes from ``axis`` on."""
     axis = g.axis(node.get_int("axis", -1), rank(x))
-    return layer_norm(g, x, scale, bias, axis, node.get_float("epsilon", 1e-5), stash_type(node, x))
+    return layer_norm(g, x, scale, bias, axis, node.get_float("epsilon", 1e-5), stash_type(node))
 
 
 @register("RMSNormalization")
 def rms_normalization(g: Builder, node: Node, x: Instruction, scale: Instruction) -> Instruction:
     """Emit RMSNormalization over the axes from ``axis`` on."""
     axis = g.axis(node.get_int("axis", -1), rank(x))
-    return rms_norm(g, x, scale, axis, node.get_float("epsilon", 1e-5), stash_type(node, x))[0]
+    return rms_norm(g, x, scale, axis, node.get_float("epsilon", 1e-5), stash_type(node))[0]
 
 
 def per_channel(g: Builder, value: Instruction, x: Instruction, what: str) -> Instruction:
@@ -209,7 +208,7 @@ def group_normalization(g: Builder, node: Node, x: Instruction, scale: Instructi
     if not each_channel and g.lens(scale) == g.lens(bias) == g.lens(x)[1:2] != (groups,):
         node.accept("scale and bias are given per channel, which they may be from operator set 21 on")
         each_channel = True
-    stash_type(node, x)  # validation only: statistics are not results
+    stash_type(node)  # validation only: statistics are not results
     normal, split = grouped(g, x, groups, node.get_float("epsilon", 1e-5))
     if each_channel:
         y = g.reshape(normal, g.lens(x))

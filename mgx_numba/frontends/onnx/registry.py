@@ -44,7 +44,7 @@ FAMILIES = {
         "SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization GroupNorm SkipGroupNorm"
     ),
     "resize": "Upsample Resize",
-    "image": "GridSample Col2Im ImageScaler ImageDecoder",
+    "image": "AffineGrid GridSample Col2Im ImageScaler ImageDecoder",
     "deform": "DeformConv",
     "quantization": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear",
     "qlinear": (

@@ -1,13 +1,12 @@
-"""Rarer forms of Resize, by an explicit weight matrix for each axis.
+"""Rarer forms of Resize, by explicit weights for each axis.
 
 Antialiasing, ``exclude_outside``, ``tf_crop_and_resize`` and the aspect ratio policies have no counterpart in the IR's
-``resize``. Weights depend on lengths only, so each axis is a product with a constant matrix (a gather for nearest).
+``resize``. Weights depend on lengths only, so each axis is a sum over weighted windows (a gather for nearest).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from ...errors import UnsupportedError
 from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction
 from ...ops.resize import nearest_index, source_coordinates
+from ..sampling import window_sums
 from .builder import Builder
 
 
@@ -108,19 +108,8 @@ def resample(
             continue
         if axis.out * axis.length > LARGEST:
             raise UnsupportedError(f"resampling {axis.length} to {axis.out} needs too large a matrix")
-        wide = _product(g, wide, axis.number, kernel.weights(axis, places))
+        wide = window_sums(g, wide, axis.number, kernel.weights(axis, places))
     y = g.convert(wide, type)
     if valid.all():
         return g.op("identity", x) if y is x else y
     return g.pointwise("where", g.literal(valid), y, g.like(outside, y))
-
-
-def _product(g: Builder, x: Instruction, axis: int, weights: np.ndarray) -> Instruction:
-    lens = list(g.lens(x))
-    order = [k for k in range(len(lens)) if k != axis] + [axis]
-    rows = g.reshape(g.transpose(x, order), (prod(lens[:axis] + lens[axis + 1 :]), lens[axis]))
-    product = g.op("dot", rows, g.literal(np.ascontiguousarray(weights.T), x.shape.type))
-    moved = g.reshape(product, [*lens[:axis], *lens[axis + 1 :], weights.shape[0]])
-    back = list(range(len(lens) - 1))
-    back.insert(axis, len(lens) - 1)
-    return g.transpose(moved, back)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from ...core.types import Type
 from ...errors import ParseError
@@ -11,6 +10,7 @@ from ...graph.instruction import Instruction
 from .builder import AtenBuilder, rank
 from .node import AtenNode
 from .registry import register
+from .types import Axes
 
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805  # from the SELU paper
 
@@ -28,7 +28,7 @@ def relu6(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
 
 
 @register("hardtanh")
-def hardtanh(g: AtenBuilder, node: AtenNode, x: Instruction, min_val: Any = -1, max_val: Any = 1) -> Instruction:
+def hardtanh(g: AtenBuilder, node: AtenNode, x: Instruction, min_val: float = -1, max_val: float = 1) -> Instruction:
     """Emit the value limited to a range."""
     return g.pointwise("clip", x, g.like(min_val, x), g.like(max_val, x))
 
@@ -41,7 +41,7 @@ def gelu(g: AtenBuilder, node: AtenNode, x: Instruction, approximate: str = "non
 
 @register("elu")
 def elu(
-    g: AtenBuilder, node: AtenNode, x: Instruction, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1
+    g: AtenBuilder, node: AtenNode, x: Instruction, alpha: float = 1, scale: float = 1, input_scale: float = 1
 ) -> Instruction:
     """Emit ``scale * elu(x, alpha)``; negative values are multiplied by ``input_scale`` first."""
     if input_scale != 1:
@@ -58,13 +58,13 @@ def selu(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
 
 
 @register("celu")
-def celu(g: AtenBuilder, node: AtenNode, x: Instruction, alpha: Any = 1) -> Instruction:
+def celu(g: AtenBuilder, node: AtenNode, x: Instruction, alpha: float = 1) -> Instruction:
     """Emit CELU."""
     return elu(g, node, x, alpha, 1, 1 / alpha)
 
 
 @register("leaky_relu")
-def leaky_relu(g: AtenBuilder, node: AtenNode, x: Instruction, negative_slope: Any = 0.01) -> Instruction:
+def leaky_relu(g: AtenBuilder, node: AtenNode, x: Instruction, negative_slope: float = 0.01) -> Instruction:
     """Emit ``x`` where not negative, a multiple elsewhere."""
     return g.op("leaky_relu", x, alpha=float(negative_slope))
 
@@ -77,7 +77,7 @@ def rrelu(
     lower: float = 1 / 8,
     upper: float = 1 / 3,
     training: bool = False,
-    generator: Any = None,
+    generator: object = None,
 ) -> Instruction:
     """Emit leaky ReLU with the mean slope, which inference uses."""
     if training:
@@ -99,7 +99,7 @@ def hardswish(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
 
 
 @register("softplus")
-def softplus(g: AtenBuilder, node: AtenNode, x: Instruction, beta: Any = 1, threshold: Any = 20) -> Instruction:
+def softplus(g: AtenBuilder, node: AtenNode, x: Instruction, beta: float = 1, threshold: float = 20) -> Instruction:
     """Emit ``log(1 + exp(beta * x)) / beta``; beyond the threshold ``x``, from which it does not differ there."""
     if beta == 1:
         y, wide = g.op("softplus", x), x
@@ -124,7 +124,7 @@ def log_sigmoid_forward(g: AtenBuilder, node: AtenNode, x: Instruction) -> list[
 
 
 @register("softmax", "softmax.int", "_softmax", "log_softmax", "log_softmax.int", "_log_softmax", "_safe_softmax")
-def softmax(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, *_: Any, dtype: Any = None) -> Instruction:
+def softmax(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, *_: object, dtype: object = None) -> Instruction:
     """Emit softmax or its logarithm; the safe one gives 0 for rows that are all -inf."""
     op = "logsoftmax" if "log" in node.base else "softmax"
     x = g.cast(x, node.type)
@@ -156,7 +156,7 @@ def glu(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int = -1) -> Instru
 
 
 @register("softshrink", "hardshrink")
-def shrink(g: AtenBuilder, node: AtenNode, x: Instruction, lambd: Any = 0.5) -> Instruction:
+def shrink(g: AtenBuilder, node: AtenNode, x: Instruction, lambd: float = 0.5) -> Instruction:
     """Emit 0 where the magnitude is at most ``lambd``; the soft one moves other values towards 0 by it."""
     above, below = g.pointwise("greater", x, g.like(lambd, x)), g.pointwise("less", x, g.like(-lambd, x))
     nothing = g.pointwise("mul", x, g.like(0, x))  # NaN stays NaN
@@ -167,13 +167,13 @@ def shrink(g: AtenBuilder, node: AtenNode, x: Instruction, lambd: Any = 0.5) -> 
 
 
 @register("threshold")
-def threshold(g: AtenBuilder, node: AtenNode, x: Instruction, threshold: Any, value: Any) -> Instruction:
+def threshold(g: AtenBuilder, node: AtenNode, x: Instruction, threshold: float, value: float) -> Instruction:
     """Emit ``x`` where above the threshold, ``value`` elsewhere."""
     return g.pointwise("where", g.pointwise("less_or_equal", x, g.like(threshold, x)), g.like(value, x), x)
 
 
 @register("logit")
-def logit(g: AtenBuilder, node: AtenNode, x: Instruction, eps: Any = None) -> Instruction:
+def logit(g: AtenBuilder, node: AtenNode, x: Instruction, eps: float | None = None) -> Instruction:
     """Emit ``log(x / (1 - x))``, with ``x`` limited to [eps, 1 - eps]; the first counts if they cross."""
     x = g.cast(x, node.type)
     if eps is not None:
@@ -183,7 +183,7 @@ def logit(g: AtenBuilder, node: AtenNode, x: Instruction, eps: Any = None) -> In
 
 
 @register("logsumexp")
-def logsumexp(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any, keepdim: bool = False) -> Instruction:
+def logsumexp(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Axes, keepdim: bool = False) -> Instruction:
     """Emit ``log(sum(exp(x)))``, with a finite largest element factored out."""
     axes = g.all_axes(x, dim)
     x = g.cast(x, node.type if node.type.is_floating else Type.float_type)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
-from ...core.dim import Dim, known_equal
+from ...core.dim import Dim, Length, known_equal
 from ...core.types import Type
 from ...errors import ShapeError
 from ...graph.instruction import Instruction
@@ -43,7 +42,7 @@ def attention_math(
     attn_mask: Instruction | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    dropout_mask: Any = None,
+    dropout_mask: object = None,
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> list[Instruction | None]:
@@ -136,7 +135,7 @@ def attend(
     return g.reshape(y, (*outer, s, g.lens(v)[3]))
 
 
-def _lower(g: AtenBuilder, s: Any, t: Any) -> Instruction:
+def _lower(g: AtenBuilder, s: Length, t: Length) -> Instruction:
     """Emit the mask of the keys [t] up to the position of each query [s]."""
     if isinstance(s, Dim) or isinstance(t, Dim):
         return g.pointwise("less_or_equal", g.iota(t, 1, 2), g.iota(s, 0, 2))

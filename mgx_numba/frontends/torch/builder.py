@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
-from ...core.dim import Dim, exact_quotient
+from ...core.dim import Dim, Length, exact_quotient
 from ...core.types import Type
 from ...errors import ShapeError
 from ...graph.folding import Constants
@@ -15,7 +12,7 @@ from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...graph.program import Program
 from ..builder import GraphBuilder, is_scalar, rank
-from .types import is_number, promoted
+from .types import Lens, Number, Operand, Sizes, is_number, promoted
 
 __all__ = ["AtenBuilder", "is_scalar", "rank"]
 
@@ -43,7 +40,7 @@ class AtenBuilder(GraphBuilder):
         made.lengths, made.symbols = self.lengths, self.symbols
         return made
 
-    def value(self, x: Any, type: Type) -> Instruction:
+    def value(self, x: Operand, type: Type) -> Instruction:
         """Return an operand as an instruction of a type; a number becomes a scalar constant."""
         if isinstance(x, Instruction):
             return self.cast(x, type)
@@ -58,7 +55,7 @@ class AtenBuilder(GraphBuilder):
             x = self.op("convert", x, target_type=Type.int32_type)
         return x if x.shape.type is type else self.op("convert", x, target_type=type)
 
-    def combined(self, op: str, type: Type, *operands: Any) -> Instruction:
+    def combined(self, op: str, type: Type, *operands: Operand) -> Instruction:
         """Emit a pointwise operator on operands converted to ``type``.
 
         PyTorch computes with 16-bit tensors and Python numbers in float32, so a number that 16 bits do not hold exactly
@@ -70,11 +67,11 @@ class AtenBuilder(GraphBuilder):
         made = self.pointwise(op, *(self.value(x, inner) for x in operands))
         return made if made.shape.type is not inner else self.cast(made, type)
 
-    def compared(self, op: str, *operands: Any) -> Instruction:
+    def compared(self, op: str, *operands: Operand) -> Instruction:
         """Emit a pointwise operator on operands converted to their common type."""
         return self.combined(op, promoted(operands), *operands)
 
-    def resolved(self, x: Instruction, sizes: Sequence[Any]) -> list[Any]:
+    def resolved(self, x: Instruction, sizes: Lens) -> list[Length]:
         """Return the lengths that PyTorch's ``view`` gives ``x``: one -1 takes the remaining elements.
 
         Raises:
@@ -82,12 +79,12 @@ class AtenBuilder(GraphBuilder):
         """
         lens = self.lens(x)
         dims = list(sizes)
-        total: Any = 1
-        for n in lens:
-            total *= n
+        total: Length = 1
+        for length in lens:
+            total *= length
         places = [k for k, n in enumerate(dims) if not isinstance(n, Dim) and n == -1]
         if places:
-            known: Any = 1
+            known: Length = 1
             for k, n in enumerate(dims):
                 known *= 1 if k == places[0] else n
             rest = exact_quotient(total, known)
@@ -98,21 +95,21 @@ class AtenBuilder(GraphBuilder):
             dims[places[0]] = rest
         return dims
 
-    def all_axes(self, x: Instruction, dims: Sequence[int] | int | None) -> list[int]:
+    def all_axes(self, x: Instruction, dims: Sizes | None) -> list[int]:
         """Return the axes of a reduction; None and an empty list stand for all."""
         if dims is None or dims == []:
             return list(range(rank(x)))
         listed = [dims] if isinstance(dims, int) else list(dims)
         return self.axes(listed, max(rank(x), 1)) if rank(x) else []
 
-    def zeros(self, lens: Sequence[Any], type: Type, value: Any = 0) -> Instruction:
+    def zeros(self, lens: Lens, type: Type, value: Operand = 0) -> Instruction:
         """Emit a tensor of one value."""
         if any(not isinstance(n, Dim) and n == 0 for n in lens) and not any(isinstance(n, Dim) for n in lens):
             return self.literal(np.empty(tuple(lens), type.numpy))
         return self.broadcast(self.value(value, type), lens)
 
 
-def _exact(value: Any, type: Type) -> bool:
+def _exact(value: Number, type: Type) -> bool:
     if isinstance(value, Dim):
         return False
     return bool(float(np.asarray(value).astype(type.numpy)) == value or value != value)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.dim import Length
 from ...core.shape import Shape
 from ...core.types import Type
 from ...graph.instruction import Instruction
@@ -102,7 +103,7 @@ def _looped(
     trips: Instruction,
     start: Instruction,
     carried: Sequence[Any],
-    most: Any,
+    most: Length,
     counted: bool = False,
 ) -> list[Instruction]:
     """Emit the loop; with ``counted`` scan outputs are as long as ``trips``, which is not known yet."""

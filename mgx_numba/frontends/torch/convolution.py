@@ -10,6 +10,7 @@ from ...graph.instruction import Instruction
 from .builder import AtenBuilder, rank
 from .node import AtenNode
 from .registry import register
+from .types import Sizes
 
 
 def spread(values: Any, count: int) -> tuple[int, ...]:
@@ -30,11 +31,11 @@ def convolution(
     x: Instruction,
     w: Instruction,
     bias: Instruction | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
     transposed: bool,
-    output_padding: Any,
+    output_padding: Sizes,
     groups: int,
 ) -> Instruction:
     """Emit a convolution or a transposed one, plus a bias."""
@@ -86,9 +87,9 @@ def conv(
     x: Instruction,
     w: Instruction,
     bias: Instruction | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
     groups: int = 1,
 ) -> Instruction:
     """Emit a convolution."""
@@ -102,11 +103,11 @@ def conv_transpose(
     x: Instruction,
     w: Instruction,
     bias: Instruction | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
     groups: int = 1,
-    dilation: Any = 1,
+    dilation: Sizes = 1,
 ) -> Instruction:
     """Emit a transposed convolution."""
     return convolution(g, node, x, w, bias, stride, padding, dilation, True, output_padding, groups)

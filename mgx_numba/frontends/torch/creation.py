@@ -2,57 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
-from ...core.dim import Dim
+from ...core.dim import Dim, Length
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from .builder import AtenBuilder
 from .node import AtenNode
 from .registry import register
+from .types import Lens, Number, Operand
 
 
 @register("full")
-def full(g: AtenBuilder, node: AtenNode, size: Sequence[Any], fill_value: Any, **_: Any) -> Instruction:
+def full(g: AtenBuilder, node: AtenNode, size: Lens, fill_value: Operand, **_: object) -> Instruction:
     """Emit a tensor of one value."""
     return g.zeros(size, node.type, fill_value)
 
 
 @register("new_full")
-def new_full(g: AtenBuilder, node: AtenNode, x: Any, size: Sequence[Any], fill_value: Any, **_: Any) -> Instruction:
+def new_full(g: AtenBuilder, node: AtenNode, x: object, size: Lens, fill_value: Operand, **_: object) -> Instruction:
     """Emit a tensor of one value."""
     return g.zeros(size, node.type, fill_value)
 
 
 @register("full_like", "fill.Scalar", "fill.Tensor")
-def full_like(g: AtenBuilder, node: AtenNode, x: Instruction, fill_value: Any, **_: Any) -> Instruction:
+def full_like(g: AtenBuilder, node: AtenNode, x: Instruction, fill_value: Operand, **_: object) -> Instruction:
     """Emit a tensor filled with a value, in the shape of ``x``."""
     return g.zeros(g.lens(x), node.type, fill_value)
 
 
 @register("zeros", "ones", "empty.memory_format", "empty_strided", "empty_permuted")
-def filled(g: AtenBuilder, node: AtenNode, size: Sequence[Any], *_: Any, **options: Any) -> Instruction:
+def filled(g: AtenBuilder, node: AtenNode, size: Lens, *_: object, **options: object) -> Instruction:
     """Emit zeros or ones; memory without contents has zeros."""
     return g.zeros(size, node.type, int(node.base == "ones"))
 
 
 @register("new_zeros", "new_ones", "new_empty", "new_empty_strided")
-def new_filled(g: AtenBuilder, node: AtenNode, x: Any, size: Sequence[Any], *_: Any, **options: Any) -> Instruction:
+def new_filled(g: AtenBuilder, node: AtenNode, x: object, size: Lens, *_: object, **options: object) -> Instruction:
     """Emit zeros or ones."""
     return g.zeros(size, node.type, int(node.base == "new_ones"))
 
 
 @register("zeros_like", "ones_like", "empty_like", "zero")
-def filled_like(g: AtenBuilder, node: AtenNode, x: Instruction, **_: Any) -> Instruction:
+def filled_like(g: AtenBuilder, node: AtenNode, x: Instruction, **_: object) -> Instruction:
     """Emit zeros or ones in the shape of the input."""
     return g.zeros(g.lens(x), node.type, int(node.base == "ones_like"))
 
 
 @register("scalar_tensor")
-def scalar_tensor(g: AtenBuilder, node: AtenNode, value: Any, **_: Any) -> Instruction:
+def scalar_tensor(g: AtenBuilder, node: AtenNode, value: Operand, **_: object) -> Instruction:
     """Emit a tensor without axes."""
     return g.value(value, node.type)
 
@@ -64,13 +62,15 @@ def lift(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
 
 
 @register("arange")
-def arange(g: AtenBuilder, node: AtenNode, end: Any, **_: Any) -> Instruction:
+def arange(g: AtenBuilder, node: AtenNode, end: Number, **_: object) -> Instruction:
     """Emit the range from 0 to before ``end``."""
     return arange_from(g, node, 0, end)
 
 
 @register("arange.start", "arange.start_step")
-def arange_from(g: AtenBuilder, node: AtenNode, start: Any, end: Any, step: Any = 1, **_: Any) -> Instruction:
+def arange_from(
+    g: AtenBuilder, node: AtenNode, start: Number, end: Number, step: Number = 1, **_: object
+) -> Instruction:
     """Emit the range from ``start`` to before ``end``."""
     if not any(isinstance(v, Dim) for v in (start, end, step)):
         count = max(0, int(np.ceil((end - start) / step)))
@@ -81,7 +81,7 @@ def arange_from(g: AtenBuilder, node: AtenNode, start: Any, end: Any, step: Any 
 
 
 @register("linspace")
-def linspace(g: AtenBuilder, node: AtenNode, start: Any, end: Any, steps: Any, **_: Any) -> Instruction:
+def linspace(g: AtenBuilder, node: AtenNode, start: float, end: float, steps: int, **_: object) -> Instruction:
     """Emit evenly spaced numbers, both ends included."""
     if any(isinstance(v, (Dim, Instruction)) for v in (start, end, steps)):
         raise UnsupportedError("linspace between computed values is not supported")
@@ -89,14 +89,14 @@ def linspace(g: AtenBuilder, node: AtenNode, start: Any, end: Any, steps: Any, *
 
 
 @register("eye", "eye.m")
-def eye(g: AtenBuilder, node: AtenNode, n: Any, m: Any = None, **_: Any) -> Instruction:
+def eye(g: AtenBuilder, node: AtenNode, n: Length, m: Length | None = None, **_: object) -> Instruction:
     """Emit ones on the diagonal."""
     same = g.pointwise("equal", g.iota(n, 0, 2), g.iota(n if m is None else m, 1, 2))
     return g.cast(same, node.type)
 
 
 @register("tril_indices", "triu_indices")
-def triangle_indices(g: AtenBuilder, node: AtenNode, row: int, col: int, offset: int = 0, **_: Any) -> Instruction:
+def triangle_indices(g: AtenBuilder, node: AtenNode, row: int, col: int, offset: int = 0, **_: object) -> Instruction:
     """Emit the rows and columns of the elements of a triangle."""
     made = (np.tril_indices if node.base == "tril_indices" else np.triu_indices)(row, offset, col)
     return g.literal(np.stack(made), node.type)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions, global_decomposition_table
+from torch.export.exported_program import _override_composite_implicit_decomp
 
 from . import registry
 
 _FURTHER = ("backward", "_foreach")
 """Parts of names of operators whose decompositions no inference graph needs."""
+_WHOLE = ("image", "recurrent")
+"""Families whose composite operators stay whole."""
 _OF_COMPLEX = frozenset(("aten::complex", "aten::polar"))
 """Operators that `complex_values` takes whole; PyTorch's decompositions write to memory."""
 
@@ -51,3 +55,30 @@ def export_table() -> dict[Any, Any]:
     Composite operators that are missing from it stay whole, too.
     """
     return dict(_for_export())
+
+
+def whole_operators() -> AbstractContextManager[None]:
+    """Return a context in which AOTAutograd keeps interpolations and recurrent layers whole.
+
+    PyTorch's kernels in Python would replace them, before it looks at a table, by gathers and by unrolled steps.
+    """
+    kept: AbstractContextManager[None] = _override_composite_implicit_decomp(dict.fromkeys(_composite(), _kept))
+    return kept
+
+
+@functools.cache
+def _composite() -> list[Any]:
+    """Return the operators of `_WHOLE` of which PyTorch has a kernel in Python that decomposes them."""
+    aten = torch.ops.aten
+    names = [name for family in _WHOLE for name in registry.FAMILIES[family].split() if "::" not in name]
+    packets = [getattr(aten, name) for name in dict.fromkeys(name.partition(".")[0] for name in names)]
+    found = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
+    return [
+        op
+        for op in found
+        if torch._C.DispatchKey.CompositeImplicitAutograd in op.py_kernels and registry.find(_name(op)) is not None
+    ]
+
+
+def _kept(*_: Any, **options: Any) -> Any:
+    return NotImplemented

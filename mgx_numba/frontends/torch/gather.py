@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from ...core.dim import known_equal
+from ...core.dim import Length, known_equal
 from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from .builder import AtenBuilder, rank
 from .node import AtenNode
 from .registry import register
-from .types import limits
+from .types import Lens, Results, limits
 
 REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "add": "add", "multiply": "mul"}
 """IR suffix of each reduction of a scatter."""
 
 
 @register("embedding")
-def embedding(g: AtenBuilder, node: AtenNode, weight: Instruction, indices: Instruction, *_: Any) -> Instruction:
+def embedding(g: AtenBuilder, node: AtenNode, weight: Instruction, indices: Instruction, *_: object) -> Instruction:
     """Emit rows of a table."""
     return g.op("gather", weight, indices, axis=0)
 
@@ -42,7 +41,7 @@ def take(g: AtenBuilder, node: AtenNode, x: Instruction, index: Instruction) -> 
 
 
 @register("gather")
-def gather(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Instruction, **_: Any) -> Instruction:
+def gather(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Instruction, **_: object) -> Instruction:
     """Emit the element at each index along an axis; other axes of the index may be shorter."""
     if rank(x) == 0:
         return g.broadcast(x, g.lens(index)) if rank(index) else x
@@ -101,7 +100,9 @@ def index(g: AtenBuilder, node: AtenNode, x: Instruction, indices: Sequence[Inst
 
 
 @register("take_along_dim")
-def take_along_dim(g: AtenBuilder, node: AtenNode, x: Instruction, index: Instruction, dim: Any = None) -> Instruction:
+def take_along_dim(
+    g: AtenBuilder, node: AtenNode, x: Instruction, index: Instruction, dim: int | None = None
+) -> Instruction:
     """Emit the element at each index along an axis; of all elements in a row if no axis is given."""
     if dim is None:
         return g.op("gather", g.flat(x), g.flat(index), axis=0)
@@ -200,7 +201,13 @@ def scatter(
 
 @register("scatter.value", "scatter.value_reduce")
 def scatter_value(
-    g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Instruction, value: Any, reduce: Any = None
+    g: AtenBuilder,
+    node: AtenNode,
+    x: Instruction,
+    dim: int,
+    index: Instruction,
+    value: float,
+    reduce: str | None = None,
 ) -> Instruction:
     """Emit ``x`` with one value written at the indices along an axis."""
     source = g.broadcast(g.value(value, x.shape.type), g.lens(index))
@@ -244,7 +251,7 @@ def scatter_reduce(
     return _scattered(g, REDUCTIONS[reduce], x, dim, index, src)
 
 
-def _emptied(g: AtenBuilder, x: Instruction, dim: int, index: Instruction, value: Any) -> Instruction:
+def _emptied(g: AtenBuilder, x: Instruction, dim: int, index: Instruction, value: float) -> Instruction:
     """Emit ``x`` with a value at the indices along an axis."""
     return _scattered(g, "none", x, dim, index, g.broadcast(g.like(value, x), g.lens(index)))
 
@@ -263,7 +270,7 @@ def _slices(
 
 @register("index_add", "index_copy")
 def index_add(
-    g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Instruction, source: Instruction, alpha: Any = 1
+    g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Instruction, source: Instruction, alpha: float = 1
 ) -> Instruction:
     """Emit ``x`` with slices of an axis added to or replaced."""
     if alpha != 1:
@@ -274,7 +281,9 @@ def index_add(
 
 
 @register("index_fill.int_Scalar")
-def index_fill(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Instruction, value: Any) -> Instruction:
+def index_fill(
+    g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Instruction, value: float
+) -> Instruction:
     """Emit ``x`` with slices of an axis filled."""
     lens = list(g.lens(x))
     if lens:
@@ -300,7 +309,7 @@ def index_reduce(
 
 @register("unfold_backward")
 def unfold_backward(
-    g: AtenBuilder, node: AtenNode, x: Instruction, input_sizes: Sequence[Any], dim: int, size: int, step: int
+    g: AtenBuilder, node: AtenNode, x: Instruction, input_sizes: Lens, dim: int, size: int, step: int
 ) -> Instruction:
     """Emit the sum of overlapping windows, the last axis of ``x``, at their places along an axis."""
     axis = g.axis(dim, len(input_sizes))
@@ -325,7 +334,9 @@ def put(
 
 
 @register("repeat_interleave.Tensor")
-def repeated_positions(g: AtenBuilder, node: AtenNode, repeats: Instruction, output_size: Any = None) -> Instruction:
+def repeated_positions(
+    g: AtenBuilder, node: AtenNode, repeats: Instruction, output_size: Length | None = None
+) -> Instruction:
     """Emit each position as often as ``repeats`` says; there are ``output_size`` positions in all."""
     if output_size is None:
         raise UnsupportedError("repeat_interleave needs output_size: the length would follow from data")
@@ -404,7 +415,7 @@ def masked_select(g: AtenBuilder, node: AtenNode, x: Instruction, mask: Instruct
 
 
 @register("masked_scatter")
-def masked_scatter(g: AtenBuilder, node: AtenNode, x: Instruction, mask: Instruction, source: Instruction) -> Any:
+def masked_scatter(g: AtenBuilder, node: AtenNode, x: Instruction, mask: Instruction, source: Instruction) -> Results:
     """Emit ``x`` with the elements where a mask holds replaced by the source's, in order."""
     x, mask = g.same_lens(x, mask)
     flags = g.cast(g.flat(mask), Type.int64_type)

@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dim import Dim, known_equal
+from ...core.dim import Dim, Length, known_equal
 from ...core.types import Type
 from ...errors import ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
-from ..sampling import SampleAxis, sampled
+from ..sampling import SampleAxis, sampled, window_sums
 from .builder import AtenBuilder, rank
 from .convolution import spread
 from .node import AtenNode
 from .registry import register
+from .types import Lens, Sizes
 
 PADDINGS = ("zeros", "border", "reflection")
 """Padding modes of grid_sampler by number."""
@@ -24,7 +25,7 @@ MODES = ("linear", "nearest", "cubic")
 """Interpolation modes of grid_sampler by number."""
 
 
-def _target(g: AtenBuilder, x: Instruction, size: Any, factors: Any) -> list[Any]:
+def _target(g: AtenBuilder, x: Instruction, size: Lens | None, factors: Sequence[Any]) -> list[Length]:
     """Return the lengths of a result, from its size or from factors."""
     lens = g.lens(x)
     if size is not None:
@@ -43,7 +44,7 @@ def _scales(values: Sequence[Any], count: int) -> list[Any]:
     "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
     "_upsample_nearest_exact2d", "_upsample_nearest_exact3d",
 )  # fmt: skip
-def nearest(g: AtenBuilder, node: AtenNode, x: Instruction, size: Any, *scales: Any) -> Instruction:
+def nearest(g: AtenBuilder, node: AtenNode, x: Instruction, size: Lens | None, *scales: Any) -> Instruction:
     """Emit nearest-neighbour interpolation."""
     exact = "exact" in node.base
     factors = _scales(scales, rank(x) - 2)
@@ -54,7 +55,7 @@ def nearest(g: AtenBuilder, node: AtenNode, x: Instruction, size: Any, *scales: 
 
 @register("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
 def interpolated(
-    g: AtenBuilder, node: AtenNode, x: Instruction, size: Any, align_corners: bool, *scales: Any
+    g: AtenBuilder, node: AtenNode, x: Instruction, size: Lens | None, align_corners: bool, *scales: Any
 ) -> Instruction:
     """Emit linear or cubic interpolation."""
     mode = "cubic" if "cubic" in node.base else "linear"
@@ -91,9 +92,9 @@ def _resized(
 
 @register("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
 def antialiased(
-    g: AtenBuilder, node: AtenNode, x: Instruction, size: Any, align_corners: bool, *scales: Any
+    g: AtenBuilder, node: AtenNode, x: Instruction, size: Lens | None, align_corners: bool, *scales: Any
 ) -> Instruction:
-    """Emit interpolation with a filter that widens where the image shrinks: a product with weights for each axis."""
+    """Emit interpolation with a filter that widens where the image shrinks: weighted windows of each axis."""
     cubic = "cubic" in node.base
     factors = _scales(scales, 2)
     target = _target(g, x, size, factors)
@@ -104,19 +105,17 @@ def antialiased(
         n, m = g.lens(wide)[axis], target[axis]
         if known_equal(n, m) and not factors[axis - 2]:
             continue
-        weights = _filter(n, m, align_corners, factors[axis - 2], cubic)
-        order = [0, 1, 5 - axis, axis]
-        moved = g.matmul(g.transpose(wide, order), g.literal(weights, wide.shape.type))
-        wide = g.transpose(moved, order)
+        assert isinstance(m, int)
+        wide = window_sums(g, wide, axis, _filter(n, m, align_corners, factors[axis - 2], cubic))
     return g.convert(wide, x.shape.type)
 
 
 def _filter(n: int, m: int, align_corners: bool, factor: float | None, cubic: bool) -> np.ndarray:
-    """Return the weights [n, m] of an axis' antialiased interpolation (ATen's UpSampleKernel.cpp)."""
+    """Return the weights [m, n] of an axis' antialiased interpolation (ATen's UpSampleKernel.cpp)."""
     scale = ((n - 1) / (m - 1) if m > 1 else 0.0) if align_corners else 1 / factor if factor else n / m
     half = 2.0 if cubic else 1.0
     support = half * scale if scale >= 1 else half
-    weights = np.zeros((n, m))
+    weights = np.zeros((m, n))
     for k in range(m):
         centre = scale * (k + 0.5)
         first, last = max(int(centre - support + 0.5), 0), min(int(centre + support + 0.5), n)
@@ -128,7 +127,7 @@ def _filter(n: int, m: int, align_corners: bool, factor: float | None, cubic: bo
             found = np.where(distance < 1, near, np.where(distance < 2, far, 0))
         else:
             found = np.maximum(0, 1 - distance)
-        weights[first:last, k] = found / found.sum()
+        weights[k, first:last] = found / found.sum()
     return weights
 
 
@@ -154,7 +153,7 @@ def grid_sampler(
 
 @register("im2col")
 def im2col(
-    g: AtenBuilder, node: AtenNode, x: Instruction, kernel: Any, dilation: Any, padding: Any, stride: Any
+    g: AtenBuilder, node: AtenNode, x: Instruction, kernel: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes
 ) -> Instruction:
     """Emit the windows of images as columns [n, c * kernel, positions]."""
     alone = rank(x) == 3
@@ -176,7 +175,14 @@ def im2col(
 
 @register("col2im")
 def col2im(
-    g: AtenBuilder, node: AtenNode, x: Instruction, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any
+    g: AtenBuilder,
+    node: AtenNode,
+    x: Instruction,
+    size: Sequence[int],
+    kernel: Sizes,
+    dilation: Sizes,
+    padding: Sizes,
+    stride: Sizes,
 ) -> Instruction:
     """Add up windows [n, c * kernel, positions] at their places in images."""
     alone = rank(x) == 2

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from ...core.dim import Dim, ceil_div, known_equal, maximum, minimum
+from ...core.dim import Dim, Length, ceil_div, known_equal, maximum, minimum
 from ...core.types import Type
 from ...errors import ParseError, UnsupportedError
 from ...graph.instruction import Instruction
@@ -15,6 +14,7 @@ from ..slicing import strided_slice
 from .builder import AtenBuilder, rank
 from .node import AtenNode
 from .registry import register
+from .types import Lens, Operand, Sizes
 
 
 @register("cat", "concat", "hstack", "vstack")
@@ -38,21 +38,29 @@ def stack(g: AtenBuilder, node: AtenNode, tensors: Sequence[Instruction], dim: i
 
 @register("slice.Tensor", "slice_copy.Tensor")
 def slice_(
-    g: AtenBuilder, node: AtenNode, x: Instruction, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
+    g: AtenBuilder,
+    node: AtenNode,
+    x: Instruction,
+    dim: int = 0,
+    start: Length | None = None,
+    end: Length | None = None,
+    step: int = 1,
 ) -> Instruction:
     """Emit a range of an axis."""
     axis = g.axis(dim, rank(x))
     first, last = _range(g, x, axis, start, end)
     if known_equal(first, 0) and known_equal(last, g.lens(x)[axis]) and step == 1:
         return x
-    return strided_slice(g, x, [axis], [first], [last], [step])
+    return strided_slice(g, x, [axis], [first], [last], [step])  # type: ignore[list-item]
 
 
-def _range(g: AtenBuilder, x: Instruction, axis: int, start: Any, end: Any) -> tuple[Any, Any]:
+def _range(
+    g: AtenBuilder, x: Instruction, axis: int, start: Length | None, end: Length | None
+) -> tuple[Length, Length]:
     """Return both ends of a range of an axis, limited to the axis."""
     length = g.lens(x)[axis]
 
-    def place(value: Any, otherwise: Any) -> Any:
+    def place(value: Length | None, otherwise: Length) -> Length:
         if value is None:
             return otherwise
         if not isinstance(value, Dim) and value < 0:
@@ -66,7 +74,7 @@ def _range(g: AtenBuilder, x: Instruction, axis: int, start: Any, end: Any) -> t
 
 
 @register("narrow")
-def narrow(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, start: Any, length: Any) -> Instruction:
+def narrow(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, start: Length, length: Length) -> Instruction:
     """Emit ``length`` elements of an axis."""
     axis = g.axis(dim, rank(x))
     first = start + g.lens(x)[axis] if not isinstance(start, Dim) and start < 0 else start
@@ -74,7 +82,7 @@ def narrow(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, start: Any,
 
 
 @register("select.int", "select_copy.int")
-def select(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Any) -> Instruction:
+def select(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Instruction | Length) -> Instruction:
     """Emit one element of an axis, without the axis."""
     axis = g.axis(dim, rank(x))
     if isinstance(index, Instruction):
@@ -84,7 +92,7 @@ def select(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Any)
 
 
 @register("split.Tensor", "split_copy.Tensor")
-def split(g: AtenBuilder, node: AtenNode, x: Instruction, split_size: Any, dim: int = 0) -> list[Instruction]:
+def split(g: AtenBuilder, node: AtenNode, x: Instruction, split_size: Length, dim: int = 0) -> list[Instruction]:
     """Emit parts of an axis of equal length; the last may be shorter."""
     axis = g.axis(dim, rank(x))
     length = g.lens(x)[axis]
@@ -93,9 +101,7 @@ def split(g: AtenBuilder, node: AtenNode, x: Instruction, split_size: Any, dim: 
 
 
 @register("split_with_sizes", "split_with_sizes_copy")
-def split_with_sizes(
-    g: AtenBuilder, node: AtenNode, x: Instruction, sizes: Sequence[Any], dim: int = 0
-) -> list[Instruction]:
+def split_with_sizes(g: AtenBuilder, node: AtenNode, x: Instruction, sizes: Lens, dim: int = 0) -> list[Instruction]:
     """Emit parts of an axis of given lengths."""
     return g.split(x, g.axis(dim, rank(x)), sizes)
 
@@ -121,7 +127,7 @@ def flip(g: AtenBuilder, node: AtenNode, x: Instruction, dims: Sequence[int]) ->
 
 
 @register("roll")
-def roll(g: AtenBuilder, node: AtenNode, x: Instruction, shifts: Any, dims: Any = ()) -> Instruction:
+def roll(g: AtenBuilder, node: AtenNode, x: Instruction, shifts: Sizes, dims: Sizes = ()) -> Instruction:
     """Emit the elements rotated along axes; elements shifted past an end re-enter at the opposite end."""
     steps = [shifts] if isinstance(shifts, (int, Dim)) else list(shifts)
     axes = [dims] if isinstance(dims, int) else list(dims)
@@ -139,14 +145,14 @@ def roll(g: AtenBuilder, node: AtenNode, x: Instruction, shifts: Any, dims: Any 
 
 
 @register("constant_pad_nd")
-def constant_pad(g: AtenBuilder, node: AtenNode, x: Instruction, pad: Sequence[Any], value: Any = 0) -> Instruction:
+def constant_pad(g: AtenBuilder, node: AtenNode, x: Instruction, pad: Lens, value: Operand = 0) -> Instruction:
     """Emit padding by a value; negative amounts cut off."""
     return _padded(g, x, pad, "constant", value)
 
 
 @register("pad")
 def pad_mode(
-    g: AtenBuilder, node: AtenNode, x: Instruction, pad: Sequence[Any], mode: str = "constant", value: Any = None
+    g: AtenBuilder, node: AtenNode, x: Instruction, pad: Lens, mode: str = "constant", value: Operand | None = None
 ) -> Instruction:
     """Emit padding in a mode of PyTorch's."""
     if mode == "circular":
@@ -156,15 +162,15 @@ def pad_mode(
 
 
 @register(*(f"{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3)))
-def border_pad(g: AtenBuilder, node: AtenNode, x: Instruction, pad: Sequence[Any]) -> Instruction:
+def border_pad(g: AtenBuilder, node: AtenNode, x: Instruction, pad: Lens) -> Instruction:
     """Emit padding by reflected or repeated elements."""
     return _padded(g, x, pad, "reflect" if node.base.startswith("reflection") else "edge", 0)
 
 
-def _padded(g: AtenBuilder, x: Instruction, pad: Sequence[Any], mode: str, value: Any) -> Instruction:
+def _padded(g: AtenBuilder, x: Instruction, pad: Lens, mode: str, value: Operand) -> Instruction:
     """Emit padding, whose amounts are given from the last axis on."""
     count = rank(x)
-    begins, ends = [0] * count, [0] * count
+    begins, ends = list[Length]([0] * count), list[Length]([0] * count)
     for k in range(len(pad) // 2):
         begins[count - 1 - k], ends[count - 1 - k] = pad[2 * k], pad[2 * k + 1]
     for axis in range(count):
@@ -185,7 +191,7 @@ def _padded(g: AtenBuilder, x: Instruction, pad: Sequence[Any], mode: str, value
 
 
 @register("tril", "triu")
-def triangle(g: AtenBuilder, node: AtenNode, x: Instruction, diagonal: Any = 0) -> Instruction:
+def triangle(g: AtenBuilder, node: AtenNode, x: Instruction, diagonal: int = 0) -> Instruction:
     """Emit the lower or upper triangle of matrices, zeros elsewhere."""
     rows, columns = g.lens(x)[-2:]
     lower = node.base == "tril"
@@ -200,7 +206,7 @@ def triangle(g: AtenBuilder, node: AtenNode, x: Instruction, diagonal: Any = 0) 
 
 @register("select_scatter")
 def select_scatter(
-    g: AtenBuilder, node: AtenNode, x: Instruction, source: Instruction, dim: int, index: Any
+    g: AtenBuilder, node: AtenNode, x: Instruction, source: Instruction, dim: int, index: Length
 ) -> Instruction:
     """Emit ``x`` with one element of an axis replaced."""
     axis = g.axis(dim, rank(x))
@@ -215,8 +221,8 @@ def slice_scatter(
     x: Instruction,
     source: Instruction,
     dim: int = 0,
-    start: Any = None,
-    end: Any = None,
+    start: Length | None = None,
+    end: Length | None = None,
     step: int = 1,
 ) -> Instruction:
     """Emit ``x`` with a range of an axis replaced."""
@@ -224,7 +230,7 @@ def slice_scatter(
     first, last = _range(g, x, axis, start, end)
     if step == 1:
         return _replaced(g, x, source, axis, first, last)
-    if any(isinstance(n, Dim) for n in (first, last)):
+    if isinstance(first, Dim) or isinstance(last, Dim):
         raise UnsupportedError("slice_scatter with steps along an open length is not supported")
     places = np.arange(first, last, step, dtype=np.int64)
     aligned = places.reshape([-1 if k == axis else 1 for k in range(rank(x))])
@@ -232,7 +238,9 @@ def slice_scatter(
     return g.op("scatter_none", x, index, g.cast(source, x.shape.type), axis=axis)
 
 
-def _replaced(g: AtenBuilder, x: Instruction, source: Instruction, axis: int, first: Any, last: Any) -> Instruction:
+def _replaced(
+    g: AtenBuilder, x: Instruction, source: Instruction, axis: int, first: Length, last: Length
+) -> Instruction:
     length = g.lens(x)[axis]
     inside = [*g.lens(x)]
     inside[axis] = last - first

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dim import Dim, known_equal, known_same
+from ...core.dim import Dim, Length, known_equal, known_same
 from ...core.shape import row_major_strides
 from ...core.types import Type
 from ...errors import ShapeError, UnsupportedError
@@ -16,10 +16,11 @@ from ...graph.instruction import Instruction
 from .builder import AtenBuilder, rank
 from .node import AtenNode
 from .registry import register
+from .types import Axes, Lens
 
 
 @register("view", "_unsafe_view", "reshape", "_reshape_alias", "view_copy", "_reshape_copy")
-def view(g: AtenBuilder, node: AtenNode, x: Instruction, size: Sequence[Any], *_: Any) -> Instruction:
+def view(g: AtenBuilder, node: AtenNode, x: Instruction, size: Lens, *_: object) -> Instruction:
     """Emit the same elements with other lengths."""
     return g.reshape(x, g.resolved(x, size))
 
@@ -31,7 +32,7 @@ def view_as(g: AtenBuilder, node: AtenNode, x: Instruction, other: Instruction) 
 
 
 @register("view.dtype")
-def view_type(g: AtenBuilder, node: AtenNode, x: Instruction, dtype: Any) -> Instruction:
+def view_type(g: AtenBuilder, node: AtenNode, x: Instruction, dtype: object) -> Instruction:
     """Emit the same bits as another type of equal size."""
     if x.shape.type.size != node.type.size:
         raise UnsupportedError(f"view of {x.shape.type} as {node.type}, which has another size, is not supported")
@@ -39,7 +40,7 @@ def view_type(g: AtenBuilder, node: AtenNode, x: Instruction, dtype: Any) -> Ins
 
 
 @register("expand", "expand_copy")
-def expand(g: AtenBuilder, node: AtenNode, x: Instruction, size: Sequence[Any], **_: Any) -> Instruction:
+def expand(g: AtenBuilder, node: AtenNode, x: Instruction, size: Lens, **_: object) -> Instruction:
     """Emit a broadcast; -1 keeps a length."""
     lens = g.lens(x)
     first = len(size) - len(lens)
@@ -91,7 +92,7 @@ def movedim(g: AtenBuilder, node: AtenNode, x: Instruction, source: int, destina
 
 
 @register("squeeze", "squeeze_copy")
-def squeeze(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any = None) -> Instruction:
+def squeeze(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Axes = None) -> Instruction:
     """Remove axes of length 1: those of ``dim`` that have it, or all."""
     lens = g.lens(x)
     asked = g.all_axes(x, dim) if dim != [] else []
@@ -115,7 +116,7 @@ def flatten(g: AtenBuilder, node: AtenNode, x: Instruction, start_dim: int = 0, 
 
 
 @register("unflatten.int")
-def unflatten(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, sizes: Sequence[Any]) -> Instruction:
+def unflatten(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, sizes: Lens) -> Instruction:
     """Split an axis."""
     lens, axis = g.lens(x), g.axis(dim, rank(x))
     return g.reshape(x, g.resolved(x, (*lens[:axis], *sizes, *lens[axis + 1 :])))
@@ -125,7 +126,7 @@ def unflatten(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, sizes: S
     "clone", "alias", "alias_copy", "detach", "detach_copy", "contiguous", "resolve_conj", "resolve_neg", "_conj",
     "conj", "real", "conj_physical", "dropout", "feature_dropout", "alpha_dropout", "to.device",
 )  # fmt: skip
-def same(g: AtenBuilder, node: AtenNode, x: Instruction, *_: Any, **options: Any) -> Instruction:
+def same(g: AtenBuilder, node: AtenNode, x: Instruction, *_: object, **options: object) -> Instruction:
     """Return the input; dropout does nothing in inference."""
     if node.base.endswith("dropout") and len(_) > 1 and _[1]:
         raise UnsupportedError("dropout in training mode takes random numbers")
@@ -133,7 +134,7 @@ def same(g: AtenBuilder, node: AtenNode, x: Instruction, *_: Any, **options: Any
 
 
 @register("native_dropout")
-def native_dropout(g: AtenBuilder, node: AtenNode, x: Instruction, p: float, train: Any) -> list[Instruction | None]:
+def native_dropout(g: AtenBuilder, node: AtenNode, x: Instruction, p: float, train: object) -> list[Instruction | None]:
     """Return the input and a mask of ones."""
     if train:
         raise UnsupportedError("dropout in training mode takes random numbers")
@@ -141,13 +142,13 @@ def native_dropout(g: AtenBuilder, node: AtenNode, x: Instruction, p: float, tra
 
 
 @register("_assert_tensor_metadata")
-def nothing(g: AtenBuilder, node: AtenNode, *_: Any, **options: Any) -> list[Instruction]:
+def nothing(g: AtenBuilder, node: AtenNode, *_: object, **options: object) -> list[Instruction]:
     """Emit nothing."""
     return []
 
 
 @register("copy")
-def copy(g: AtenBuilder, node: AtenNode, x: Instruction, source: Instruction, *_: Any) -> Instruction:
+def copy(g: AtenBuilder, node: AtenNode, x: Instruction, source: Instruction, *_: object) -> Instruction:
     """Emit the source in type and lengths of the first operand."""
     return g.broadcast(g.cast(source, node.type), g.lens(x)) if rank(x) else g.cast(source, node.type)
 
@@ -156,18 +157,18 @@ def copy(g: AtenBuilder, node: AtenNode, x: Instruction, source: Instruction, *_
     "_to_copy", "to.dtype", "to.dtype_layout", "to.other", "type_as", "float", "double", "half", "bfloat16", "int",
     "long", "bool", "prims::convert_element_type",
 )  # fmt: skip
-def to(g: AtenBuilder, node: AtenNode, x: Instruction, *_: Any, **options: Any) -> Instruction:
+def to(g: AtenBuilder, node: AtenNode, x: Instruction, *_: object, **options: object) -> Instruction:
     """Emit the conversion to the result's type; bool first truncates nothing, floats to integers truncate."""
     return g.cast(x, node.type)
 
 
 @register("repeat", "tile")
-def repeat(g: AtenBuilder, node: AtenNode, x: Instruction, repeats: Sequence[Any]) -> Instruction:
+def repeat(g: AtenBuilder, node: AtenNode, x: Instruction, repeats: Lens) -> Instruction:
     """Emit copies along axes, which may be new."""
     counts = [1] * (rank(x) - len(repeats)) + list(repeats)
     lens = [1] * (len(counts) - rank(x)) + list(g.lens(x))
-    inner: list[Any] = []
-    wide: list[Any] = []
+    inner: list[Length] = []
+    wide: list[Length] = []
     for count, n in zip(counts, lens):
         if known_equal(count, 1):
             inner.append(n)
@@ -180,7 +181,7 @@ def repeat(g: AtenBuilder, node: AtenNode, x: Instruction, repeats: Sequence[Any
 
 @register("repeat_interleave.self_int")
 def repeat_interleave(
-    g: AtenBuilder, node: AtenNode, x: Instruction, repeats: Any, dim: int | None = None, **_: Any
+    g: AtenBuilder, node: AtenNode, x: Instruction, repeats: Any, dim: int | None = None, **_: object
 ) -> Instruction:
     """Emit each element of an axis several times in a row."""
     if dim is None:
@@ -220,7 +221,12 @@ def channel_shuffle(g: AtenBuilder, node: AtenNode, x: Instruction, groups: int)
 
 @register("as_strided", "as_strided_copy")
 def as_strided(
-    g: AtenBuilder, node: AtenNode, x: Instruction, size: Sequence[Any], stride: Sequence[Any], offset: Any = None
+    g: AtenBuilder,
+    node: AtenNode,
+    x: Instruction,
+    size: Sequence[int],
+    stride: Sequence[int],
+    offset: int | None = None,
 ) -> Instruction:
     """Emit a view by strides of a row-major tensor; a gather unless the strides are those of a reshape."""
     if not offset and known_same(stride, row_major_strides(size)) and known_equal(prod(size), x.shape.elements):
@@ -234,9 +240,9 @@ def as_strided_scatter(
     node: AtenNode,
     x: Instruction,
     source: Instruction,
-    size: Sequence[Any],
-    stride: Sequence[Any],
-    offset: Any = None,
+    size: Sequence[int],
+    stride: Sequence[int],
+    offset: int | None = None,
 ) -> Instruction:
     """Emit a row-major tensor with the elements of a view by strides replaced."""
     places = _strided_places(g, x, size, stride, offset).reshape(-1)
@@ -245,7 +251,7 @@ def as_strided_scatter(
 
 
 def _strided_places(
-    g: AtenBuilder, x: Instruction, size: Sequence[Any], stride: Sequence[Any], offset: Any
+    g: AtenBuilder, x: Instruction, size: Sequence[int], stride: Sequence[int], offset: int | None
 ) -> np.ndarray:
     """Return the flat positions in ``x`` of the elements of a view by strides."""
     if any(isinstance(n, Dim) for n in (*size, *stride, offset)) or x.shape.is_dynamic:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -15,10 +14,11 @@ from .builder import AtenBuilder, rank
 from .node import AtenNode
 from .pointwise import scaled
 from .registry import register
+from .types import Results
 
 
 @register("mm", "bmm", "matmul", "mv", "dot", "vdot", "inner", "_int_mm")
-def matmul(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, *_: Any) -> Instruction:
+def matmul(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, *_: object) -> Instruction:
     """Emit the product of matrices, batches of matrices, or vectors."""
     if node.base == "inner" and rank(b) > 1:
         b = g.swap_last(b)
@@ -32,7 +32,7 @@ def matmul(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, *_: A
 
 @register("addmm", "baddbmm", "addmv")
 def addmm(
-    g: AtenBuilder, node: AtenNode, x: Instruction, a: Instruction, b: Instruction, beta: Any = 1, alpha: Any = 1
+    g: AtenBuilder, node: AtenNode, x: Instruction, a: Instruction, b: Instruction, beta: float = 1, alpha: float = 1
 ) -> Instruction:
     """Emit ``beta * x + alpha * a @ b``."""
     y = scaled(g, node.type, g.matmul(a, b), alpha)
@@ -58,7 +58,7 @@ def outer(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction) -> Ins
 
 
 @register("cdist", "_cdist_forward")
-def cdist(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, p: float = 2.0, *_: Any) -> Instruction:
+def cdist(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, p: float = 2.0, *_: object) -> Instruction:
     """Emit the distances of all pairs of rows in the norm of order 1 or 2."""
     difference = g.pointwise("sub", g.unsqueeze(a, [rank(a) - 1]), g.unsqueeze(b, [rank(b) - 2]))
     last = [rank(difference) - 1]
@@ -70,7 +70,7 @@ def cdist(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, p: flo
 
 
 @register("linalg_inv_ex", "inverse")
-def inverse(g: AtenBuilder, node: AtenNode, x: Instruction, **_: Any) -> Any:
+def inverse(g: AtenBuilder, node: AtenNode, x: Instruction, **_: object) -> Results:
     """Emit the inverse of matrices, and for ``linalg_inv_ex`` zeros, which say that there is one."""
     y = g.op("inverse", x)
     return y if node.base == "inverse" else [y, g.zeros(g.lens(x)[:-2], Type.int32_type)]
@@ -86,7 +86,7 @@ def determinant(g: AtenBuilder, node: AtenNode, x: Instruction) -> list[Instruct
 
 @register("addbmm")
 def addbmm(
-    g: AtenBuilder, node: AtenNode, x: Instruction, a: Instruction, b: Instruction, *, beta: Any = 1, alpha: Any = 1
+    g: AtenBuilder, node: AtenNode, x: Instruction, a: Instruction, b: Instruction, *, beta: float = 1, alpha: float = 1
 ) -> Instruction:
     """Emit ``beta * x + alpha * sum_k a[k] @ b[k]``: one product with the batch along its sum."""
     (n, rows, inner), columns = g.lens(a), g.lens(b)[2]
@@ -150,7 +150,7 @@ def grouped_mm(
     weights: Instruction,
     offs: Instruction | None = None,
     bias: Instruction | None = None,
-    out_dtype: Any = None,
+    out_dtype: object = None,
 ) -> Instruction:
     """Emit the product of each row [n, k] with the matrix of its group [groups, k, m]; ``offs`` ends the groups.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ...core.types import Type
 from ...errors import UnsupportedError
@@ -11,6 +10,7 @@ from ...graph.instruction import Instruction
 from .builder import AtenBuilder, rank
 from .node import AtenNode
 from .registry import register
+from .types import Lens, Results
 
 Maybe = Instruction | None
 
@@ -41,12 +41,12 @@ def layer_norm(
     g: AtenBuilder,
     node: AtenNode,
     x: Instruction,
-    shape: Sequence[Any],
+    shape: Lens,
     weight: Maybe = None,
     bias: Maybe = None,
     eps: float = 1e-5,
-    *_: Any,
-) -> Any:
+    *_: object,
+) -> Results:
     """Emit layer normalisation over the last axes, the mean and the inverse deviation."""
     axes = range(rank(x) - len(shape), rank(x))
     normal, mean, inverse = standardized(g, wide(g, x), axes, eps)
@@ -58,8 +58,8 @@ def layer_norm(
 
 @register("rms_norm", "_fused_rms_norm")
 def rms_norm(
-    g: AtenBuilder, node: AtenNode, x: Instruction, shape: Sequence[Any], weight: Maybe = None, eps: Any = None
-) -> Any:
+    g: AtenBuilder, node: AtenNode, x: Instruction, shape: Lens, weight: Maybe = None, eps: float | None = None
+) -> Results:
     """Emit ``x / sqrt(mean(x**2) + eps) * weight`` over the last axes."""
     import ml_dtypes
 
@@ -81,7 +81,7 @@ def group_norm(
     weight: Maybe = None,
     bias: Maybe = None,
     eps: float = 1e-5,
-    *_: Any,
+    *_: object,
 ) -> Instruction:
     """Emit group normalisation."""
     return _grouped(g, x, groups, weight, bias, eps)[0]
@@ -94,9 +94,9 @@ def native_group_norm(
     x: Instruction,
     weight: Maybe,
     bias: Maybe,
-    n: Any,
-    c: Any,
-    hxw: Any,
+    n: object,
+    c: object,
+    hxw: object,
     groups: int,
     eps: float,
 ) -> list[Instruction]:
@@ -133,8 +133,8 @@ def batch_norm(
     training: bool,
     momentum: float,
     eps: float,
-    *_: Any,
-) -> Any:
+    *_: object,
+) -> Results:
     """Emit batch normalisation; in inference by given statistics."""
     if training or mean is None or variance is None:
         if training and mean is not None:
@@ -220,7 +220,7 @@ def instance_norm(
     use_input_stats: bool = True,
     momentum: float = 0.1,
     eps: float = 1e-5,
-    *_: Any,
+    *_: object,
 ) -> Instruction:
     """Emit normalisation over the spatial axes of each channel of each image."""
     if not use_input_stats and mean is not None and variance is not None:

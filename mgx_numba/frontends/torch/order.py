@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core.dim import Dim
+from ...core.dim import Dim, Length
 from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from .builder import AtenBuilder, rank
 from .node import AtenNode
 from .registry import register
-from .types import promoted
+from .types import Results, promoted
 
 
-def _both(g: AtenBuilder, x: Instruction, k: Any, dim: int, largest: bool) -> list[Instruction]:
+def _both(g: AtenBuilder, x: Instruction, k: Length, dim: int, largest: bool) -> list[Instruction]:
     if rank(x) == 0:
         return [x, g.literal(0, Type.int64_type)]
     type = x.shape.type
@@ -25,7 +25,7 @@ def _both(g: AtenBuilder, x: Instruction, k: Any, dim: int, largest: bool) -> li
 
 @register("topk")
 def topk(
-    g: AtenBuilder, node: AtenNode, x: Instruction, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True
+    g: AtenBuilder, node: AtenNode, x: Instruction, k: Length, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> list[Instruction]:
     """Emit the largest or smallest elements of an axis and their positions."""
     return _both(g, x, k, dim, largest)
@@ -40,7 +40,7 @@ def sort(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int = -1, descendi
 
 @register("sort.stable")
 def sort_stable(
-    g: AtenBuilder, node: AtenNode, x: Instruction, stable: Any = None, dim: int = -1, descending: bool = False
+    g: AtenBuilder, node: AtenNode, x: Instruction, stable: object = None, dim: int = -1, descending: bool = False
 ) -> list[Instruction]:
     """Emit the elements of an axis in order, and their positions."""
     return sort(g, node, x, dim, descending)
@@ -71,7 +71,7 @@ def kthvalue(
 
 
 @register("median", "median.dim", "nanmedian", "nanmedian.dim")
-def median(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int | None = None, keepdim: bool = False) -> Any:
+def median(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int | None = None, keepdim: bool = False) -> Results:
     """Emit the median, the lower of two, and its position along an axis; of elements with a NaN the median is NaN,
     unless NaN are left out."""
     if rank(x) == 0 and dim is not None:
@@ -113,7 +113,7 @@ def search(
     out_int32: bool = False,
     right: bool = False,
     side: str | None = None,
-    sorter: Any = None,
+    sorter: Instruction | None = None,
 ) -> Instruction:
     """Emit the number of boundaries below each value; with ``right`` also of equal ones. All are below NaN."""
     bounds, values = (a, b) if node.base == "searchsorted" else (b, a)
@@ -131,7 +131,7 @@ def search(
 
 @register("histc")
 def histogram(
-    g: AtenBuilder, node: AtenNode, x: Instruction, bins: int = 100, min: Any = 0, max: Any = 0
+    g: AtenBuilder, node: AtenNode, x: Instruction, bins: int = 100, min: float = 0, max: float = 0
 ) -> Instruction:
     """Emit the number of elements in each of ``bins`` equal parts of [min, max]; others and NaN count nowhere."""
     if min >= max:

@@ -96,7 +96,7 @@ def unsupported(graph_module: GraphModule) -> list[tuple[Node, str]]:
     return found
 
 
-def _is_row_major(node: Any) -> bool:
+def _is_row_major(node: Node) -> bool:
     """Return whether a node's value is a row-major tensor at the start of its storage."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and value.is_contiguous() and not value.storage_offset()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TypeVar
 
 from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
+from ..handlers import Parser
 from .builder import AtenBuilder
 from .node import AtenNode
 from .registry import register
-from .types import is_number, promoted
+from .types import Operand, is_number, promoted
 
+OperandT = TypeVar("OperandT", Instruction, Operand)
 UNARY = {
     "abs": "abs",
     "acos": "acos",
@@ -71,27 +73,27 @@ _ON_BOOL = {
 """Operators that compute the same of bool as operators of integers do."""
 
 
-def _unary(op: str) -> Any:
+def _unary(op: str) -> Parser:
     def build(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
         return g.op(op, g.cast(x, node.type))
 
     return build
 
 
-def _binary(op: str) -> Any:
-    def build(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+def _binary(op: str) -> Parser:
+    def build(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand) -> Instruction:
         return combined(g, node.type, op, a, b)
 
     return build
 
 
-def combined(g: AtenBuilder, type: Type, op: str, a: Any, b: Any) -> Instruction:
+def combined(g: AtenBuilder, type: Type, op: str, a: Operand, b: Operand) -> Instruction:
     """Emit a binary operator in a type, which may be bool."""
     return g.combined(_ON_BOOL.get(op, op) if type is Type.bool_type else op, type, a, b)
 
 
-def _comparison(op: str) -> Any:
-    def build(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+def _comparison(op: str) -> Parser:
+    def build(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand) -> Instruction:
         type = promoted([a, b])
         if type is Type.bool_type:
             type = Type.uint8_type
@@ -101,8 +103,8 @@ def _comparison(op: str) -> Any:
     return build
 
 
-def _logic(op: str) -> Any:
-    def build(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+def _logic(op: str) -> Parser:
+    def build(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand) -> Instruction:
         return g.cast(g.pointwise(op, g.value(a, Type.bool_type), g.value(b, Type.bool_type)), node.type)
 
     return build
@@ -119,36 +121,36 @@ for _name, _op in LOGIC.items():
 
 
 @register("ne")
-def ne(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+def ne(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand) -> Instruction:
     """Emit inequality."""
     return g.op("not", _comparison("equal")(g, AtenNode(node.name, node.operator, [Type.bool_type], [0]), a, b))
 
 
-def scaled(g: AtenBuilder, type: Type, x: Any, alpha: Any) -> Any:
+def scaled(g: AtenBuilder, type: Type, x: OperandT, alpha: Operand) -> OperandT | Instruction:
     """Return ``alpha * x`` in a type; ``x`` itself for a factor of 1."""
     return x if is_number(alpha) and alpha == 1 else g.combined("mul", type, x, alpha)
 
 
 @register("add")
-def add(g: AtenBuilder, node: AtenNode, a: Any, b: Any, alpha: Any = 1) -> Instruction:
+def add(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand, alpha: Operand = 1) -> Instruction:
     """Emit ``a + alpha * b``."""
     return combined(g, node.type, "add", a, scaled(g, node.type, b, alpha))
 
 
 @register("sub")
-def sub(g: AtenBuilder, node: AtenNode, a: Any, b: Any, alpha: Any = 1) -> Instruction:
+def sub(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand, alpha: Operand = 1) -> Instruction:
     """Emit ``a - alpha * b``."""
     return g.combined("sub", node.type, a, scaled(g, node.type, b, alpha))
 
 
 @register("rsub")
-def rsub(g: AtenBuilder, node: AtenNode, a: Any, b: Any, alpha: Any = 1) -> Instruction:
+def rsub(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand, alpha: Operand = 1) -> Instruction:
     """Emit ``b - alpha * a``."""
     return g.combined("sub", node.type, b, scaled(g, node.type, a, alpha))
 
 
 @register("div", "true_divide")
-def div(g: AtenBuilder, node: AtenNode, a: Any, b: Any, rounding_mode: str | None = None) -> Instruction:
+def div(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand, rounding_mode: str | None = None) -> Instruction:
     """Emit the quotient; ``rounding_mode`` is ``floor`` or ``trunc``."""
     if rounding_mode == "floor":
         return floor_divide(g, node, a, b)
@@ -159,7 +161,7 @@ def div(g: AtenBuilder, node: AtenNode, a: Any, b: Any, rounding_mode: str | Non
 
 
 @register("prims::div")
-def prims_div(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+def prims_div(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand) -> Instruction:
     """Emit the quotient; of integers it is truncated."""
     return g.combined("div", node.type, a, b)
 
@@ -173,7 +175,7 @@ def angle(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
 
 
 @register("remainder")
-def remainder(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+def remainder(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand) -> Instruction:
     """Emit the remainder of `floor_divide`, which has the sign of ``b``."""
     if not node.type.is_floating:
         return combined(g, node.type, "mod", a, b)
@@ -183,7 +185,7 @@ def remainder(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
 
 
 @register("floor_divide")
-def floor_divide(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+def floor_divide(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand) -> Instruction:
     """Emit the quotient rounded down; of floats it is computed from the remainder, as in Python."""
     first, second = g.same_lens(g.value(a, node.type), g.value(b, node.type))
     if not node.type.is_floating:
@@ -242,7 +244,7 @@ def round_(g: AtenBuilder, node: AtenNode, x: Instruction, decimals: int = 0) ->
 
 
 @register("pow.Tensor_Scalar")
-def pow_number(g: AtenBuilder, node: AtenNode, x: Instruction, exponent: Any) -> Instruction:
+def pow_number(g: AtenBuilder, node: AtenNode, x: Instruction, exponent: Operand) -> Instruction:
     """Emit a power with a constant exponent; small ones are products, as in PyTorch."""
     base = g.cast(x, node.type)
     if is_number(exponent):
@@ -251,14 +253,14 @@ def pow_number(g: AtenBuilder, node: AtenNode, x: Instruction, exponent: Any) ->
         if exponent in (2, 3):
             square_ = g.op("mul", base, base)
             return square_ if exponent == 2 else g.op("mul", square_, base)
-        simple = {0.5: "sqrt", -0.5: "rsqrt", -1: "recip"}.get(exponent)
+        simple = {0.5: "sqrt", -0.5: "rsqrt", -1: "recip"}.get(exponent)  # type: ignore[arg-type]
         if simple is not None and node.type.is_floating:
             return g.op(simple, base)
     return g.combined("pow", node.type, base, exponent)
 
 
 @register("pow.Tensor_Tensor", "pow.Scalar")
-def power(g: AtenBuilder, node: AtenNode, base: Any, exponent: Any) -> Instruction:
+def power(g: AtenBuilder, node: AtenNode, base: Operand, exponent: Operand) -> Instruction:
     """Emit a power."""
     return g.combined("pow", node.type, base, exponent)
 
@@ -276,7 +278,9 @@ def bitwise_not(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
 
 
 @register("where")
-def where(g: AtenBuilder, node: AtenNode, condition: Instruction, a: Any = None, b: Any = None) -> Instruction:
+def where(
+    g: AtenBuilder, node: AtenNode, condition: Instruction, a: Operand | None = None, b: Operand | None = None
+) -> Instruction:
     """Emit ``a`` where the condition holds, ``b`` elsewhere."""
     if a is None or b is None:
         raise UnsupportedError("where with one operand is not supported")
@@ -284,13 +288,15 @@ def where(g: AtenBuilder, node: AtenNode, condition: Instruction, a: Any = None,
 
 
 @register("masked_fill")
-def masked_fill(g: AtenBuilder, node: AtenNode, x: Instruction, mask: Instruction, value: Any) -> Instruction:
+def masked_fill(g: AtenBuilder, node: AtenNode, x: Instruction, mask: Instruction, value: Operand) -> Instruction:
     """Emit ``value`` where the mask holds, ``x`` elsewhere."""
     return g.pointwise("where", mask, g.value(value, node.type), g.cast(x, node.type))
 
 
 @register("clamp")
-def clamp(g: AtenBuilder, node: AtenNode, x: Instruction, min: Any = None, max: Any = None) -> Instruction:
+def clamp(
+    g: AtenBuilder, node: AtenNode, x: Instruction, min: Operand | None = None, max: Operand | None = None
+) -> Instruction:
     """Emit the value limited to a range."""
     x = g.cast(x, node.type)
     bounds = [None if b is None else g.value(b, node.type) for b in (min, max)]
@@ -302,19 +308,19 @@ def clamp(g: AtenBuilder, node: AtenNode, x: Instruction, min: Any = None, max: 
 
 
 @register("clamp_min")
-def clamp_min(g: AtenBuilder, node: AtenNode, x: Instruction, min: Any) -> Instruction:
+def clamp_min(g: AtenBuilder, node: AtenNode, x: Instruction, min: Operand) -> Instruction:
     """Emit the greater of the value and a bound."""
     return clamp(g, node, x, min)
 
 
 @register("clamp_max")
-def clamp_max(g: AtenBuilder, node: AtenNode, x: Instruction, max: Any) -> Instruction:
+def clamp_max(g: AtenBuilder, node: AtenNode, x: Instruction, max: Operand) -> Instruction:
     """Emit the less of the value and a bound."""
     return clamp(g, node, x, None, max)
 
 
 @register("fmax", "fmin")
-def ignoring_nan(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+def ignoring_nan(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand) -> Instruction:
     """Emit the greater or the less operand; a NaN counts only beside another."""
     first, second = g.value(a, node.type), g.value(b, node.type)
     both = g.pointwise("max" if node.base == "fmax" else "min", first, second)
@@ -394,14 +400,14 @@ def signbit(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
 
 
 @register("copysign")
-def copysign(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+def copysign(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand) -> Instruction:
     """Emit the magnitude of ``a`` with the sign of ``b``."""
     size, sign = g.op("abs", g.value(a, node.type)), signbit(g, node, g.value(b, node.type))
     return g.pointwise("where", sign, g.op("neg", size), size)
 
 
 @register("lerp.Scalar", "lerp.Tensor")
-def lerp(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, weight: Any) -> Instruction:
+def lerp(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, weight: Operand) -> Instruction:
     """Emit ``a + weight * (b - a)``, from the nearer end, as PyTorch does."""
     a, b = g.same_lens(a, b)
     distance = g.op("sub", b, a)
@@ -410,24 +416,24 @@ def lerp(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, weight:
         return g.pointwise("add", a, g.combined("mul", node.type, distance, weight))
 
     def from_end() -> Instruction:
-        rest = 1 - weight if is_number(weight) else g.pointwise("sub", g.like(1, weight), weight)
+        rest = g.pointwise("sub", g.like(1, weight), weight) if isinstance(weight, Instruction) else 1 - weight
         return g.pointwise("sub", b, g.combined("mul", node.type, distance, rest))
 
-    if is_number(weight):
+    if not isinstance(weight, Instruction):
         return from_start() if abs(weight) < 0.5 else from_end()
     near = g.pointwise("less", g.op("abs", weight), g.like(0.5, weight))
     return g.pointwise("where", near, from_start(), from_end())
 
 
 @register("addcmul", "addcdiv")
-def addc(g: AtenBuilder, node: AtenNode, x: Any, a: Any, b: Any, value: Any = 1) -> Instruction:
+def addc(g: AtenBuilder, node: AtenNode, x: Operand, a: Operand, b: Operand, value: Operand = 1) -> Instruction:
     """Emit ``x + value * a * b``, or the quotient in place of the product."""
     made = g.combined("mul" if node.base == "addcmul" else "div", node.type, a, b)
     return g.combined("add", node.type, x, scaled(g, node.type, made, value))
 
 
 @register("logaddexp")
-def logaddexp(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+def logaddexp(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand) -> Instruction:
     """Emit ``log(exp(a) + exp(b))`` without overflow."""
     a, b = g.value(a, node.type), g.value(b, node.type)
     top = g.pointwise("max", a, b)
@@ -437,14 +443,14 @@ def logaddexp(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
 
 
 @register("hypot")
-def hypot(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+def hypot(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand) -> Instruction:
     """Emit ``sqrt(a**2 + b**2)``."""
     a, b = g.value(a, node.type), g.value(b, node.type)
     return g.op("sqrt", g.pointwise("add", g.op("mul", a, a), g.op("mul", b, b)))
 
 
 @register("atan2")
-def atan2(g: AtenBuilder, node: AtenNode, y: Any, x: Any) -> Instruction:
+def atan2(g: AtenBuilder, node: AtenNode, y: Operand, x: Operand) -> Instruction:
     """Emit the angle of the point (x, y)."""
     y, x = g.same_lens(g.value(y, node.type), g.value(x, node.type))
     vast = g.op("logical_and", g.op("isinf", x), g.op("isinf", y))
@@ -463,7 +469,12 @@ def atan2(g: AtenBuilder, node: AtenNode, y: Any, x: Any) -> Instruction:
 
 @register("nan_to_num")
 def nan_to_num(
-    g: AtenBuilder, node: AtenNode, x: Instruction, nan: Any = None, posinf: Any = None, neginf: Any = None
+    g: AtenBuilder,
+    node: AtenNode,
+    x: Instruction,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
 ) -> Instruction:
     """Emit the value with NaN and infinities replaced; infinities by the largest finite numbers."""
     if not x.shape.type.is_floating:
@@ -482,7 +493,7 @@ def nan_to_num(
 
 
 @register("xlogy", "special_xlogy")
-def xlogy(g: AtenBuilder, node: AtenNode, a: Any, b: Any) -> Instruction:
+def xlogy(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand) -> Instruction:
     """Emit ``a * log(b)``; 0 where ``a`` is 0 and ``b`` no NaN."""
     a, b = g.same_lens(g.value(a, node.type), g.value(b, node.type))
     zero = g.op("logical_and", g.pointwise("equal", a, g.like(0, a)), g.op("not", g.op("isnan", b)))

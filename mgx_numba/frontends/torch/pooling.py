@@ -10,13 +10,15 @@ import numpy as np
 
 from ...core.dim import Dim, known_equal
 from ...core.shape import row_major_strides
+from ...core.types import Type
 from ...errors import UnsupportedError
-from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction
+from ..sampling import window_sums, windows
 from .builder import AtenBuilder, rank
 from .convolution import spread
 from .node import AtenNode
 from .registry import register
+from .types import Lens, Results, Sizes
 
 
 def _axes_of(node: AtenNode) -> int:
@@ -35,17 +37,17 @@ def max_pool(
     g: AtenBuilder,
     node: AtenNode,
     x: Instruction,
-    kernel: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    dilation: Any = 1,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
     ceil_mode: bool = False,
-) -> Any:
+) -> Results:
     """Emit the largest element of each window, and perhaps its position."""
     count = _axes_of(node)
     x, alone = _batched(g, x, count)
     kernel = spread(kernel, count)
-    window = {
+    window: dict[str, Any] = {
         "lengths": kernel,
         "stride": spread(stride, count) if stride or stride == 0 else kernel,
         "padding": spread(padding, count),
@@ -57,41 +59,50 @@ def max_pool(
         return results[0]
     if node.unused(1):
         return [*results, None]
-    places = _positions(g, x, g.lens(y), **window)
+    if any(isinstance(n, Dim) for n in g.lens(x)):
+        raise UnsupportedError("positions of max pooling need fixed lengths")
+    places = _positions(g, x, [_taps(*numbers) for numbers in zip(g.lens(x)[2:], g.lens(y)[2:], *window.values())])
     return [*results, g.squeeze(places, [0]) if alone else places]
 
 
-def _positions(
-    g: AtenBuilder,
-    x: Instruction,
-    out: Sequence[Any],
-    lengths: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilations: Sequence[int],
-) -> Instruction:
-    """Emit the flat positions in each image of the elements that a max pooling takes."""
+def _taps(n: int, out: int, length: int, stride: int, padding: int, dilation: int) -> np.ndarray:
+    """Return the positions [out, length] that windows of an axis read.
+
+    Positions in the padding are the window's nearest element of the axis, which changes neither its largest element,
+    nor that element's position, nor the position of its last NaN.
+    """
+    places = np.arange(out)[:, None] * stride - padding + np.arange(length) * dilation
+    valid = (places >= 0) & (places < n)
+    first, last = np.where(valid, places, n).min(1, initial=n), np.where(valid, places, -1).max(1, initial=-1)
+    return np.clip(np.clip(places, first[:, None], np.maximum(first, last)[:, None]), 0, max(0, n - 1))
+
+
+def _positions(g: AtenBuilder, x: Instruction, taps: Sequence[np.ndarray]) -> Instruction:
+    """Emit the flat positions in each image of the elements that a max pooling takes: a window's last NaN, else the
+    first of its largest elements.
+
+    Args:
+        g: the builder.
+        x: the images [n, c, spatial...].
+        taps: for each spatial axis, the positions [out, taps] that windows read.
+    """
     lens = g.lens(x)
-    if any(isinstance(n, Dim) for n in lens) or prod(out[2:]) * prod(lengths) > LARGEST:
-        raise UnsupportedError("positions of max pooling need fixed lengths")
-    places, inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
-    for k, weight in enumerate(row_major_strides(lens[2:])):
-        axis = np.arange(out[2 + k])[:, None] * stride[k] - padding[k] + np.arange(lengths[k]) * dilations[k]
-        valid = (axis >= 0) & (axis < lens[2 + k])
-        places = _outer(places, np.where(valid, axis, 0) * weight, np.add)
-        inside = _outer(inside, valid, np.logical_and)
-    flat = g.reshape(x, (*lens[:2], prod(lens[2:])))
-    windows = g.op("gather", flat, g.literal(places), axis=2)
-    lowest = -np.inf if x.shape.type.is_floating else np.iinfo(x.shape.type.numpy).min
-    windows = g.pointwise("where", g.literal(inside), windows, g.like(lowest, x))
+    g.limit(prod(at.size for at in taps), "a table of windows")
+    places = np.zeros((1, 1), np.int64)
+    for at, weight in zip(taps, row_major_strides(lens[2:])):
+        both = places[:, None, :, None] + (at * weight)[None, :, None, :]
+        places = both.reshape(len(places) * len(at), places.shape[1] * at.shape[1])
+    out = (*lens[:2], *map(len, taps))
+    if not prod(out):
+        return g.literal(np.zeros(out, np.int64))
+    windows = g.op("gather", g.reshape(x, (*lens[:2], prod(lens[2:]))), g.literal(places), axis=2)
+    chosen = g.op("argmax", windows, axis=3)
+    if x.shape.type.is_floating:
+        missing = g.op("isnan", windows)
+        last = g.op("argmax", g.cast(missing, Type.uint8_type), axis=3, select_last_index=True)
+        chosen = g.pointwise("where", g.reduce("reduce_any", missing, [3]), last, chosen)
     rows = g.broadcast(g.literal(places), (*lens[:2], *places.shape))
-    return g.reshape(g.op("gather_elements", rows, g.op("argmax", windows, axis=3), axis=3), out)
-
-
-def _outer(a: np.ndarray, b: np.ndarray, combine: np.ufunc) -> np.ndarray:
-    """Combine windows [positions, taps] of two axes into windows of both axes."""
-    both = combine(a[:, None, :, None], b[None, :, None, :])
-    return both.reshape(a.shape[0] * b.shape[0], a.shape[1] * b.shape[1])
+    return g.reshape(g.op("gather_elements", rows, chosen, axis=3), out)
 
 
 @register("avg_pool1d", "avg_pool2d", "avg_pool3d")
@@ -99,9 +110,9 @@ def avg_pool(
     g: AtenBuilder,
     node: AtenNode,
     x: Instruction,
-    kernel: Any,
-    stride: Any = (),
-    padding: Any = 0,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor: int | None = None,
@@ -138,7 +149,7 @@ def avg_pool(
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool2d",
     "_adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d",
 )  # fmt: skip
-def adaptive_pool(g: AtenBuilder, node: AtenNode, x: Instruction, size: Any) -> Any:
+def adaptive_pool(g: AtenBuilder, node: AtenNode, x: Instruction, size: Sizes) -> Results:
     """Emit mean or greatest element of windows that divide the image into a grid of given lengths."""
     count = _axes_of(node)
     largest = "max" in node.base
@@ -149,12 +160,21 @@ def adaptive_pool(g: AtenBuilder, node: AtenNode, x: Instruction, size: Any) -> 
     y = g.squeeze(y, [0]) if alone else y
     if not largest:
         return y
-    if not node.unused(1):
-        raise UnsupportedError("positions of adaptive max pooling are not supported")
-    return [y, None]
+    if node.unused(1):
+        return [y, None]
+    if any(isinstance(n, Dim) for n in (*g.lens(x), *out)):
+        raise UnsupportedError("positions of adaptive max pooling need fixed lengths")
+    places = _positions(g, x, [windows(_grid(n, m))[0] for n, m in zip(lens, out)])
+    return [y, g.squeeze(places, [0]) if alone else places]
 
 
-def _adaptive(g: AtenBuilder, x: Instruction, lens: Sequence[Any], out: Sequence[int], largest: bool) -> Instruction:
+def _grid(n: int, m: int) -> np.ndarray:
+    """Return whether each of ``m`` windows that divide an axis has an element [m, n]."""
+    number, at = np.arange(m)[:, None], np.arange(n)
+    return (at >= number * n // max(1, m)) & (at < -(-(number + 1) * n // max(1, m)))
+
+
+def _adaptive(g: AtenBuilder, x: Instruction, lens: Lens, out: Sequence[int], largest: bool) -> Instruction:
     op = "reduce_max" if largest else "reduce_mean"
     if all(known_equal(m, 1) for m in out):
         axes = list(range(2, 2 + len(lens)))
@@ -165,21 +185,17 @@ def _adaptive(g: AtenBuilder, x: Instruction, lens: Sequence[Any], out: Sequence
         return g.op("pooling", x, mode="average", lengths=tuple(lens), **attributes)
     if any(isinstance(n, Dim) for n in (*lens, *out)):
         raise UnsupportedError("adaptive pooling of an open length is not supported")
+    if 0 in out:
+        return g.zeros((*g.lens(x)[:2], *out), x.shape.type)
     if all(n % m == 0 for n, m in zip(lens, out)):
         kernel = tuple(n // m for n, m in zip(lens, out))
         attributes = {"padding": (0,) * len(lens), "stride": kernel, "dilations": (1,) * len(lens)}
         return g.op("pooling", x, mode="max" if largest else "average", lengths=kernel, **attributes)
     for axis, (n, m) in enumerate(zip(lens, out), 2):
-        starts = [k * n // m for k in range(m)]
-        ends = [-(-(k + 1) * n // m) for k in range(m)]
-        if not largest:  # windows of one axis as a product with a matrix of their weights
-            weights = np.zeros((n, m))
-            for k, (first, last) in enumerate(zip(starts, ends)):
-                weights[first:last, k] = 1 / (last - first)
-            order = [k for k in range(rank(x)) if k != axis] + [axis]
-            back = [order.index(k) for k in range(rank(x))]
-            x = g.transpose(g.matmul(g.transpose(x, order), g.literal(weights, x.shape.type)), back)
+        assert isinstance(n, int)  # as above
+        grid = _grid(n, m)
+        if largest:
+            x = g.reduce(op, g.op("gather", x, g.literal(windows(grid)[0]), axis=axis), [axis + 1], False)
         else:
-            parts = [g.reduce(op, g.slice(x, axis, a, b), [axis]) for a, b in zip(starts, ends)]
-            x = g.op("concat", *parts, axis=axis) if len(parts) > 1 else parts[0]
+            x = window_sums(g, x, axis, grid / grid.sum(1, keepdims=True))
     return x

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from .builder import AtenBuilder, rank
 from .node import AtenNode
 from .registry import register
+from .types import Operand
 
 PREFIX = "quantized_decomposed::"
 
 
 def _parameters(
-    g: AtenBuilder, x: Instruction, scale: Any, zero: Any, quantized: Type, type: Type
+    g: AtenBuilder, x: Instruction, scale: Operand, zero: Operand, quantized: Type, type: Type
 ) -> tuple[Instruction, Instruction]:
     """Return scale and zero point as instructions with the lengths of ``x``; constants are literals, which make
     products of integers."""
@@ -35,14 +34,14 @@ def _alone(g: AtenBuilder, x: Instruction) -> Instruction:
     return g.reshape(x, ()) if not x.shape.is_dynamic and x.shape.elements == 1 else x
 
 
-def _along(g: AtenBuilder, value: Any, axis: int, x: Instruction) -> Any:
+def _along(g: AtenBuilder, value: Operand, axis: int, x: Instruction) -> Operand:
     """Return a vector of values per channel with axes to broadcast against ``x``."""
     if not isinstance(value, Instruction) or rank(value) != 1:
         return value
     return g.reshape(value, (*(1,) * axis, *g.lens(value), *(1,) * (rank(x) - axis - 1)))
 
 
-def _limited(g: AtenBuilder, y: Instruction, low: Any, high: Any) -> Instruction:
+def _limited(g: AtenBuilder, y: Instruction, low: int, high: int) -> Instruction:
     """Emit quantised values limited to a range that is narrower than their type's."""
     import numpy as np
 
@@ -54,7 +53,7 @@ def _limited(g: AtenBuilder, y: Instruction, low: Any, high: Any) -> Instruction
 
 @register(f"{PREFIX}quantize_per_tensor")
 def quantize(
-    g: AtenBuilder, node: AtenNode, x: Instruction, scale: Any, zero: Any, low: Any, high: Any, dtype: Any
+    g: AtenBuilder, node: AtenNode, x: Instruction, scale: Operand, zero: Operand, low: int, high: int, dtype: object
 ) -> Instruction:
     """Emit the quantisation by one scale."""
     wide = g.cast(x, Type.float_type)
@@ -66,7 +65,7 @@ def quantize(
 
 @register(f"{PREFIX}choose_qparams.tensor", f"{PREFIX}choose_qparams_symmetric.tensor")
 def choose_parameters(
-    g: AtenBuilder, node: AtenNode, x: Instruction, low: int, high: int, eps: float, dtype: Any
+    g: AtenBuilder, node: AtenNode, x: Instruction, low: int, high: int, eps: float, dtype: object
 ) -> list[Instruction]:
     """Emit the scale and the zero point of one element each that cover a tensor's range and 0."""
     wide = g.cast(x, Type.float_type)
@@ -94,12 +93,12 @@ def dequantize(
     g: AtenBuilder,
     node: AtenNode,
     x: Instruction,
-    scale: Any,
-    zero: Any,
-    low: Any,
-    high: Any,
-    dtype: Any,
-    out_dtype: Any = None,
+    scale: Operand,
+    zero: Operand,
+    low: int,
+    high: int,
+    dtype: object,
+    out_dtype: Type | None = None,
 ) -> Instruction:
     """Emit the inverse of a quantisation by one scale."""
     y = g.op("dequantizelinear", x, *_parameters(g, x, scale, zero, x.shape.type, Type.float_type))
@@ -108,7 +107,15 @@ def dequantize(
 
 @register(f"{PREFIX}quantize_per_channel")
 def quantize_channels(
-    g: AtenBuilder, node: AtenNode, x: Instruction, scales: Any, zeros: Any, axis: int, low: Any, high: Any, dtype: Any
+    g: AtenBuilder,
+    node: AtenNode,
+    x: Instruction,
+    scales: Operand,
+    zeros: Operand,
+    axis: int,
+    low: int,
+    high: int,
+    dtype: object,
 ) -> Instruction:
     """Emit the quantisation by a scale for each channel."""
     axis = g.axis(axis, rank(x))
@@ -120,13 +127,13 @@ def dequantize_channels(
     g: AtenBuilder,
     node: AtenNode,
     x: Instruction,
-    scales: Any,
-    zeros: Any,
+    scales: Operand,
+    zeros: Operand,
     axis: int,
-    low: Any,
-    high: Any,
-    dtype: Any,
-    out_dtype: Any = None,
+    low: int,
+    high: int,
+    dtype: object,
+    out_dtype: Type | None = None,
 ) -> Instruction:
     """Emit the inverse of a quantisation by a scale for each channel."""
     axis = g.axis(axis, rank(x))

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from ...core.dim import Dim, known_equal
+from ...core.dim import Dim, Length, known_equal
 from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from .builder import AtenBuilder, rank
 from .node import AtenNode
 from .registry import register
-from .types import limits
+from .types import Axes, Results, limits
 
 NAMES = {"sum": "reduce_sum", "mean": "reduce_mean", "amax": "reduce_max", "amin": "reduce_min", "prod": "reduce_prod"}
 
 
-def reduced(g: AtenBuilder, op: str, x: Instruction, dims: Any, keepdim: bool) -> Instruction:
+def reduced(g: AtenBuilder, op: str, x: Instruction, dims: Axes, keepdim: bool) -> Instruction:
     """Emit a reduction over ``dims``, or over all axes without them; a tensor without axes stays as it is."""
     axes = g.all_axes(x, dims)
     return g.reduce(op, x, axes, keepdim) if axes else x
@@ -25,7 +24,7 @@ def reduced(g: AtenBuilder, op: str, x: Instruction, dims: Any, keepdim: bool) -
 
 @register("sum", "sum.dim_IntList", "mean", "mean.dim", "amax", "amin")
 def reduction(
-    g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any = None, keepdim: bool = False, **_: Any
+    g: AtenBuilder, node: AtenNode, x: Instruction, dim: Axes = None, keepdim: bool = False, **_: object
 ) -> Instruction:
     """Emit a reduction in the result's type."""
     own = node.type
@@ -35,13 +34,17 @@ def reduction(
 
 
 @register("prod", "prod.dim_int")
-def prod(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
+def prod(
+    g: AtenBuilder, node: AtenNode, x: Instruction, dim: Axes = None, keepdim: bool = False, **_: object
+) -> Results:
     """Emit the product."""
     return reduced(g, "reduce_prod", g.cast(x, node.type), dim, keepdim)
 
 
 @register("nansum")
-def nansum(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
+def nansum(
+    g: AtenBuilder, node: AtenNode, x: Instruction, dim: Axes = None, keepdim: bool = False, **_: object
+) -> Results:
     """Emit the sum of the elements that are numbers."""
     x = g.cast(x, node.type)
     return reduced(g, "reduce_sum", g.pointwise("where", g.op("isnan", x), g.like(0, x), x), dim, keepdim)
@@ -54,7 +57,7 @@ def extreme(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
 
 
 @register("max.dim", "min.dim")
-def extreme_of_axis(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, keepdim: bool = False) -> Any:
+def extreme_of_axis(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, keepdim: bool = False) -> Results:
     """Emit the greatest or least element of an axis and its position."""
     if rank(x) == 0:
         return [x, g.literal(0, Type.int64_type)]
@@ -65,13 +68,15 @@ def extreme_of_axis(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, ke
 
 
 @register("aminmax")
-def aminmax(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any = None, keepdim: bool = False) -> Any:
+def aminmax(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Axes = None, keepdim: bool = False) -> Results:
     """Emit the least and the greatest element."""
     return [reduced(g, op, x, dim, keepdim) for op in ("reduce_min", "reduce_max")]
 
 
 @register("argmax", "argmin")
-def arg_extreme(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any = None, keepdim: bool = False) -> Instruction:
+def arg_extreme(
+    g: AtenBuilder, node: AtenNode, x: Instruction, dim: int | None = None, keepdim: bool = False
+) -> Instruction:
     """Emit the position of the greatest or least element of an axis, or of the flat tensor."""
     if rank(x) == 0:
         return g.literal(0, Type.int64_type)
@@ -84,7 +89,7 @@ def arg_extreme(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any = None,
 
 
 @register("any", "any.dim", "any.dims", "all", "all.dim", "all.dims")
-def quantifier(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any = None, keepdim: bool = False) -> Instruction:
+def quantifier(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Axes = None, keepdim: bool = False) -> Instruction:
     """Emit whether any or all elements differ from 0."""
     if dim == [] and node.operator.endswith("dims"):
         return g.cast(g.cast(x, Type.bool_type), node.type)
@@ -92,12 +97,12 @@ def quantifier(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any = None, 
 
 
 @register("count_nonzero.dim_IntList")
-def count_nonzero(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any) -> Instruction:
+def count_nonzero(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Axes) -> Instruction:
     """Emit the number of elements that are not 0."""
     return reduced(g, "reduce_sum", g.cast(g.cast(x, Type.bool_type), Type.int64_type), dim, False)
 
 
-def _variance(g: AtenBuilder, x: Instruction, dim: Any, correction: Any) -> tuple[Instruction, Instruction]:
+def _variance(g: AtenBuilder, x: Instruction, dim: Axes, correction: float | None) -> tuple[Instruction, Instruction]:
     """Emit the variance and the mean over axes, which are kept."""
     axes = g.all_axes(x, dim)
     mean = g.reduce("reduce_mean", x, axes)
@@ -105,7 +110,7 @@ def _variance(g: AtenBuilder, x: Instruction, dim: Any, correction: Any) -> tupl
     correction = 1 if correction is None else correction
     if correction == 0:
         return g.reduce("reduce_mean", squares, axes), mean
-    count: Any = math.prod([g.lens(x)[k] for k in axes])
+    count: Length = math.prod([g.lens(x)[k] for k in axes])
     total = g.reduce("reduce_sum", squares, axes)
     if isinstance(count, Dim):
         number = g.cast(g.literal(count - int(correction), Type.int64_type), x.shape.type)
@@ -115,8 +120,13 @@ def _variance(g: AtenBuilder, x: Instruction, dim: Any, correction: Any) -> tupl
 
 @register("var.correction", "std.correction", "var_mean.correction", "std_mean.correction")
 def variance(
-    g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any = None, correction: Any = None, keepdim: bool = False
-) -> Any:
+    g: AtenBuilder,
+    node: AtenNode,
+    x: Instruction,
+    dim: Axes = None,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> Results:
     """Emit variance or standard deviation, and perhaps the mean."""
     spread, mean = _variance(g, x, dim, correction)
     if node.base.startswith("std"):
@@ -128,17 +138,28 @@ def variance(
 
 @register("var.dim", "std.dim", "std", "var")
 def variance_unbiased(
-    g: AtenBuilder, node: AtenNode, x: Instruction, dim: Any = None, unbiased: bool = True, keepdim: bool = False
-) -> Any:
+    g: AtenBuilder,
+    node: AtenNode,
+    x: Instruction,
+    dim: Axes | bool = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+) -> Results:
     """Emit variance or standard deviation; ``unbiased`` is a correction of 1."""
     if isinstance(dim, bool):
-        dim, unbiased = None, dim
+        return variance(g, node, x, None, int(dim), keepdim)
     return variance(g, node, x, dim, int(unbiased), keepdim)
 
 
 @register("linalg_vector_norm")
 def vector_norm(
-    g: AtenBuilder, node: AtenNode, x: Instruction, order: Any = 2, dim: Any = None, keepdim: bool = False, **_: Any
+    g: AtenBuilder,
+    node: AtenNode,
+    x: Instruction,
+    order: float = 2,
+    dim: Axes = None,
+    keepdim: bool = False,
+    **_: object,
 ) -> Instruction:
     """Emit the norm of vectors along axes."""
     x = g.cast(x, node.type)
@@ -156,14 +177,20 @@ def vector_norm(
 
 @register("norm.ScalarOpt_dim")
 def norm(
-    g: AtenBuilder, node: AtenNode, x: Instruction, p: Any, dim: Any = None, keepdim: bool = False, **_: Any
+    g: AtenBuilder,
+    node: AtenNode,
+    x: Instruction,
+    p: float | None,
+    dim: Axes = None,
+    keepdim: bool = False,
+    **_: object,
 ) -> Instruction:
     """Emit the norm of vectors along axes."""
     return vector_norm(g, node, x, 2 if p is None else p, dim, keepdim)
 
 
 @register("cumsum")
-def cumsum(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, **_: Any) -> Instruction:
+def cumsum(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, **_: object) -> Instruction:
     """Emit the running sum along an axis."""
     x = g.cast(x, node.type)
     if rank(x) == 0:
@@ -172,7 +199,7 @@ def cumsum(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, **_: Any) -
 
 
 @register("cumprod", "cummax", "cummin")
-def cumulative(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, **_: Any) -> Any:
+def cumulative(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, **_: object) -> Results:
     """Emit the running product, or extreme and its position, by doubling: after step s each element covers the last
     ``2**s``.
 
@@ -189,7 +216,7 @@ def cumulative(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, **_: An
     places = g.broadcast(g.iota(length, axis, rank(x)), g.lens(x))
     better = "greater_or_equal" if node.base == "cummax" else "less_or_equal"
 
-    def moved(y: Instruction, filled: Any) -> Instruction:
+    def moved(y: Instruction, filled: float) -> Instruction:
         first = g.slice(y, axis, 0, length - distance)
         lens = [distance if k == axis else n for k, n in enumerate(g.lens(y))]
         return g.op("concat", g.zeros(lens, y.shape.type, filled), first, axis=axis)

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TypeGuard
 
 import numpy as np
 
-from ...core.dim import Dim
+from ...core.dim import Dim, Length
 from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 
+Number = bool | int | float | Dim
+"""A Python number, or a symbolic length."""
+Operand = Instruction | Number
+"""An operand of a pointwise operator."""
+Axes = Sequence[int] | int | None
+"""Axes of a reduction; None and no axes stand for all."""
+Lens = Sequence[Length]
+"""Lengths of a tensor."""
+Sizes = Sequence[int] | int
+"""Numbers of the spatial axes; an integer stands for all axes."""
+Results = Instruction | Sequence[Instruction | None]
+"""The result of a builder function, or the results of an operator with several."""
 TYPES = {
     "torch.bool": Type.bool_type,
     "torch.uint8": Type.uint8_type,
@@ -36,7 +48,7 @@ TYPES = {
 """IR type of each element type, by the text of a ``torch.dtype``."""
 
 
-def ir_type(dtype: Any) -> Type:
+def ir_type(dtype: object) -> Type:
     """Return the IR type of a ``torch.dtype``.
 
     Raises:
@@ -48,7 +60,7 @@ def ir_type(dtype: Any) -> Type:
     return found
 
 
-def limits(type: Type) -> tuple[Any, Any]:
+def limits(type: Type) -> tuple[float, float]:
     """Return the least and the greatest value of a type; infinities of floats."""
     if type.is_floating:
         return -np.inf, np.inf
@@ -56,12 +68,12 @@ def limits(type: Type) -> tuple[Any, Any]:
     return info.min, info.max
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> TypeGuard[Number]:
     """Return whether an operand is a Python number or a symbolic length."""
     return isinstance(value, (bool, int, float, Dim))
 
 
-def promoted(operands: Iterable[Any]) -> Type:
+def promoted(operands: Iterable[Operand]) -> Type:
     """Return the type in which an operator combines tensors and Python numbers (``torch.result_type``).
 
     Tensors with axes decide, unless tensors without axes, or then numbers, have a higher category of bool, integer and

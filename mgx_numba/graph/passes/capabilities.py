@@ -66,6 +66,8 @@ class Capabilities:
             its result with one of the second half; None: never.
         joins_products: tells the same for an element type and number of columns, whatever the rows; products of one
             input are then joined. None: never.
+        shared_texts: whether kernels read numbers that differ from model to model from memory, so that models share
+            kernels, see `LiftConstants`.
         depthwise_integers: whether kernels compute depthwise convolutions of 8-bit integers.
         scattered_integers: whether kernels compute transposed convolutions of 8-bit integers.
         reads_shuffled: whether grouped 1x1 convolutions are fastest with their input read through the channel shuffle.
@@ -95,6 +97,7 @@ class Capabilities:
     reads_padding: Callable[[Instruction], bool] | None = None
     joins_halves: Callable[[Instruction], bool] | None = None
     joins_products: Callable[[Type, int], bool] | None = None
+    shared_texts: bool = False
     depthwise_integers: bool = False
     scattered_integers: bool = False
     reads_shuffled: bool = False

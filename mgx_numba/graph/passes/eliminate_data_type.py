@@ -25,7 +25,7 @@ from .autocast_fp8 import FLOAT8
 from .base import Options, Pass
 from .build import RewriteBuilder
 from .eliminate_convert import is_elidable
-from .storage_types import STORAGE
+from .storage_types import STORAGE, handles_sequences
 
 NARROW = frozenset(STORAGE) | FLOAT8
 WIDE = Type.float_type
@@ -90,7 +90,7 @@ def _all_ask(value: Instruction, seen: set[Instruction]) -> bool:
 
 def _is_untouched(ins: Instruction) -> bool:
     """Return whether an operator keeps its types; custom functions follow their shape rules."""
-    return ins.name in UNTOUCHED or (ins.op.custom and not ins.op.pointwise)
+    return ins.name in UNTOUCHED or (ins.op.custom and not ins.op.pointwise) or handles_sequences(ins)
 
 
 class EliminateDataType(Pass):

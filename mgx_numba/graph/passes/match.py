@@ -296,6 +296,26 @@ def rule(
     return make
 
 
+def becomes(name: str, pattern: Operation, result: Pattern, check: Check | None = None, *, exact: bool) -> RewriteRule:
+    """Return the rule that replaces a match by ``result``, an expression of the names that ``pattern`` binds.
+
+    ``scalar`` and ``spread`` in the result have the lengths of the replaced instruction.
+    """
+    return RewriteRule(name, pattern, lambda m, b: _built(result, m, b), exact, check)
+
+
+def _built(result: Pattern, m: Match, b: RewriteBuilder) -> Instruction:
+    if isinstance(result, Operation):
+        (name,) = result.names
+        return b.op(name, *(_built(part, m, b) for part in result.inputs))
+    if isinstance(result, ScalarValue):
+        return b.scalar(result.value, m.ins)
+    if isinstance(result, Spread):
+        return b.broadcast(_built(result.inner, m, b), m.ins.shape.lens)
+    assert result.bind is not None
+    return m.bound[result.bind]
+
+
 def explain(rules: Iterable[RewriteRule], ins: Instruction, options: Options) -> dict[str, str]:
     """Return, for each rule that could start at this instruction, the reason why it does not apply, or
     ``"applies"``."""

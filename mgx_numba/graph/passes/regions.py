@@ -228,8 +228,9 @@ def is_fusable_type(shape: Shape) -> bool:
 
 
 def is_plain(value: float) -> bool:
-    """Return whether a number has at most 8 significant bits, as 0.5 or 6; kernels have such constants in their text.
+    """Return whether a number has at most 8 significant bits, as 0.5 or 6, so that rules for bodies may know it.
 
     Others (scales, shifts) differ from layer to layer: as operands they leave the layers one kernel to share.
+    `LiftConstants` makes most plain numbers operands, too, when all rules have run.
     """
     return not math.isfinite(value) or (math.frexp(value)[0] * 256).is_integer()

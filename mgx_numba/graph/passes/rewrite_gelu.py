@@ -6,8 +6,7 @@ Sources: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), exact and w
 
 from __future__ import annotations
 
-from .build import RewriteBuilder
-from .match import Match, Operation, Pattern, RewriteRule, either, op, rule, scalar, some
+from .match import Operation, Pattern, becomes, either, op, scalar, some
 from .rewriter import RulePass
 
 NEAR = 2e-5
@@ -49,52 +48,22 @@ INNER = either(
 TANH = op("tanh", INNER)
 
 
-def _rule(name: str, pattern: Operation) -> RewriteRule:
-    @rule(f"find_{name}", pattern, exact=False)
-    def replace(m: Match, b: RewriteBuilder) -> object:
-        return b.op(name, m.x)  # x * 0.5 * (1 + erf(x / sqrt(2))) -> gelu_erf(x); likewise with tanh
-
-    return replace
-
-
-GELU_RULES = (
-    *(_rule("gelu_erf", p) for p in _gate(op("add", ERF, ONE), ERF)),
-    *(_rule("gelu_tanh", p) for p in _gate(op("add", TANH, ONE), TANH)),
-)
-
-
-@rule("find_sigmoid", op("div", ONE, op("add", op("exp", op("neg", X)), ONE)), exact=False)
-def find_sigmoid(m: Match, b: RewriteBuilder) -> object:
-    return b.op("sigmoid", m.x)  # 1 / (1 + exp(-x)) -> sigmoid(x)
-
-
-@rule("find_sigmoid", op("recip", op("add", op("exp", op("neg", X)), ONE)), exact=False)
-def find_sigmoid_recip(m: Match, b: RewriteBuilder) -> object:
-    return b.op("sigmoid", m.x)  # recip(1 + exp(-x)) -> sigmoid(x)
-
-
-@rule("find_silu", op("mul", X, op("sigmoid", X)), exact=False)
-def find_silu(m: Match, b: RewriteBuilder) -> object:
-    return b.op("silu", m.x)  # x * sigmoid(x) -> silu(x)
-
-
-@rule("find_silu", op("div", X, op("add", op("exp", op("neg", X)), ONE)), exact=False)
-def find_silu_quotient(m: Match, b: RewriteBuilder) -> object:
-    return b.op("silu", m.x)  # x / (1 + exp(-x)) -> silu(x)
-
-
-@rule("find_softplus", op("log", op("add", op("exp", X), ONE)), exact=False)
-def find_softplus(m: Match, b: RewriteBuilder) -> object:
-    return b.op("softplus", m.x)  # log(1 + exp(x)) -> softplus(x), which does not overflow
-
-
-@rule("find_mish", op("mul", X, op("tanh", op("softplus", X))), exact=False)
-def find_mish(m: Match, b: RewriteBuilder) -> object:
-    return b.op("mish", m.x)  # x * tanh(softplus(x)) -> mish(x)
+LOGISTIC = op("add", op("exp", op("neg", X)), ONE)
 
 
 class RewriteGelu(RulePass):
     """Recognises GELU (exact and with tanh), sigmoid, SiLU, softplus and Mish."""
 
     name = "rewrite_gelu"
-    rules = (*GELU_RULES, find_sigmoid, find_sigmoid_recip, find_silu, find_silu_quotient, find_softplus, find_mish)
+    rules = tuple(
+        becomes(f"find_{name}", pattern, op(name, X), exact=False)
+        for name, patterns in (
+            ("gelu_erf", _gate(op("add", ERF, ONE), ERF)),
+            ("gelu_tanh", _gate(op("add", TANH, ONE), TANH)),
+            ("sigmoid", (op("div", ONE, LOGISTIC), op("recip", LOGISTIC))),
+            ("silu", (op("mul", X, op("sigmoid", X)), op("div", X, LOGISTIC))),
+            ("softplus", (op("log", op("add", op("exp", X), ONE)),)),
+            ("mish", (op("mul", X, op("tanh", op("softplus", X))),)),
+        )
+        for pattern in patterns
+    )

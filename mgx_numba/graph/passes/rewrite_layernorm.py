@@ -7,7 +7,7 @@ difference, and the square root on reduced values.
 from __future__ import annotations
 
 from .build import RewriteBuilder
-from .match import Match, op, rule, scalar, some, spread
+from .match import Match, becomes, op, rule, scalar, some, spread
 from .rewriter import RulePass
 from .rules.units import divide_by_root, reciprocal_of_root, square
 
@@ -18,10 +18,12 @@ def squared_difference(m: Match, b: RewriteBuilder) -> object:
     return b.op("mul", difference, difference)  # sqdiff(x, mean) -> (x - mean) * (x - mean)
 
 
-@rule("standard_deviation", op("div", some("d"), spread(op("pow", some("v"), scalar(0.5)))), exact=False)
-def divide_by_power(m: Match, b: RewriteBuilder) -> object:
-    root = b.op("rsqrt", m.v)
-    return b.op("mul", m.d, b.broadcast(root, m.ins.shape.lens))  # d / pow(v, 1/2) -> d * rsqrt(v)
+divide_by_power = becomes(
+    "standard_deviation",
+    op("div", some("d"), spread(op("pow", some("v"), scalar(0.5)))),
+    op("mul", some("d"), spread(op("rsqrt", some("v")))),
+    exact=False,
+)
 
 
 class RewriteLayernorm(RulePass):

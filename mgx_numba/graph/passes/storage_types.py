@@ -11,3 +11,8 @@ STORAGE = (Type.half_type, Type.bf16_type)
 def widens(ins: Instruction) -> bool:
     """Return whether an instruction makes float32 of 16 bits."""
     return ins.name == "convert" and ins.shape.type is Type.float_type and ins.inputs[0].shape.type in STORAGE
+
+
+def handles_sequences(ins: Instruction) -> bool:
+    """Return whether an operand or the result is a sequence or an optional, whose tensors keep their types."""
+    return any(shape.element is not None for shape in (ins.shape, *(i.shape for i in ins.inputs)))

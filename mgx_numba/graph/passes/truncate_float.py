@@ -36,7 +36,7 @@ from .float16_range import (
 from .merge_rnn_outputs import LAST, last_states
 from .rounded_weights import narrow_weights
 from .selection import Selection
-from .storage_types import STORAGE, widens
+from .storage_types import STORAGE, handles_sequences, widens
 
 WIDE = frozenset({Type.float_type, Type.double_type})
 
@@ -320,7 +320,7 @@ def _is_quantized(ins: Instruction) -> bool:
 def _has_wide_inputs(ins: Instruction) -> bool:
     if ins.name.startswith("@") or ins.name in UNTOUCHED or ins.module_args or ins.name == "get_tuple_elem":
         return False
-    return any(i.shape.type in WIDE for i in ins.inputs)
+    return any(i.shape.type in WIDE for i in ins.inputs) and not handles_sequences(ins)
 
 
 def _spreads(ins: Instruction) -> bool:

@@ -81,6 +81,7 @@ def pass_options(options: TargetOptions) -> Options:
             block_weights=True,
             cached_attention=True,
             byte_tables=LEAST_ELEMENTS,
+            shared_texts=True,
             depthwise_integers=True,
             scattered_integers=True,
             reads_shuffled=_reads_shuffled(),

@@ -75,6 +75,15 @@ def spectrum(b: Builder) -> Any:
 
 
 @step()
+def affine_positions(b: Builder) -> Any:
+    if b.opset < 20:
+        return None
+    n, space = b.integer(1, 2), [b.integer(2, 4) for _ in range(b.integer(2, 3))]
+    theta = b.new((n, len(space), len(space) + 1), np.float32, special=False)
+    return b.node("AffineGrid", [theta, b.ints([n, 1, *space])], align_corners=b.integer(0, 1))
+
+
+@step()
 def cropped_or_padded(b: Builder) -> Any:
     x = b.tensor(lambda v: v.rank > 0)
     if b.opset < 18:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tools.prebuild.corpus import layers, networks, nodes, sequences
+from tools.prebuild.corpus import layers, networks, nodes, packages, sequences
 from tools.prebuild.corpus.item import Item
 
 __all__ = ["GROUPS", "Item", "corpus"]
 
-GROUPS = {"networks": networks.items, "layers": layers.items, "sequences": sequences.items, "nodes": nodes.items}
+GROUPS = {
+    "networks": networks.items,
+    "packages": packages.items,
+    "layers": layers.items,
+    "sequences": sequences.items,
+    "nodes": nodes.items,
+}
 """Functions that give the items of a part of the corpus."""
 
 

@@ -13,7 +13,7 @@ from ...launch import Launch, TaskRange
 from ...printer import CodeBuffer, VectorPrinter
 from ...problems.cluster import Tensor
 from ...space import collapse
-from ...statements import dtype_name, for_tasks, kernel_text, load_text, reads_past, store_text, vector_loop
+from ...statements import dtype_name, for_tasks, hoisted, kernel_text, load_text, reads_past, store_text, vector_loop
 from ..kernel import cpu_kernel
 from ..loops import (
     Odometer,
@@ -104,7 +104,11 @@ def pointwise_launch(
             stored, position = printer.stored(value), len(inputs) + k
             text = store_text(f"r_out{k}", "c", inner[position], step[position], stored, left, streamed)
             buffer.line(text)
-        return buffer.drain()
+        lines = buffer.drain()
+        if not left:
+            head, lines = hoisted(lines, [f"h{k}" for k in range(len(inputs)) if known_in(inner[k], 0)])
+            splats.extend(head)
+        return lines
 
     byte = None if streamed or parts or again else byte_operand(module, inputs, outputs, strides)
     made: list[str] = []

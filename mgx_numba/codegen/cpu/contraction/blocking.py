@@ -177,8 +177,8 @@ def cut(
         own = [evaluate(length, sample) for length in lens]
         if min(own) < 1 or (found and own[place] <= found[-1][0]):
             continue
-        way, _, costs = _best(tile, own[0], own[1], own[2], taps, own[3], *how)
-        if not found or costs.get(found[-1][1], float("inf")) > KEPT_COST * costs[way]:
+        way, _, cost, kind_cost = _best(tile, own[0], own[1], own[2], taps, own[3], *how)
+        if not found or (way != found[-1][1] and kind_cost(found[-1][1]) > KEPT_COST * cost):
             found.append((own[place], way))
     chosen = [*(found[0][1] if found else _Way(1, NEAR_PANELS, 32, 0))]
     for start, way in found[1:]:
@@ -292,40 +292,38 @@ def _best(
     forming: bool,
     shared: bool,
     _of: Machine,
-) -> tuple[_Way, Blocking, Mapping[tuple[Length, ...], float]]:
-    """Return the cheapest kind of blocking on a machine, its blocking, and the costs of all kinds by their sizes."""
+) -> tuple[_Way, Blocking, float, Callable[[_Way], float]]:
+    """Return the cheapest kind of blocking on a machine, its blocking and cost, and a function for the cost of any
+    kind.
+
+    The function returns infinity for kinds that are not candidates.
+    """
     steps = _Steps.of(tile, m, depth, taps)
     panels = -(-n // tile.columns)
     sums = SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
     tallest = max(tile.variants())
     best_way, best, best_cost = _Way(1, 1, 1, 0), Blocking(min(m, tile.rows), 1, steps.taps, steps.depth), float("inf")
-    costs: dict[tuple[Length, ...], float] = {best_way: best_cost}
     tried: dict[tuple[Length, ...], float] = {}  # few blocks differ in a product of few rows
-    row_limits = (32, 16, 8, 4, 2, 1)
     cycles_of = _makespan(tile, m, panels, steps, depth, taps, groups, threads)
+
     for parts in _divisors(threads) if beside or groups % threads else (1,):
-        known: dict[Length, int] = {}
+        known: list[Length] = []
         for panel_limit in (NEAR_PANELS, 4, 2, 1):
             p_block = _panels(tile, n, steps, parts, panel_limit, threads)
             if p_block in known:
-                for one in ((r, e) for r in row_limits for e in (0, 1)):
-                    costs[(parts, panel_limit, *one)] = costs[(parts, known[p_block], *one)]
                 continue
+            known.append(p_block)
             most, limit = _most_rows(tile, m, steps, parts, p_block)
             if sums < p_block * (tallest if steps.count == 1 else min(most, tile.rows)):
                 continue
-            known[p_block] = panel_limit
-            before: tuple[Length, tuple[float, float]] = 0, (0.0, 0.0)
-            for row_limit in row_limits:
+            before: Length = 0
+            for row_limit in (32, 16, 8, 4, 2, 1):
                 m_block = _rows(tile, most, limit, row_limit)
-                if m_block == before[0]:
-                    for equal_rows in (0, 1):
-                        costs[parts, panel_limit, row_limit, equal_rows] = before[1][equal_rows]
+                if m_block == before:
                     continue
+                before = m_block
                 for equal_rows, rows in enumerate((m_block, _equal_rows(m, parts, m_block))):
-                    way, key = (parts, panel_limit, row_limit, equal_rows), (rows, p_block, parts)
-                    if key in tried:
-                        costs[way] = tried[key]
+                    if (rows, p_block, parts) in tried:
                         continue
                     passes = groups
                     if shared or forming:
@@ -335,12 +333,19 @@ def _best(
                     cost = cycles_of(rows, p_block, parts, passes)
                     if forming:
                         cost += _forming(blocking, tile, m, panels, depth * taps, groups, threads)
-                    costs[way] = tried[key] = cost
+                    tried[rows, p_block, parts] = cost
                     if cost < best_cost * CLEARLY:
-                        best_way, best_cost = _Way(*way), cost
+                        best_way, best_cost = _Way(parts, panel_limit, row_limit, equal_rows), cost
                         best = Blocking(rows, p_block, steps.taps, steps.depth, parts)
-                before = m_block, (costs[parts, panel_limit, row_limit, 0], costs[parts, panel_limit, row_limit, 1])
-    return best_way, best, costs
+
+    def kind_cost(way: _Way) -> float:
+        p_block = _panels(tile, n, steps, way.parts, way.panel_limit, threads)
+        most, limit = _most_rows(tile, m, steps, way.parts, p_block)
+        m_block = _rows(tile, most, limit, way.row_limit)
+        rows = _equal_rows(m, way.parts, m_block) if way.equal_rows else m_block
+        return tried.get((rows, p_block, way.parts), float("inf"))
+
+    return best_way, best, best_cost, kind_cost
 
 
 def steps_within(tile: RegisterTile, depth: Length, taps: int, limit: int) -> tuple[Length, Length]:

@@ -38,6 +38,9 @@ from .roofline import seconds
 from .shuffled_rows import ShuffledRows, shuffled_order
 from .solver import Setting, Solver, stored_types_refused
 
+TAP_OPERATIONS = 40.0
+"""Cost of computing the address of a tap of a pixel, in operations. No figures kept."""
+
 
 class ConvPointwise(Solver[ConvProblem]):
     """Solver for 1x1 convolutions over evenly spaced pixels: a matrix product."""
@@ -162,8 +165,7 @@ class ConvDirect(Solver[ConvProblem]):
         left, right, out = (ITEMSIZE[dtype] for dtype in (problem.types.a, problem.types.b, problem.types.out))
         moved = left * problem.batch * problem.in_pixels * problem.in_channels + out * rows * problem.out_channels
         moved += right * problem.groups * terms * columns
-        # The cost of computing a tap's address, in operations.
-        table = rows * problem.groups * problem.taps * 40.0
+        table = rows * problem.groups * problem.taps * TAP_OPERATIONS
         return seconds(tile, 2 * rows * problem.groups * columns * terms + table, moved, threads)
 
 

@@ -3,9 +3,9 @@
 Output positions with the same remainder modulo the stride (one phase) receive the same subset of the kernel's taps,
 each at consecutive input positions. They form a convolution of stride 1 with that subset in reverse order.
 
-Every phase is one launch of the direct kernel that writes its own lattice of output pixels. If kernel and stride are
-equal, all phases multiply the same input. One launch then computes all phases, part by part of the input, if their
-weights are few.
+Every phase is one launch of the direct kernel, or for narrow groups of the depthwise kernel. It writes its own lattice
+of output pixels. If kernel and stride are equal, all phases multiply the same input. One launch then computes all
+phases, part by part of the input, if their weights are few.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from ..microkernels.tile_table import tile_for
 from .conv import direct_launch, panel_lens, tap_matrices
 from .conv_int8 import pixels_in_words
 from .conv_output_rows import image_strides
+from .depthwise import DEPTHWISE_OPERATIONS, ConvDepthwise, depthwise_launch, fills_vectors
 from .gemm_int8 import word_rows
 from .panels import aligned_zeros, pack_panels, panel_count
 from .roofline import seconds
@@ -79,12 +80,16 @@ class ConvTransposed(Solver[ConvProblem]):
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         """Return the packed length: the panels of each phase, each after its row of column sums if the tile wants it,
-        then a padding pixel."""
+        then a padding pixel, which narrow groups do not need."""
+        if fills_vectors(problem):
+            return (sum(math.prod(_NARROW.packed_lens(phase.problem)) for phase in _phases(problem)),)
         tile = tile_for(problem.types)
         return (sum(_words(phase, tile) for phase in _phases(problem)) + tile.depth(problem.group_in),)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
         """Pack the panels of each phase, with taps in the order of reading; integer weights are in words."""
+        if fills_vectors(problem):
+            return _narrow_weights(problem, weights)
         tile = tile_for(problem.types)
         out = aligned_zeros(self.packed_lens(problem), tile.right_word)
         matrices = dict(zip(np.ndindex(*problem.kernel), tap_matrices(problem, weights)))
@@ -109,6 +114,13 @@ class ConvTransposed(Solver[ConvProblem]):
         epilogue, strides, threads, blocking = setting
         tile = tile_for(problem.types)
         table = image_strides(problem, epilogue, strides)
+        if fills_vectors(problem):
+            launches, start = [], 0
+            for phase in _phases(problem):
+                own, place = phase.problem, phase.lattice
+                launches.append(depthwise_launch(own, epilogue, table, threads, blocking, start=start, lattice=place))
+                start += math.prod(_NARROW.packed_lens(own))
+            return Solution(tuple(launches))
         zeros = self.packed_lens(problem)[0] - tile.depth(problem.group_in)
         words, x, pack, scratch = pixels_in_words(problem.volume(), tile)
         launches, start = list(pack), 0
@@ -134,10 +146,30 @@ class ConvTransposed(Solver[ConvProblem]):
         columns = panel_count(tile, problem.group_out) * tile.columns
         inner = problem.groups * tile.depth(problem.group_in) * tile.packing.k_interleave
         flops = 2.0 * problem.batch * problem.in_pixels * problem.taps * inner * columns
+        if fills_vectors(problem):
+            flops *= DEPTHWISE_OPERATIONS / 2 * problem.out_channels / (problem.groups * columns)
         left, right, out = (ITEMSIZE[dtype] for dtype in (problem.types.a, problem.types.b, problem.types.out))
         pixels = left * problem.in_pixels * problem.in_channels + out * problem.out_pixels * problem.out_channels
         moved = problem.batch * pixels + right * math.prod(problem.weight_lens)
         return seconds(tile, flops, moved, threads)
+
+
+_NARROW = ConvDepthwise()
+
+
+def _narrow_weights(problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
+    """Return the weights of all phases, each packed for the depthwise kernel."""
+    rank = len(problem.kernel)
+    grouped = weights.reshape(problem.groups, problem.group_in, problem.group_out, *problem.kernel)
+    taps = grouped.swapaxes(1, 2).reshape(problem.out_channels, problem.group_in, -1)
+    parts = []
+    for phase in _phases(problem):
+        own = np.zeros(phase.problem.weight_lens, weights.dtype)
+        flat = own.reshape(*own.shape[:2], -1)
+        for place, tap in enumerate(phase.taps):
+            flat[:, :, place] = taps[:, :, np.ravel_multi_index(tap[-rank:], problem.kernel)]
+        parts.append(_NARROW.pack_weights(phase.problem, own).reshape(-1))
+    return np.concatenate(parts)
 
 
 def _words(phase: _Phase, tile: RegisterTile) -> int:

@@ -1,4 +1,7 @@
-"""Depthwise convolution: each channel is a group with one output channel.
+"""Convolution of narrow groups: of one channel each (depthwise), or of a few, which divide a vector.
+
+Every lane is an output channel. The lanes of a group read the same input channels, which shuffles of one or two
+vectors bring there.
 
 A task is a block of channels by a block of output lines. A slice of channels is processed at a time, small enough that
 the input lines which its taps read stay in the L1 cache.
@@ -16,9 +19,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ....core.dim import Dim, Length, ceil_div, known_less_equal, less, less_equal, maximum, minimum, permitted, select
+from ....dataclass import dataclass
 from ...alternatives import fixed
 from ...arguments import Arguments
-from ...launch import Launch, Solution, TaskRange
+from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import FLOAT32, ITEMSIZE, ElementTypes
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
@@ -31,15 +35,23 @@ from ..microkernels.tile_table import tile_for
 from ..records import RecordText
 from .bf16_split_rows import fills_lines
 from .blocking import Blocking, cut_lines, line_order
-from .conv_output_rows import image_strides, row_offsets, stride_arguments
+from .conv import TAP_OPERATIONS
+from .conv_output_rows import Lattice, image_strides, lattice_arguments, row_offsets, stride_arguments
 from .epilogue_rows import Rows, kernel_name
 from .nearby_blockings import line_blockings
-from .panels import aligned_zeros, pack_panels
+from .panels import aligned_zeros, pack_panels, panel_count
 from .roofline import seconds
 from .solver import Setting, Solver
 
 DEPTHWISE_OPERATIONS = 2.7
 """Operations counted for a multiply-add, instead of 2, since input loads take time, too. Fitted to measured choices."""
+MOST_VECTORS = 4
+"""Vectors of input channels from which one vector of output channels is computed."""
+MOST_SHARED = 4
+"""Input channels of a group up to which taps share input vectors: the weights of a row then stay in registers.
+
+On Zen 5, 16 groups of 8 channels, 3x3 taps, take 353 us tap by tap, and 418 us with shared vectors.
+"""
 LINES_SHARE = 2
 """The input lines that the taps read take at most one part in this many of the L1 cache, where they stay for the next
 lines."""
@@ -69,9 +81,33 @@ LINE = RecordText(LINE_BLOCK, "block")
 """The record that describes a line to the kernels."""
 
 
+Sums = tuple[str, tuple[str, str]]
+"""Name of an intrinsic, and its literals after the run length and after the lanes."""
 MOST_EXACT = {"int8": 2**24 // (255 * 128), "int16": 2**24 // 255**2}
 """Most taps, by weight dtype, for which sums of products with 8-bit integers are exact in float32. int16 weights are
 differences of 8-bit integers."""
+
+
+def is_grouped(problem: ConvProblem) -> bool:
+    """Return whether a group has several input or output channels."""
+    return problem.group_in > 1 or problem.group_out > 1
+
+
+def divides_vectors(problem: ConvProblem) -> bool:
+    """Return whether each vector of output channels has whole groups, of one dtype and few input channels."""
+    lanes = _tile(problem.types).lanes
+    few = lanes // problem.group_out * problem.group_in <= MOST_VECTORS * lanes
+    return problem.types.uniform is not None and not problem.shuffled and lanes % problem.group_out == 0 and few
+
+
+def fills_vectors(problem: ConvProblem) -> bool:
+    """Return whether vectors of output channels take fewer operations than the columns of a matrix tile."""
+    if not divides_vectors(problem):
+        return False
+    tile = _tile(problem.types)
+    vectors = DEPTHWISE_OPERATIONS * -(-problem.out_channels // tile.lanes) * tile.lanes * problem.group_in
+    columns = panel_count(tile, problem.group_out) * tile.columns
+    return vectors < problem.groups * (2 * columns * problem.group_in + TAP_OPERATIONS)
 
 
 def _tile(types: ElementTypes) -> RegisterTile:
@@ -80,9 +116,10 @@ def _tile(types: ElementTypes) -> RegisterTile:
 
 
 class ConvDepthwise(Solver[ConvProblem]):
-    """Solver for depthwise convolutions of any size, stride, dilation and padding.
+    """Solver for convolutions of narrow groups, of any size, stride, dilation and padding.
 
-    Element types: floats; 8-bit integers by int8, or by differences of 8-bit integers in int16; bfloat16 by bfloat16.
+    Element types: floats; of depthwise convolutions also 8-bit integers by int8, or by differences of 8-bit integers in
+    int16; bfloat16 by bfloat16.
     """
 
     name = "conv_depthwise"
@@ -106,8 +143,8 @@ class ConvDepthwise(Solver[ConvProblem]):
             return NOT_COMPUTED
         if problem.transposed:
             return "the convolution is transposed"
-        if problem.group_in != 1 or problem.group_out != 1:
-            return "a group has more than one channel"
+        if is_grouped(problem) and not divides_vectors(problem):
+            return "a group's channels do not divide a vector, or are too many, or of several types, or shuffled"
         most = MOST_EXACT.get(problem.types.b)
         if problem.types.accumulator == "int32" and most is not None and problem.taps > most:
             return f"sums over more than {most} taps may not be exact in float32"
@@ -117,19 +154,21 @@ class ConvDepthwise(Solver[ConvProblem]):
         return fills_lines(problem)
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
-        """Return the lengths of the packed weights: panels of one vector of channels, taps, channels of a panel."""
+        """Return the lengths of the packed weights: panels of one vector of output channels, taps of each input channel
+        of a group, channels of a panel."""
         lanes = _tile(problem.types).lanes
-        return (-(-problem.out_channels // lanes), problem.taps, lanes)
+        return (-(-problem.out_channels // lanes), problem.taps * problem.group_in, lanes)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
         out = aligned_zeros(self.packed_lens(problem), _tile(problem.types).dtype)
-        pack_panels(weights.reshape(problem.out_channels, problem.taps).T, out)
+        taps = np.moveaxis(weights, 1, -1).reshape(problem.out_channels, problem.taps * problem.group_in)
+        pack_panels(taps.T, out)
         return out
 
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
         epilogue, strides, threads, blocking = setting
         table = image_strides(problem, epilogue, strides)
-        launch = _launch(problem.volume(), epilogue, table, threads, blocking, self.serves_any)
+        launch = depthwise_launch(problem.volume(), epilogue, table, threads, blocking, self.serves_any)
         return Solution((launch,))
 
     def blockings(self, problem: ConvProblem, threads: int) -> list[Blocking]:
@@ -138,10 +177,11 @@ class ConvDepthwise(Solver[ConvProblem]):
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         tile, types = _tile(problem.types), problem.types
         rows = problem.batch * problem.out_pixels
-        moved = ITEMSIZE[types.a] * problem.batch * problem.in_pixels * problem.out_channels
+        moved = ITEMSIZE[types.a] * problem.batch * problem.in_pixels * problem.in_channels
         moved += ITEMSIZE[types.out] * rows * problem.out_channels
         columns = -(-problem.out_channels // tile.lanes) * tile.lanes
-        return seconds(tile, DEPTHWISE_OPERATIONS * rows * columns * problem.taps, moved, threads)
+        terms = problem.taps * problem.group_in
+        return seconds(tile, DEPTHWISE_OPERATIONS * rows * columns * terms, moved, threads)
 
 
 class ConvDepthwiseAny(ConvDepthwise):
@@ -173,18 +213,26 @@ def volume_arguments(arguments: Arguments, problem: ConvProblem) -> None:
         })  # fmt: skip
 
 
-def _launch(
+def depthwise_launch(
     problem: ConvProblem,
     epilogue: Epilogue,
     strides: dict[str, tuple[int, int]],
     threads: int,
     given: Blocking | None,
     serves_any: bool = False,
+    start: int = 0,
+    lattice: Lattice | None = None,
 ) -> Launch:
-    """Return the launch for ``problem``, which has three spatial dimensions."""
+    """Return the launch for ``problem``, which has three spatial dimensions.
+
+    Args:
+        start: element of ``w`` at which the weights begin.
+        lattice: the output pixels are these points of a larger output.
+    """
     tile, accumulator = _tile(problem.types), problem.types.accumulator
     channels, out_lens = problem.out_channels, problem.out_lens
-    run, height = (1, 1) if serves_any else (best_run(out_lens[2]), _lines_at_once(problem))
+    run = 1 if serves_any else best_run(out_lens[2])
+    height = 1 if serves_any or lattice else _lines_at_once(problem)
     lines = problem.batch * out_lens[0] * out_lens[1]
     line_block, channel_block = _blocks(problem, tile, lines, threads, given)
     line_blocks, parts = ceil_div(lines, line_block), ceil_div(channels, channel_block)
@@ -193,42 +241,46 @@ def _launch(
     slice_ = _slice(problem, tile, channel_block)
     arguments = Arguments()
     arguments.pointer("x", "x", problem.types.a)
-    arguments.pointer("w", "w", tile.dtype)
+    arguments.pointer("w", Operand("w", start * ITEMSIZE[tile.dtype]) if start else "w", tile.dtype)
     rows = Rows(epilogue, accumulator, tile.lanes)
     rows.pointers(arguments)
     arguments.integers(
         channels=channels, lines=lines, line_block=line_block, channel_block=channel_block,
         line_blocks=line_blocks, line_every=line_every, part_blocks=parts, part_every=part_every, slice=slice_,
-        taps=problem.taps, beside=select(less(slice_ * ITEMSIZE[problem.types.a], BESIDE_BYTES), tile.lanes, slice_),
+        taps=problem.taps * problem.group_in,
+        beside=select(less(slice_ * ITEMSIZE[problem.types.a], BESIDE_BYTES), tile.lanes, slice_),
     )  # fmt: skip
     volume_arguments(arguments, problem)
     stride_arguments(arguments, strides)
+    if lattice:
+        lattice_arguments(arguments, ("d", "h", "w"), lattice)
     whole = channels % tile.lanes == 0
-    own = line_locals(accumulator, tile.lanes, height * run * tile.lanes)
-    sums = (f"depthwise_taps_{problem.types.a}", "") if serves_any else _sums(problem, height)
-    task = _task(rows, epilogue, tile.lanes, sums, run, height, whole)
+    own = line_locals(accumulator, tile.lanes * problem.group_in, height * run * tile.lanes)
+    sums = (f"depthwise_taps_{problem.types.a}", ("", "")) if serves_any else _sums(problem, height)
+    group = problem.group_in, problem.group_out
+    task = _task(rows, epilogue, _Form(tile.lanes, sums, run, height, whole, group, lattice is not None))
     text = kernel_text([*arguments.bind(), *own, *rows.invariant(), *for_tasks(task)])
     source = cpu_kernel(kernel_name("depthwise", epilogue), text)
-    moved = ITEMSIZE[problem.types.a] * problem.batch * problem.in_pixels * channels
-    moved += ITEMSIZE[tile.dtype] * problem.taps * channels
+    moved = ITEMSIZE[problem.types.a] * problem.batch * problem.in_pixels * problem.in_channels
+    moved += ITEMSIZE[tile.dtype] * problem.taps * problem.group_in * channels
     moved += epilogue.stored_bytes(accumulator) * problem.batch * problem.out_pixels * channels
     return Launch(source, arguments.values, TaskRange(line_blocks * parts, 1), problem.flops, moved)
 
 
-def _sums(problem: ConvProblem, height: int) -> tuple[str, str]:
-    """Return the name of the intrinsic that accumulates a run of ``height`` lines, and the literals that follow the run
-    length."""
+def _sums(problem: ConvProblem, height: int) -> Sums:
+    """Return the intrinsic that accumulates a run of ``height`` lines."""
+    groups, more = ("groups_", f", {problem.group_in}, {problem.group_out}") if is_grouped(problem) else ("", "")
     if _shares(problem):
         left, right = missing(problem)
         down = problem.stride[1] if height > 1 else 1
         shape = (height, down, problem.kernel[1], problem.kernel[2], problem.stride[2], left, right)
-        return f"depthwise_{problem.types.a}", "".join(f"{literal}, " for literal in shape)
-    return f"depthwise_taps_{problem.types.a}", ""
+        return f"depthwise_{groups}{problem.types.a}", ("".join(f"{literal}, " for literal in shape), more)
+    return f"depthwise_{groups}taps_{problem.types.a}", ("", more)
 
 
 def _shares(problem: ConvProblem) -> bool:
     """Return whether the pixels of a run share input vectors. ``problem`` has three spatial dimensions."""
-    near = problem.stride[2] <= 2 and problem.dilation[2] == 1
+    near = problem.stride[2] <= 2 and problem.dilation[2] == 1 and problem.group_in <= MOST_SHARED
     return near and problem.kernel[2] in WINDOWS and problem.kernel[1] <= MOST_ROWS
 
 
@@ -237,6 +289,7 @@ def _lines_at_once(problem: ConvProblem) -> int:
     volume = problem.volume()
     down, rows = volume.stride[1], volume.kernel[1]
     wide, several = _tile(problem.types).bits >= PAIR_BITS, not known_less_equal(volume.out_lens[1], 1)
+    wide = wide and problem.group_in == 1
     return 2 if wide and _shares(volume) and volume.dilation[1] == 1 and down < rows and several else 1
 
 
@@ -295,16 +348,38 @@ def line_locals(dtype: str, tap_size: int, sums: int) -> list[str]:
     ]  # fmt: skip
 
 
-def _task(
-    rows: Rows, epilogue: Epilogue, lanes: int, sums: tuple[str, str], run: int, height: int, whole: bool
-) -> list[str]:
-    """Return the statements of one task.
+@dataclass(frozen=True)
+class _Form:
+    """What a kernel's text depends on.
 
-    Args:
+    Attributes:
         sums: intrinsic and literals of `_sums`.
+        run: pixels of a run.
         height: lines computed at once.
         whole: the channels fill their vectors.
+        group: input and output channels of a group.
+        apart: the pixels are points of a lattice.
     """
+
+    lanes: int
+    sums: Sums
+    run: int
+    height: int
+    whole: bool
+    group: tuple[int, int]
+    apart: bool
+
+    def inputs_of(self, channels: str) -> str:
+        """Return an expression of the input channels that the whole groups of output ``channels`` read."""
+        inner, outer = self.group
+        groups = f"idiv({channels}, {outer})" if outer > 1 else channels
+        return f"{groups} * {inner}" if inner > 1 else groups
+
+
+def _task(rows: Rows, epilogue: Epilogue, form: _Form) -> list[str]:
+    """Return the statements of one task."""
+    lanes, height = form.lanes, form.height
+    points = "((o_d * by_d + from_d) * full_h + o_h * by_h + from_h) * full_w + from_w"
     pair = height > 1
     return [
         "line0 = imod(idiv(task, line_every), line_blocks) * line_block",
@@ -315,7 +390,7 @@ def _task(
         *indent([
             "columns = imin(last - n0, slice)",
             f"rest = columns & {lanes - 1}",
-            LINE.put("channels", "rest"),
+            LINE.put("channels", form.inputs_of("rest")),
             "plane = idiv(line0, out_h)",
             "o_h = line0 - plane * out_h",
             "image = idiv(plane, out_d)",
@@ -327,11 +402,12 @@ def _task(
                 *taps_inside("d"),
                 *taps_inside("h", "kernel_h + (here - 1) * stride_h" if pair else ""),
                 *LINE.fill(planes="end_d - k_d", row0="k_h", row1="end_h"),
-                "x_line = image * x_image + (i_d + k_d * dilation_d) * x_d + i_h * x_h - pad_w * x_w + n0",
-                f"w_line = n0 * taps + k_d * kernel_h * kernel_w * {lanes}",
-                "pixel = (o_d * out_h + o_h) * out_w",
+                "x_line = image * x_image + (i_d + k_d * dilation_d) * x_d + i_h * x_h - pad_w * x_w + "
+                + form.inputs_of("n0"),
+                f"w_line = n0 * taps + k_d * kernel_h * kernel_w * {lanes * form.group[0]}",
+                f"pixel = {points if form.apart else '(o_d * out_h + o_h) * out_w'}",
                 *row_offsets(epilogue),
-                *_line(rows, lanes, sums, run, height, whole),
+                *_line(rows, form),
                 "line += here",
                 "o_h += here",
                 "if o_h == out_h:",
@@ -363,20 +439,20 @@ def taps_inside(axis: str, taps: str = "") -> list[str]:
     ]
 
 
-def _line(rows: Rows, lanes: int, sums: tuple[str, str], run: int, height: int, whole: bool) -> list[str]:
+def _line(rows: Rows, form: _Form) -> list[str]:
     """Return statements that compute ``here`` lines of a slice of channels, each run for ``beside`` channels before the
     next run."""
-    first = [f"for o in range(0, out_w, {run}):", f"    o_w = imin(o, out_w - {run})"]
-    vectors = [f"for c in range(c0, imin(c0 + beside, columns - rest), {lanes}):"]
-    vectors += indent(_run(rows, lanes, sums, run, height, part=False))
+    first = [f"for o in range(0, out_w, {form.run}):", f"    o_w = imin(o, out_w - {form.run})"]
+    vectors = [f"for c in range(c0, imin(c0 + beside, columns - rest), {form.lanes}):"]
+    vectors += indent(_run(rows, form, part=False))
     lines = ["for c0 in range(0, columns - rest, beside):", *indent([*first, *indent(vectors)])]
-    if whole:
+    if form.whole:
         return lines
-    last = [*first, *indent(_run(rows, lanes, sums, run, height, part=True))]
+    last = [*first, *indent(_run(rows, form, part=True))]
     return [*lines, "if rest > 0:", "    c = columns - rest", *indent(last)]
 
 
-def _run(rows: Rows, lanes: int, sums: tuple[str, str], run: int, height: int, part: bool) -> list[str]:
+def _run(rows: Rows, form: _Form, part: bool) -> list[str]:
     """Return statements that compute one run of pixels from ``o_w`` in ``here`` lines, for the vector of channels at
     ``c``.
 
@@ -384,20 +460,20 @@ def _run(rows: Rows, lanes: int, sums: tuple[str, str], run: int, height: int, p
         part: only ``rest`` channels of the vector exist.
     """
     before, _ = rows.vector_text(part)
-    name, literals = sums
+    lanes, run, (name, (literals, more)) = form.lanes, form.run, form.sums
     lines = [
         *before,
         "w_here = offset(w, w_line + c * taps)",
-        "x_here = offset(x, x_line + c + o_w * stride_w * x_w)",
-        f"{name}(block, sums, x_here, w_here, o_w, {run}, {literals}{int(part)}, {lanes})",
+        f"x_here = offset(x, x_line + {form.inputs_of('c')} + o_w * stride_w * x_w)",
+        f"{name}(block, sums, x_here, w_here, o_w, {run}, {literals}{int(part)}, {lanes}{more})",
     ]
-    for line in range(height):
-        first = f"(o_w + {line} * out_w)" if line else "o_w"
+    for line in range(form.height):
+        first, step = f"(o_w + {line} * out_w)" if line else "o_w", "by_w * " * form.apart
         _, finish = rows.vector_text(part, line * run * lanes)
         finished = [
-            *(f"{place}_place = {place}_row + {first} * {place}_pixel{column}" for place, column in rows.moving()),
+            *(f"{name}_place = {name}_row + {first} * {step}{name}_pixel{column}" for name, column in rows.moving()),
             f"for i in range({run}):",
-            *indent([*finish, *(f"{place}_place += {place}_pixel" for place, _ in rows.moving())]),
+            *indent([*finish, *(f"{name}_place += {step}{name}_pixel" for name, _ in rows.moving())]),
         ]
         lines += [f"if here > {line}:", *indent(finished)] if line else finished
     return lines

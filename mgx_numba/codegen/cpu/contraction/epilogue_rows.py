@@ -9,7 +9,7 @@ from ...launch import Operand
 from ...printer import print_body
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import ALONG_N, MOVING, Epilogue
-from ...statements import indent
+from ...statements import hoisted, indent
 from ..microkernels.register_tile import RegisterTile
 
 
@@ -26,7 +26,9 @@ class Rows:
 
     def __init__(self, epilogue: Epilogue, dtype: str, lanes: int) -> None:
         self.epilogue, self.dtype, self.lanes = epilogue, dtype, lanes
-        self.body, self.result = epilogue_text(epilogue, lanes)
+        body, self.result = epilogue_text(epilogue, lanes)
+        scalars = [f"e{k}" for k, operand in enumerate(epilogue.operands) if operand.access == "scalar"]
+        self._invariant, self.body = hoisted(body, scalars)
 
     def pointers(self, arguments: Arguments, offsets: Mapping[str, int] | None = None) -> None:
         """Declare the pointers of the operands and the output, ``offsets`` bytes into their buffers."""
@@ -36,8 +38,8 @@ class Rows:
             arguments.pointer(f"e{k}_at", Operand(f"e{k}", offsets.get(f"e{k}", 0)), operand.dtype)
 
     def invariant(self) -> list[str]:
-        """Return statements that load scalar operands before all loops."""
-        return self._splats("scalar", "0")
+        """Return statements before all loops: loads of scalar operands, and values that depend on these alone."""
+        return [*self._splats("scalar", "0"), *self._invariant]
 
     def text(self) -> list[str]:
         """Return statements that run the epilogue on one row and store it."""

@@ -20,7 +20,7 @@ from .gemm_int8 import GemmInt8, GemmPackingInt8
 from .gemv import GemvPacked
 from .gemv_block_quant import GemvBlockQuant
 from .gemv_int16 import GemvInt16
-from .gemv_rows import GemvRows
+from .gemv_rows import GemvColumns, GemvRows
 from .strassen.solver import GemmStrassen
 from .winograd.form import Form
 from .winograd.int8 import ConvWinogradInt8
@@ -35,6 +35,7 @@ GEMM_SOLVERS = (
     GemmInPlace(),
     GemmPacking(),
     GemvRows(),
+    GemvColumns(),
     GemmStrassen(1),
     GemmStrassen(2),
     GemmInt8(),

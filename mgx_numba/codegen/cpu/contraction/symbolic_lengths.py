@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from ....core.dim import (
     Dim,
     Length,
+    Scope,
     all_of,
     any_of,
     evaluate,
@@ -26,7 +27,7 @@ from ....core.dim import (
 )
 from ....dataclass import dataclass
 from ....errors import ShapeError, UnsupportedError
-from ...alternatives import at_lengths, lengths_in
+from ...alternatives import at_lengths, evaluator, lengths_in
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
 from ...problems.epilogue import ALONG_N
@@ -66,18 +67,20 @@ class SolverShare:
 
 
 class _Open(NamedTuple):
-    """A symbolic contraction, the length that thresholds refer to (None: no thresholds), and its symbols."""
+    """A symbolic contraction, the length that thresholds refer to (None: no thresholds), its symbols, and the problem
+    as a function of their values."""
 
     request: Request
     feature: Dim | None
     symbols: list[Dim]
     solvers: Sequence[Solver[Any]]
     chosen: Callable[[Any, Callable[[], Request]], str]
+    problem_at: Callable[[Mapping[Dim, int]], Any]
 
     def costs(self, sample: Mapping[Dim, int]) -> dict[str, float]:
         """Return the estimated time (s) of each applicable solver at sample lengths."""
         try:
-            problem = at_lengths(self.request.problem, sample)
+            problem = self.problem_at(sample)
         except ShapeError:  # an image that is smaller than the kernel
             return {}
         strides = self.request.strides
@@ -137,8 +140,8 @@ def solve_open(
         for s in solvers
     }
     symbols = symbols_of(lengths_in((problem, request.strides)))
-    suited = [s for s in solvers if refused[s.name] is None and s.refused_types(problem) is None]
-    open_ = _Open(request, _feature(problem), symbols, suited, chosen)
+    suited = [s for s in solvers if refused[s.name] is None and not _never_applies(s, problem, symbols[0].scope)]
+    open_ = _Open(request, _feature(problem), symbols, suited, chosen, evaluator(problem))
     samples = _samples(open_)
     table = [open_.costs(sample) for sample in samples]
     if not table[0]:
@@ -158,6 +161,12 @@ def solve_open(
     order = [*(one for one in names if one != general), general]
     found, covered = shares((problem, request.strides), order, where, zip(samples, table), planned)
     return [SolverShare(Candidate(open_.named(name)), request, solution) for name, solution in found], covered
+
+
+def _never_applies(solver: Solver[Any], problem: GemmProblem | ConvProblem, scope: Scope) -> bool:
+    """Return whether a solver that accepts the types refuses the problem without a question about its lengths."""
+    with scope.trial({}):
+        return solver.refused_lengths(problem) is not None and not scope.guards and not scope.preferences
 
 
 def solvers_of(problem: GemmProblem | ConvProblem) -> Sequence[Solver[Any]]:

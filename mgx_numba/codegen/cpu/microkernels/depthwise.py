@@ -15,6 +15,13 @@ loaded once. An input column exists if it is in ``[0, columns)`` when the column
 columns apart, and any ``stride``; it tests every column. No memory outside the input is read; with MASKED only the
 first ``channels`` lanes are read.
 
+``depthwise_groups_<dtype>`` and ``depthwise_groups_taps_<dtype>`` take two further literals, TERMS and SHARES: SHARES
+adjacent accumulators read the same TERMS adjacent input channels. The input of accumulator c and term t is
+
+    x[... + c // SHARES * TERMS + t] * w[(... * TERMS + t) * LANES + c]
+
+SHARES divides LANES. ``channels`` counts input channels.
+
 Both intrinsics also take int8, uint8 or bfloat16 inputs, with float32 weights. Accumulators are float32. For integers
 they are below 2**24, therefore exact, and are stored as int32.
 
@@ -39,6 +46,7 @@ from .tile_writer import Values, VectorWriter, constant
 
 _WINDOW = ("PIXELS", "LINES", "DOWN", "ROWS", "WINDOW", "STRIDE", "LEFT", "RIGHT", "MASKED", "LANES")
 _TAPS = ("PIXELS", "MASKED", "LANES")
+_GROUPS = ("TERMS", "SHARES")
 _I32 = ir.IntType(32)
 _I64 = ir.IntType(64)
 
@@ -47,11 +55,21 @@ class DepthwiseWriter(VectorWriter):
     """Writes the accumulation of one run over an input of a ``dtype``."""
 
     def __init__(
-        self, builder: ir.IRBuilder, dtype: str, block: ir.Value, pixels: int, masked: int, lanes: int
+        self,
+        builder: ir.IRBuilder,
+        dtype: str,
+        block: ir.Value,
+        pixels: int,
+        masked: int,
+        lanes: int,
+        terms: int = 1,
+        shares: int = 1,
     ) -> None:
         super().__init__(builder, "float32" if dtype in DEPTHWISE_SUMS else dtype, lanes)
         self.given = dtype
         self.pixels, self.count = pixels, pixels
+        self.terms, self.span = terms, lanes // shares * terms
+        self.orders = [[lane // shares * terms + t for lane in range(lanes)] for t in range(terms)]
         self.slot = {
             word.name: builder.load(self.at(block, constant(LINE_BLOCK.number(word.name)))) for word in LINE_BLOCK.words
         }
@@ -92,7 +110,7 @@ class DepthwiseWriter(VectorWriter):
                 with self.ir.if_then(self.ir.and_(begun, self.ir.icmp_signed("<", constant(r), self.slot["row1"]))):
                     row_x = self.at(plane_x, self.ir.mul(self.slot["x_row"], constant(r)))
                     taps = {
-                        line: self.at(plane_w, constant((r - line * down) * window * self.lanes))
+                        line: self.at(plane_w, constant((r - line * down) * window * self.terms * self.lanes))
                         for line in range(lines)
                         if 0 <= r - line * down < rows
                     }
@@ -110,15 +128,16 @@ class DepthwiseWriter(VectorWriter):
         """Add one input row, whose columns are at ``places``, to the accumulators of each line that reads it, by the
         taps at ``w``."""
         weights = {
-            line: [self._load(self.at(row, constant(k * self.lanes))) for k in range(window)] for line, row in w.items()
+            line: [self._load(self.at(row, constant(k * self.lanes))) for k in range(window * self.terms)]
+            for line, row in w.items()
         }
         for j, place in enumerate(places):
-            value = self._load_channels(place)
-            for line, taps in weights.items():
-                for p in range(self.pixels):
-                    tap, k = j - p * stride, line * self.pixels + p
-                    if 0 <= tap < window:
-                        sums[k] = self.b.muladd(value, taps[tap], sums[k])
+            for t, value in enumerate(self._load_channels(place)):
+                for line, taps in weights.items():
+                    for p in range(self.pixels):
+                        tap, k = j - p * stride, line * self.pixels + p
+                        if 0 <= tap < window:
+                            sums[k] = self.b.muladd(value, taps[tap * self.terms + t], sums[k])
         return sums
 
     def any_taps(self, x: ir.Value, w: ir.Value, pixel: ir.Value) -> Values:
@@ -127,7 +146,7 @@ class DepthwiseWriter(VectorWriter):
         first = self.ir.add(slot["first"], self.ir.mul(pixel, slot["stride"]))
         tap_step = self.ir.mul(slot["dilation"], slot["x_column"])
         pixel_step = self.ir.mul(slot["stride"], slot["x_column"])
-        row_step = self.ir.mul(slot["taps"], constant(self.lanes))
+        row_step = self.ir.mul(slot["taps"], constant(self.terms * self.lanes))
 
         def add_plane(plane_x: ir.Value, plane_w: ir.Value, sums: Values) -> Values:
             def one_row(row: ir.Value, found: Values) -> Values:
@@ -135,13 +154,15 @@ class DepthwiseWriter(VectorWriter):
                 row_w = self.at(plane_w, self.ir.mul(row, row_step))
 
                 def one_tap(tap: ir.Value, inner: Values) -> Values:
-                    weights = self._load(self.at(row_w, self.ir.mul(tap, constant(self.lanes))))
+                    tap_w = self.at(row_w, self.ir.mul(tap, constant(self.terms * self.lanes)))
+                    weights = [self._load(self.at(tap_w, constant(t * self.lanes))) for t in range(self.terms)]
                     place = self.at(row_x, self.ir.mul(tap, tap_step))
                     column = self.ir.add(first, self.ir.mul(tap, slot["dilation"]))
                     for p in range(self.pixels):
                         exists = self.ir.icmp_unsigned("<", column, slot["columns"])
-                        value = self._load_channels(self.ir.select(exists, place, self._zeros()))
-                        inner[p] = self.b.muladd(value, weights, inner[p])
+                        values = self._load_channels(self.ir.select(exists, place, self._zeros()))
+                        for value, weight in zip(values, weights):
+                            inner[p] = self.b.muladd(value, weight, inner[p])
                         place, column = self.at(place, pixel_step), self.ir.add(column, slot["stride"])
                     return inner
 
@@ -172,25 +193,29 @@ class DepthwiseWriter(VectorWriter):
         return self.loop("plane", constant(0), self.slot["planes"], 1, [x, w, *zeros], one_plane)[2:]
 
     def _lanes_left(self) -> ir.Value:
-        lanes = ir.Constant(ir.VectorType(_I64, self.lanes), list(range(self.lanes)))
-        return self.ir.icmp_signed("<", lanes, self.splat(self.slot["channels"]))
+        lanes = ir.Constant(ir.VectorType(_I64, self.span), list(range(self.span)))
+        return self.ir.icmp_signed("<", lanes, self.b.splat(self.slot["channels"], self.span))
 
     def _load(self, pointer: ir.Value) -> ir.Value:
         return self.ir.load(self._vector(pointer, 0), align=self.align)
 
-    def _load_channels(self, pointer: ir.Value) -> ir.Value:
-        vector, align = ir.VectorType(element_type(self.given), self.lanes), itemsize(self.given)
+    def _load_channels(self, pointer: ir.Value) -> Values:
+        """Return the input of the accumulators for each term."""
+        vector, align = ir.VectorType(element_type(self.given), self.span), itemsize(self.given)
         place = self.ir.bitcast(pointer, vector.as_pointer())
         if self.mask is None:
             value = self.ir.load(place, align=align)
         else:
             arguments = [place, ir.Constant(_I32, align), self.mask, ir.Constant(vector, None)]
             value = self.call(f"llvm.masked.load.{self.b.mangled(vector)}.p0", vector, arguments)
-        return convert(self.b, value, self.given, "float32") if self.given in DEPTHWISE_SUMS else value
+        value = convert(self.b, value, self.given, "float32") if self.given in DEPTHWISE_SUMS else value
+        plain = self.orders == [list(range(self.span))]
+        return [value] if plain else [self.b.shuffle(value, order) for order in self.orders]
 
     def _zeros(self) -> ir.Value:
         """Return a pointer to as many zeros as are read at one place."""
-        name, module, room = f"zeros_{self.vector}", self.ir.module, ir.ArrayType(self.element, 4 * self.lanes)
+        size = max(4 * self.lanes, self.span)
+        name, module, room = f"zeros_{size}_{self.vector}", self.ir.module, ir.ArrayType(self.element, size)
         if name not in module.globals:
             made = ir.GlobalVariable(module, room, name)
             made.initializer = ir.Constant(room, None)
@@ -207,42 +232,35 @@ def _signature(dtype: str, literals: Sequence[types.Type]) -> Any:
     return types.void(types.CPointer(types.int64), sums, given, weights, types.int64, *literals)
 
 
-def _define(dtype: str) -> KernelFunction:
-    """Return the intrinsic ``depthwise_<dtype>``."""
+def _define(dtype: str, names: tuple[str, ...] = _WINDOW, groups: bool = False) -> KernelFunction:
+    """Return the intrinsic ``depthwise[_groups][_taps]_<dtype>`` with literals ``names``."""
+    named = (*names, *_GROUPS * groups)
 
     def define(*operands: types.Type) -> Definition:
         literals = operands[5:]
-        count, high, apart, *window_shape, mask, width = literal_shape(_WINDOW, literals)
-        taps = [*window_shape, high, apart]
+        given = dict(zip(named, literal_shape(named, literals)))
+        line = [given[name] for name in ("PIXELS", "MASKED", "LANES", *_GROUPS) if name in given]
 
         def emit(builder: ir.IRBuilder, values: Values) -> None:
             place, target, *rest = values[:5]
-            writer = DepthwiseWriter(builder, dtype, place, count, mask, width)
-            writer.store(target, writer.windows(*rest, *taps))
+            writer = DepthwiseWriter(builder, dtype, place, *line)
+            if names is _TAPS:
+                sums = writer.any_taps(*rest)
+            else:
+                window = (given[name] for name in ("ROWS", "WINDOW", "STRIDE", "LEFT", "RIGHT", "LINES", "DOWN"))
+                sums = writer.windows(*rest, *window)
+            writer.store(target, sums)
 
         return _signature(dtype, literals), emit
 
-    return make_intrinsic(f"depthwise_{dtype}", define, 5 + len(_WINDOW), literal=True)
-
-
-def _define_taps(dtype: str) -> KernelFunction:
-    """Return the intrinsic ``depthwise_taps_<dtype>``."""
-
-    def define(*operands: types.Type) -> Definition:
-        literals = operands[5:]
-        shape = literal_shape(_TAPS, literals)
-
-        def emit(builder: ir.IRBuilder, values: Values) -> None:
-            place, target, *rest = values[:5]
-            writer = DepthwiseWriter(builder, dtype, place, *shape)
-            writer.store(target, writer.any_taps(*rest))
-
-        return _signature(dtype, literals), emit
-
-    return make_intrinsic(f"depthwise_taps_{dtype}", define, 5 + len(_TAPS), literal=True)
+    kind = "_groups" * groups + "_taps" * (names is _TAPS)
+    return make_intrinsic(f"depthwise{kind}_{dtype}", define, 5 + len(named), literal=True)
 
 
 depthwise_float32, depthwise_float64 = _define("float32"), _define("float64")
 depthwise_int8, depthwise_uint8, depthwise_bfloat16 = map(_define, DEPTHWISE_SUMS)
-depthwise_taps_float32, depthwise_taps_float64 = _define_taps("float32"), _define_taps("float64")
-depthwise_taps_int8, depthwise_taps_uint8, depthwise_taps_bfloat16 = map(_define_taps, DEPTHWISE_SUMS)
+depthwise_taps_float32, depthwise_taps_float64 = _define("float32", _TAPS), _define("float64", _TAPS)
+depthwise_taps_int8, depthwise_taps_uint8, depthwise_taps_bfloat16 = (_define(t, _TAPS) for t in DEPTHWISE_SUMS)
+depthwise_groups_float32, depthwise_groups_float64 = (_define(t, groups=True) for t in ("float32", "float64"))
+depthwise_groups_taps_float32 = _define("float32", _TAPS, groups=True)
+depthwise_groups_taps_float64 = _define("float64", _TAPS, groups=True)

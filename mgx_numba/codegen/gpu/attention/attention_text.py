@@ -40,7 +40,8 @@ MOST_SPLITS = 32
 """Most parts of the keys; each writes and reads its partial results once more. No figures kept."""
 FULLER = 0.8
 """Most rounds of blocks that parts of the keys may take, relative to whole blocks, to be worth a second launch: 190
-blocks on 132 multiprocessors take as long as 264, their halves three rounds of half the length."""
+blocks on 132 multiprocessors take as long as 264, their halves three rounds of half the length. 144 blocks where 264
+have room, 6 heads of 1500 of 64 features, take 22.8 us on an H200, and 17.6 in three parts on 132."""
 FAR = 2.0**30
 """Scores (in units of log2(e)) beyond which float32 has no fractional bits: unequal scores differ by at least 64. From
 2^32 on the rounding error of a product alone exceeds any exponent."""
@@ -152,8 +153,8 @@ class AttentionText:
         tiles."""
         tiles = ceil_div(self.problem.keys, self.keys)
         parts = maximum(1, minimum(wanted // blocks, tiles // least, MOST_SPLITS))
-        if isinstance(blocks, int) and blocks > wanted and not self.problem.causal:
-            rounds = {n: -(-blocks * n // wanted) / n for n in (1, 2, 3)}
+        if isinstance(blocks, int) and isinstance(tiles, int) and 2 * blocks > wanted and not self.problem.causal:
+            rounds = {n: -(-blocks * n // wanted) / n for n in (1, 2, 3) if n == 1 or tiles >= n * least}
             best = min(rounds, key=lambda n: rounds[n])
             parts = best if rounds[best] <= FULLER * rounds[1] else 1
         part = ceil_div(tiles, parts)
@@ -245,7 +246,7 @@ class AttentionText:
 
     def _mask_rows(self, buffer: CodeBuffer) -> None:
         if self.problem.mask is not None:
-            base = "imod(batch, period) * mask_b + head * mask_h"
+            base = "(batch - idiv32(batch, period) * period) * mask_b + head * mask_h"  # 64 bits would call a function
             for r in (0, 1):
                 buffer.line(f"mask{r} = offset(p_mask, {base} + imin(row{r}, queries - 1) * mask_s)")
 
@@ -381,9 +382,15 @@ class AttentionText:
                     self._store(buffer, r)
 
     def _store(self, buffer: CodeBuffer, r: int) -> None:
+        """Emit the store of a row's results.
+
+        The reciprocal is one instruction: exact division calls a function for rare operands, and where the driver
+        links kernels, ptxas makes warpgroup MMAs of a kernel with calls wait for one another. 4 x 16 heads of 2048
+        queries and keys of 128 features took 314 us on an H200.
+        """
         problem = self.problem
         empty = "" if problem.nan_rows else f"where(sum{r} == 0, const_float32(0, 0), "
-        buffer.line(f"inverse = {empty}div(const_float32(1, 0), sum{r}){')' * bool(empty)}")
+        buffer.line(f"inverse = {empty}reciprocal_quick(sum{r}){')' * bool(empty)}")
         buffer.line(f"to = offset(p_out, batch * out_b + head * out_h + row{r} * out_s)")
         part = ("low2", "high2")[r]
         for j in range(self.width // 8):

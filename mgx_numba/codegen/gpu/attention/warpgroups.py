@@ -2,8 +2,8 @@
 
 A warpgroup owns 64 queries. Queries and keys are multiplied from shared memory; the weights are left fragments in
 registers. Softmax of one tile overlaps the MMAs of the previous tile's values. Keys and values have a ring of tiles
-each. Either one thread refills a stage when all warpgroups have consumed it, or a producer warpgroup does (warp
-specialisation, registers reallocated to the consumers), and the consumers issue their MMAs in turns (ping-pong).
+each; one thread refills a stage when all warpgroups have consumed it. No warpgroup is a producer: where the driver
+links kernels, ptxas ignores that registers are reallocated to the consumers, whose accumulators spill.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from ...launch import TensorLayout
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
 from ...problems.element_types import ITEMSIZE
-from ..architecture import WARP
 from ..contraction.wgmma_operands import moves
 from ..driver.device import known_architecture
 from ..machine import multiprocessors
@@ -30,23 +29,15 @@ ROWS = 64
 """Queries per warpgroup."""
 LEAST_QUERIES = 33
 """Least queries: with fewer, over half of a warpgroup's rows would be padding."""
-MANY_KEYS = 2048
-"""Least keys that a multiprocessor's blocks process in sequence for a producer to gain, see `chosen_tile`. With half of
-them, 2 x 8 heads of 1024 of 80 features take 16.1 us, without a producer 15.3."""
-MANY_CAUSAL_KEYS = 8192
-"""The same of causal attention: 14 heads of 2340 of 128 features take 72 us with a producer, without 58; 4 x 16 of 2048
-150 and 171."""
 LONG_CAUSAL = 1024
 """Least queries for which a causal block has 128 queries and keys of more than 64 features; of smaller tiles fewer
-scores are masked: 8 x 32 heads of 160 of 128 features take 18 us, with 128 by 128 30; 16 x 11 of 640 of 80 features 55
-with 128 by 64, and 66."""
+scores are masked: 8 x 32 heads of 160 of 128 features take 17 us on an H200, with 128 by 128 26; 16 x 11 of 640 of 80
+features 50 with 128 by 64, and 58."""
+PAIRED_FEATURES = 96
+"""Most features of which the accumulators of two blocks of two warpgroups fit the registers."""
 FEW_KEYS, LEAST_TILES = 1024, 2
 """Most keys that are not split among blocks, and least tiles of a part. 11 heads of 98 queries and 3552 keys of 80
 features took 53 us on an H200 in 11 blocks; 14 such tiles of 128 keys take as long as the second launch."""
-GIVEN_REGISTERS = 24
-"""Registers that a producer thread keeps: the minimum."""
-REGISTERS = {2: 240, 3: 160}
-"""Registers per consumer thread by number of consumer warpgroups, in steps of 8; a scheduler has 512 per lane."""
 MOST_REGISTERS, REGISTER_FILE = 255, 1 << 16
 """Most registers of a thread, and registers of a multiprocessor: CUDA C++ programming guide, "Technical specifications
 per compute capability"."""
@@ -63,18 +54,16 @@ class AttentionTile:
     """The work of a block.
 
     Attributes:
-        warpgroups: consumer warpgroups.
+        warpgroups: warpgroups, each of `ROWS` queries.
         keys: keys per tile, a multiple of 32.
         stages: ring tiles of keys, and of values.
         blocks: resident blocks per multiprocessor.
-        producer: whether a producer warpgroup loads tiles for two or three consumers, which multiply in turns.
     """
 
     warpgroups: int
     keys: int
     stages: int
     blocks: int
-    producer: bool = False
 
 
 def fits_warpgroups(problem: AttentionProblem) -> bool:
@@ -90,21 +79,21 @@ def fits_warpgroups(problem: AttentionProblem) -> bool:
 
 
 def chosen_tile(problem: AttentionProblem) -> AttentionTile:
-    """Return the tile of a problem, by measurements on an H200.
+    """Return the tile of a problem, by measurements on an H200 (`bench.gpu_attention`).
 
     With one warpgroup per block, several blocks share a multiprocessor, and softmax of one overlaps MMAs of another: 8
-    x 12 heads of 384 queries and keys of 64 features take 16.2 us, with two warpgroups 18.3 to 21. Where feature rows
-    are not whole 128-byte rows (TMA loads one in some nine cycles), or accumulators exceed the registers, more
-    warpgroups share each tile of keys: 2 x 8 heads of 4096 of 40 features take 302 us, 174 with two warpgroups and 163
-    with four; 4 x 16 of 2048 of 128 take 387, and 307 with two.
+    x 12 heads of 384 queries and keys of 64 features take 14.4 us, with two warpgroups 16 to 19. Where feature rows are
+    not whole 128-byte rows (TMA loads one in some nine cycles), or accumulators exceed the registers, more warpgroups
+    share each tile of keys: 2 x 8 heads of 4096 of 40 features take 238 us, 152 with two warpgroups and 144 with four;
+    4 x 16 of 2048 of 128 take 293, and 251 with two. Of 65 to 96 features two such blocks share a multiprocessor: 2 x
+    64 heads of 1280 of 96 take 142 us, with one block of 128 keys 172; 2 x 8 heads of 1024 of 80, one block each, 15
+    with 128 keys and 23.
 
-    With many keys per multiprocessor a producer gains: 4 x 16 heads of 2048 queries and keys of 128 features take 230
-    us, without 265; 2048 queries and 8192 keys of 8 heads 104 and 122. With few keys it
-    starts later: 8 x 12 heads of 384 of 96 features take 23.2 us, without 22.2.
+    Of 129 to 192 features 96 keys fit twice: 4 x 8 heads of 1792 queries and 192 keys of 192 take 40 us, with 64 keys
+    41. Of causal ones 64 keys fit three times: 4 x 16 heads of 2048 take 246 us, with 96 keys 259; 8 x 9 of 250 16.4
+    and 19.0.
 
-    Of 129 to 192 features 96 keys fit twice: 4 x 3 heads of 1152 of 192 take 37.5 us, with 64 keys 41.5.
-
-    Causal attention of at most 32 features takes one warpgroup: 4 x 12 heads of 1600 36 us, two 53.
+    Causal attention of at most 32 features takes one warpgroup: 4 x 12 heads of 1600 35 us, two 40.
 
     Windows of at most 64 queries and keys take one warpgroup and four blocks per multiprocessor: 512 x 3 heads of 49 of
     32 features with a mask take 13.2 us; with six blocks 13.1, eight (spills) 24.5, two warpgroups 26.6, four 60.0.
@@ -121,8 +110,9 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
     if features > 2 * SLICE:
         if features <= 3 * SLICE and preferred(less_equal(problem.keys, 2 * SLICE)):
             return AttentionTile(2, 128, 1, 1)
-        keys = 96 if features <= 3 * SLICE else 64  # of more features, 96 keys do not fit twice
-        return AttentionTile(2, keys, 2, 1)
+        if features > 3 * SLICE:
+            return AttentionTile(2, 64, 2, 1)
+        return AttentionTile(2, 64, 3, 1) if problem.causal else AttentionTile(2, 3 * SLICE // 2, 2, 1)
     short = features > SLICE and preferred(less(problem.queries, LONG_CAUSAL))
     if problem.causal and (short or features <= SLICE // 2):
         groups = 2 if SLICE < features <= 80 else 1  # by times on an H200 (`bench.gpu_random --tiles`)
@@ -130,9 +120,9 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
     if features > SLICE and few:
         return AttentionTile(1, 64, 1, 3)
     if features > SLICE:
-        rounds = ceil_div(_blocks(problem, 2), multiprocessors())
-        least = MANY_CAUSAL_KEYS if problem.causal else MANY_KEYS
-        return AttentionTile(2, 128, 2, 1, preferred(less_equal(least, rounds * problem.keys)))
+        full = preferred(less_equal(2 * multiprocessors(), _blocks(problem, 2)))
+        paired = features <= PAIRED_FEATURES and full and not problem.causal
+        return AttentionTile(2, 64, 2, 2) if paired else AttentionTile(2, 128, 2, 1)
     if features == SLICE:
         return AttentionTile(1, 128, 2, 2)
     wide, narrow = (ceil_div(problem.queries, n * ROWS) * n for n in (4, 2))  # warpgroups, some of them without rows
@@ -172,8 +162,7 @@ class WarpgroupAttentionText(AttentionText):
         super().__init__(problem, pairs)
         self.tile = tile = tile or chosen_tile(problem)
         self.keys, self.together = tile.keys, tile.blocks
-        self.consumers = 128 * tile.warpgroups
-        self.threads = self.consumers + 128 * tile.producer
+        self.threads = 128 * tile.warpgroups
         self.rows = ROWS * tile.warpgroups
         self.deep, self.across = -(-problem.depth // SLICE), -(-problem.width // SLICE)
         self.width = -(-problem.width // 8) * 8
@@ -182,7 +171,7 @@ class WarpgroupAttentionText(AttentionText):
         self.parts = -(-tile.keys // SLICE)
         self.key_bytes, self.value_bytes = self.deep * tile.keys * SLICE * 2, self.across * self.parts * BOX_BYTES
         self.shared_bytes = self.query_bytes + tile.stages * (self.key_bytes + self.value_bytes)
-        each = REGISTERS[tile.warpgroups] if tile.producer else REGISTER_FILE // (self.threads * tile.blocks)
+        each = REGISTER_FILE // (self.threads * tile.blocks)
         self.loads_mask_early = self._registers() <= min(MOST_REGISTERS, each)
         down = ceil_div(problem.queries, self.rows)
         blocks, part = down * problem.heads * problem.batch, problem.keys
@@ -247,37 +236,11 @@ class WarpgroupAttentionText(AttentionText):
                     buffer.line(f"mbarrier_init(offset({name}, {k}), {arrivals})")
             buffer.line("mbarrier_fence()")
         buffer.line("barrier()")
-        if not tile.producer:
-            self._consume(buffer)
-            return buffer.lines
-        with buffer.block(f"if group == {tile.warpgroups}:"):
-            buffer.line(f"give_registers({GIVEN_REGISTERS})")
-            with buffer.block("if begin < end:"):
-                self._produce(buffer)
-        with buffer.block("else:"):
-            buffer.line(f"take_registers({REGISTERS[tile.warpgroups]})")
-            self._consume(buffer)
+        self._consume(buffer)
         return buffer.lines
 
-    def _produce(self, buffer: CodeBuffer) -> None:
-        """Emit the producer: one thread loads queries and keys, a thread of another warp loads values, so that neither
-        waits for the other."""
-        for warp, name in enumerate("kv"):
-            with buffer.block(f"if thread == {self.consumers + WARP * warp}:"):
-                if name == "k":
-                    self._ask_queries(buffer)
-                buffer.line("start = begin", "slot = 0", "phase = 0")
-                with buffer.block("while start < end:"):
-                    self._wait_for(buffer, f"read_{name}", "slot", "1 - phase")
-                    self._ask(buffer, name, "start", "slot")
-                    buffer.line(f"start = start + {self.keys}")
-                    buffer.line("slot = slot + 1")
-                    with buffer.block(f"if slot == {self.tile.stages}:"):
-                        buffer.line("slot = 0")
-                        buffer.line("phase = 1 - phase")
-
     def _consume(self, buffer: CodeBuffer) -> None:
-        """Emit the consumers' loop."""
+        """Emit the loop over the tiles of keys."""
         buffer.line(f"acc = wgmma_zero({self.width})")
         self._begin_sums(buffer)
         with buffer.block("if begin < end:"):
@@ -293,24 +256,19 @@ class WarpgroupAttentionText(AttentionText):
 
     def _barriers(self) -> dict[str, int]:
         """Return the names and counts of the mbarriers: tiles that have arrived, tiles that all warpgroups have
-        consumed, and turns to issue MMAs."""
-        stages, turns = self.tile.stages, self.tile.warpgroups if self.tile.producer else 0
-        counts = {"come_q": 1, "come_k": stages, "come_v": stages, "read_k": stages, "read_v": stages, "turn": turns}
-        return {name: count for name, count in counts.items() if count}
+        consumed."""
+        return {"come_q": 1} | dict.fromkeys(("come_k", "come_v", "read_k", "read_v"), self.tile.stages)
 
     def _first(self, buffer: CodeBuffer) -> None:
-        """Emit the weights of the first tile; without a producer, the initial fill of the ring before that."""
-        if not self.tile.producer:
-            with buffer.block("if asks:"):
-                self._ask_queries(buffer)
-                for stage in range(self.tile.stages):
-                    with buffer.block(f"if begin + {stage * self.keys} < end:"):
-                        self._ask(buffer, "k", f"begin + {stage * self.keys}", str(stage))
-                        self._ask(buffer, "v", f"begin + {stage * self.keys}", str(stage))
+        """Emit the initial fill of the ring, and the weights of the first tile."""
+        with buffer.block("if asks:"):
+            self._ask_queries(buffer)
+            for stage in range(self.tile.stages):
+                with buffer.block(f"if begin + {stage * self.keys} < end:"):
+                    self._ask(buffer, "k", f"begin + {stage * self.keys}", str(stage))
+                    self._ask(buffer, "v", f"begin + {stage * self.keys}", str(stage))
         buffer.line("slot = 0", "phase = 0", "next = 0", "next_phase = 0", "before = 0", "before_phase = 0")
         buffer.line("start = begin")
-        if self.tile.producer:
-            buffer.line("turn_phase = 1 - imin(group, 1)")  # what the first warpgroup waits for at first is over
         self._wait_for(buffer, "come_q", "0", "0")
         self._wait_for(buffer, "come_k", "0", "0")
         self._scores(buffer)
@@ -325,21 +283,13 @@ class WarpgroupAttentionText(AttentionText):
         """Emit the scores and weights of the next tile, overlapped with the MMAs of the previous tile's values.
 
         The wait for keys stands between softmax and the wait for the MMAs: it ends a basic block, and ptxas moves no
-        instruction out of one. With ping-pong a warpgroup issues both products together, and the next warpgroup's MMAs
-        overlap its softmax.
+        instruction out of one.
         """
-        if self.tile.producer:
-            self._wait_for(buffer, "turn", "group", "turn_phase")
-            buffer.line("turn_phase = 1 - turn_phase")
         self._scores(buffer)
         self._wait_for(buffer, "come_v", "slot", "phase")
         self._mix(buffer)
-        if self.tile.producer:
-            with buffer.block("if leads:"):
-                buffer.line(f"mbarrier_arrive(offset(turn, imod(group + 1, {self.tile.warpgroups})))")
-        else:
-            with buffer.block("if asks:"):  # when the thread's own products are under way
-                self._ask_again(buffer)
+        with buffer.block("if asks:"):  # when the thread's own products are under way
+            self._ask_again(buffer)
         if self.loads_mask_early:
             self._load_mask(buffer)
         self._read_scores(buffer, 1)

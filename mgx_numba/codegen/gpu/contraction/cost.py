@@ -52,6 +52,7 @@ class BlockWork:
         arrival: bytes/cycle that a multiprocessor loads; 0 for `ARRIVAL` beside multiplying. Otherwise threads load
             through registers, and do not multiply meanwhile.
         shared: part of the shorter of multiplying and loading that adds to the longer.
+        stored: accumulators/cycle that the epilogue processes and stores.
     """
 
     rows: int
@@ -63,6 +64,7 @@ class BlockWork:
     together: int = 2
     arrival: float = 0.0
     shared: float = 0.0
+    stored: float = STORING
 
 
 def tiles_seconds(contraction: GpuContraction, work: BlockWork, splits: int = 1) -> float:
@@ -83,7 +85,7 @@ def tiles_seconds(contraction: GpuContraction, work: BlockWork, splits: int = 1)
         slice = max(sharing * (multiplying + bringing), LATENCY / work.stages + multiplying + bringing)
     if isinstance(contraction.problem, ConvProblem):
         slice *= GATHERING
-    storing = sharing * work.rows * work.columns / STORING
+    storing = sharing * work.rows * work.columns / work.stored
     if splits == 1 and any(o.access == "full" for o in contraction.request.epilogue.operands):
         storing += READING
     cycles = rounds * (-(-slices // splits) * slice + storing)

@@ -2,8 +2,9 @@
 
 The kernel is bound by memory latency, and by conversions of 16 bits for large filters. Taps of a small filter are
 unrolled, so that all loads of a thread are in flight together; for a large filter the loads of one filter row are.
-Neighbouring pixels of a thread share image loads and weights. A thread computes fewer pixels where the grid would
-otherwise have too few threads.
+Neighbouring pixels of a thread share image loads and weights, and neighbouring threads compute the same columns of
+several image rows, which share rows in the L1 cache. A thread computes fewer pixels where the grid would otherwise have
+too few threads.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...tuning.request import least_bytes
+from ..architecture import WARP
 from ..cluster.flat_index import Axes
 from ..kernel import gpu_grid, gpu_kernel
 from ..machine import multiprocessors
@@ -25,8 +27,26 @@ from .contraction_text import ContractionText
 from .gpu_contraction import VECTOR_BYTES, GpuContraction
 from .operands import ConvolutionOperands
 
-THREADS = 64
+MOST_LANES = 8
+"""Most channels per vector; each channel takes one accumulator register."""
+
+
+@dataclass(frozen=True)
+class PixelTiling:
+    """Number of neighbouring pixels of a row, and most channels of each, that one thread computes."""
+
+    pixels: int
+    lanes: int = MOST_LANES
+
+
+LEAST_THREADS, MOST_THREADS = 64, 256
 """Threads per block. Small blocks spread a small image over more multiprocessors."""
+ACROSS, MOST_LINES = 16, 8
+"""Neighbouring vectors of a block, about half to twice as many, and most image rows."""
+HALO = 0.1
+"""Part of a block's time that loading a filter's rows once more takes. With blocks that are no whole groups of rows 64
+images of 104 x 104 x 96 take 573 us by 5 x 5 on an H200, with whole groups 175; 64 of 44 x 44 x 576 by 3 x 3 take 147
+with four rows of 64 threads, and 173 with eight, of which 9% are outside the image."""
 PIXELS, LANES = (1, 2, 4, 7, 8), (2, 4, 8)
 """Pixels, and channels, per thread that tuning compares."""
 # (threads per multiprocessor that hide memory latency, pixels, channels per thread), the first one with enough threads;
@@ -42,21 +62,12 @@ FEW_TAPS = 16
 UNROLLED_REGISTERS = 140
 """Most registers for the loads of all taps in flight; with more, filter rows are a loop. Found by the times above: 8
 images of 7 x 7 x 768 take 4.4 us with 140 registers and 6.2 with a loop, but 56 x 56 x 96 22.3 with 147 and 19.3."""
-SLOW_TAPS = 5
-"""Taps across, with stride 1, under which 8 pixels are slow: 64 images of 104 x 104 x 96 take 622 us on an H200, with 7
-pixels 241. ptxas lets the loads of 8 wait for one another, it seems."""
+WIDE_REACH, WIDE_REACH_TILINGS = 4, ((128, 7, 8), (128, 4, 4), (0, 4, 2))
+"""Pixels from the first to the last tap across, with stride 1, that have tilings of their own: 64 images of 104 x 104 x
+96 take 175 us by 5 x 5 with 7 pixels of 8 channels, with 8 of 4 220 and with 7 of 4 251; 8 of 176 x 111 x 448 by 3 x 3,
+dilation 2, 161, 182 and 213; 2 of 32 x 32 x 320 by 5 x 5 take 4.0 with 4 of 4, and 6.1 with 7 of 4."""
 MOST_ACROSS = 32
 """Most taps of a filter row, which is always unrolled. No known network has more."""
-MOST_LANES = 8
-"""Most channels per vector; each channel takes one accumulator register."""
-
-
-@dataclass(frozen=True)
-class PixelTiling:
-    """Number of neighbouring pixels of a row, and most channels of each, that one thread computes."""
-
-    pixels: int
-    lanes: int = MOST_LANES
 
 
 def depthwise_refusal(contraction: GpuContraction) -> str:
@@ -83,9 +94,11 @@ def chosen_pixels(contraction: GpuContraction) -> PixelTiling:
     """Return the first of the preferred tilings that leaves enough threads per multiprocessor."""
     problem = _conv(contraction)
     across = problem.out_lens[-1]
-    slow = problem.kernel[-1] == SLOW_TAPS and problem.stride[-1] == 1
-    wide = 7 if slow else min((8, 7), key=lambda n: -(-across // n) * n)
-    for threads, pixels, lanes in FEW_TAP_TILINGS if problem.taps <= FEW_TAPS else MANY_TAP_TILINGS:
+    wide = min((8, 7), key=lambda n: -(-across // n) * n)
+    tilings = FEW_TAP_TILINGS if problem.taps <= FEW_TAPS else MANY_TAP_TILINGS
+    if (problem.kernel[-1] - 1) * problem.dilation[-1] == WIDE_REACH and problem.stride[-1] == 1:
+        tilings = WIDE_REACH_TILINGS
+    for threads, pixels, lanes in tilings:
         tiling = PixelTiling(pixels or wide, lanes)
         if tiling.pixels < 2 * across and _threads(contraction, tiling) >= threads * multiprocessors():
             return tiling
@@ -112,8 +125,8 @@ def depthwise_solution(contraction: GpuContraction, tiling: PixelTiling) -> Solu
     lines, values, problem = text.lines(), text.arguments.values, _conv(contraction)
     epilogue = contraction.request.epilogue
     name = f"convolution_depthwise_{problem.types.out}{'_' * bool(epilogue.name)}{epilogue.name}_kernel"
-    grid = gpu_grid(-(-_threads(contraction, tiling) // THREADS), THREADS)
-    kernel = gpu_kernel(name, lines, THREADS, len(values))
+    grid = gpu_grid(-(-text.groups // text.at_once), text.threads)
+    kernel = gpu_kernel(name, lines, text.threads, len(values))
     return Solution((Launch(kernel, values, grid, problem.flops, least_bytes(problem)),))
 
 
@@ -149,9 +162,32 @@ def _columns(problem: ConvProblem, pixels: int) -> list[int]:
     return sorted({p * step + t * apart for p in range(pixels) for t in range(taps)})
 
 
+def _group(vectors: int, rows: int, problem: ConvProblem, others: int) -> tuple[int, int, int]:
+    """Return the vectors and image rows of a group of threads, and the groups per block, for which warps with threads
+    outside the image, and rows that several blocks load, cost least; ``others``: groups along all other axes."""
+
+    def cost(group: tuple[int, int, int]) -> float:
+        across, high, at_once = group
+        warps = -(-across * high * at_once // WARP) / at_once
+        groups = -(-vectors // across) * -(-rows // high)
+        halo = HALO * problem.kernel[-2] / high if high < rows else 0.0
+        return groups * warps * (1 + halo) * max(1.0, multiprocessors() * at_once / (groups * others))
+
+    chunks = range(-(-vectors // ACROSS), max(0, -(-vectors // (2 * ACROSS)) - 1), -1)
+    sides = [(-(-vectors // n), high) for n in chunks for high in range(1, min(rows, MOST_LINES) + 1)]
+    fitting = [own for own in sides if prod(own) <= MOST_THREADS]
+    return min(((*own, max(1, LEAST_THREADS // prod(own))) for own in fitting), key=cost)
+
+
 class _DepthwiseText(ContractionText):
     """Kernel text of one depthwise convolution. A plane of an operand is a channel: the first channel of the thread's
-    vector."""
+    vector.
+
+    Attributes:
+        across, high: neighbouring vectors, and image rows, of a group of threads.
+        groups, at_once: groups, and groups per block.
+        threads: threads per block.
+    """
 
     operands: ConvolutionOperands
 
@@ -161,8 +197,14 @@ class _DepthwiseText(ContractionText):
         self.lanes = _lanes(contraction, tiling.lanes)
         self.problem = problem = _conv(contraction)
         rank, vectors = len(problem.out_lens), problem.out_channels // self.lanes
-        lens = (*_strips(problem, pixels), vectors)
-        self.arguments.integers(items=prod(lens), all_channels=problem.out_channels, line=problem.out_lens[-1])
+        *outer, strips = _strips(problem, pixels)
+        rows = outer.pop() if rank > 1 else 1
+        self.across, self.high, self.at_once = _group(vectors, rows, problem, prod(outer) * strips)
+        self.threads = self.across * self.high * self.at_once
+        lens = [*outer, *[-(-rows // self.high)] * (rank > 1), strips, -(-vectors // self.across)]
+        self.groups = prod(lens)
+        self.arguments.integers(groups=self.groups, all_channels=problem.out_channels, line=problem.out_lens[-1])
+        self.arguments.integer("vectors", vectors)
         self._space = Axes(self.arguments, "i", lens, [(problem.x_strides[0], *(0,) * (rank + 1))])
         self._out = [self.arguments.integer(f"out{d}", n) for d, n in enumerate(problem.out_lens)]
         names = {"length": problem.in_lens, "apart": problem.x_strides[1:], "before": problem.pads_begin}
@@ -179,10 +221,23 @@ class _DepthwiseText(ContractionText):
     def lines(self) -> list[str]:
         """Return all statements of the kernel."""
         buffer, problem = CodeBuffer(), self.problem
-        buffer.line(*self.arguments.bind(), f"number = block_index(0) * {THREADS} + thread_index(0)")
-        buffer.line("item = imin(number, items - 1)")
-        image, *places, strip, vector = self._space.split(buffer, "item")
-        buffer.line(f"plane = {vector} * {self.lanes}")
+        buffer.line(
+            *self.arguments.bind(),
+            f"own = idiv(thread_index(0), {self.across})",
+            f"aside = thread_index(0) - own * {self.across}",
+            f"group = idiv(own, {self.high})",
+            f"below = own - group * {self.high}",
+            f"number = block_index(0) * {self.at_once} + group",
+            "near = imin(number, groups - 1)",
+        )
+        image, *places, strip, chunk = self._space.split(buffer, "near")
+        buffer.line(f"vector = {chunk} * {self.across} + aside")
+        there = "(number < groups) & (vector < vectors)"
+        if places:
+            row = buffer.emit(f"{places[-1]} * {self.high} + below")
+            there += f" & ({row} < {self._out[-2]})"
+            places[-1] = buffer.emit(f"imin({row}, {self._out[-2]} - 1)")
+        buffer.line(f"there = {there}", f"plane = imin(vector, vectors - 1) * {self.lanes}")
         self._planes(buffer)
         buffer.line("r_taps = offset(p_w, plane)")
         lines = [*places, buffer.emit(f"{strip} * {self.pixels}")]
@@ -196,7 +251,7 @@ class _DepthwiseText(ContractionText):
         first = buffer.emit(f"({row}) * line + {lines[-1]}")
         for p in range(self.pixels):
             inside = f" & ({lines[-1]} + {p} < line)" if self._cut and p else ""
-            with buffer.block(f"if (number < items){inside}:"):
+            with buffer.block(f"if there{inside}:"):
                 place, own = self._extras(
                     buffer, buffer.emit(f"{first} + {p}"), "0", self.lanes, True, ("full", "per_m")
                 )

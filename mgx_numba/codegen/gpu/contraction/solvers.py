@@ -35,7 +35,7 @@ from .weights import CHANNELS, COLUMNS, ROWS, WeightOrder
 from .wgmma import wgmma_choice, wgmma_solution, wgmma_tiles
 from .wgmma_bf16_split import bf16_split_solution, bf16_split_tiles
 from .wgmma_operands import bf16_split_refusal, wants_order, wgmma_refusal
-from .wgmma_tiles import LATENCY, SPLITS, WarpgroupTile
+from .wgmma_tiles import LATENCY, SPLITS, STORED_BY_WIDTH, WarpgroupTile
 
 if TYPE_CHECKING:
     from .library_solver import LibrarySolver
@@ -446,7 +446,10 @@ class Tiles(_Choosing):
         side = tiling.side if tiling is not None else tiled.chosen_side(contraction)
         itemsize = ITEMSIZE[contraction.problem.types.a]
         products = self.products / (2 if itemsize == 8 else 1)
-        return tiles_seconds(contraction, BlockWork(side, side, tiled.DEPTH, 1, itemsize, products))
+        arrival = NARROW_ARRIVALS[itemsize > 2]
+        stored = STORED_BY_WIDTH[contraction.lanes(Extent.of(contraction.problem).columns, tiled.OWN)]
+        work = BlockWork(side, side, tiled.DEPTH, 1, itemsize, products, arrival=arrival, stored=stored)
+        return tiles_seconds(contraction, work) + NARROW_BEGINNING / machine().clock  # loads pass through registers
 
     def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
         return tiled.tiled_solution(contraction, tiling.side if tiling is not None else 0)

@@ -237,8 +237,7 @@ class WarpgroupText(WarpgroupEpilogueText):
         if self.ordered is None and not is_symbolic(depth):  # of an open sum whole slices are multiplied
             own = min(depth * self.product.size, SLICE_BYTES)
         self.steps = -(-own // STEP_BYTES)
-        loaded = own if own % STEP_BYTES == 0 else SLICE_BYTES  # else zeros are multiplied, too
-        self.left_box = loaded // self.product.size
+        self.left_box = self.steps * STEP_BYTES // self.product.size  # behind the operand it has zeros
         self.right_box = self.left_box if self.ordered is None and not self.transposed else self.right_slice
         sizes = self.left_box * self.product.size, self.right_box * ITEMSIZE[self.right]
         self.stage_bytes = self.tile.rows * sizes[0] + self.tile.columns * sizes[1]

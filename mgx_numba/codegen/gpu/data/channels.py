@@ -1,8 +1,8 @@
 """Copy images into padded or blocked pixels: zero channels, and several pixels as one (im2row, space-to-depth).
 
 A block produces a tile of pixels of neighbouring image rows. It loads the pixels under the tile, along the image's
-contiguous axis, into shared memory with their zero channels, and stores whole vectors from there. One pixel can be part
-of several output pixels.
+contiguous axis (pixels or channels), into shared memory with their zero channels, and stores whole vectors from there.
+One pixel can be part of several output pixels.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from ....core.dim import known_equal, known_in
 from ...arguments import Arguments
 from ...launch import Launch
 from ...printer import CodeBuffer
@@ -56,7 +57,9 @@ class _ChannelPaddingText:
 
     Attributes:
         own: padded channels per input pixel.
-        piece, pieces: elements per load (a vector or less), and loads per input pixel.
+        piece, pieces: elements per store to shared memory (a vector or less), and pieces per input pixel.
+        beside: whether an input pixel's channels are contiguous.
+        read: neighbouring channels per load.
         lanes, vectors: elements per output vector, and vectors per output pixel.
         aside: vectors of an output pixel that threads store at once.
         at_once: output pixels whose vectors threads store at once.
@@ -78,6 +81,11 @@ class _ChannelPaddingText:
         self.dtype, most = dtype_name(data.type), most_lanes(data.type.size)
         self.piece, self.lanes = min(most, own_channels), min(most, out.lens[1])
         self.pieces, self.vectors = own_channels // self.piece, out.lens[1] // self.lanes
+        self.beside = known_in(data.strides[1], 1)
+        apart = data.lens[1], data.offset, data.strides[0], *data.strides[2:]
+        self.read = self.piece if self.beside else 1
+        while any(not known_equal(n % self.read, 0) for n in apart):
+            self.read //= 2
         self.steps, self.block = (1, *step)[-2:], (1, *block)[-2:]
         lines, across = (1, *out.lens[2:])[-2:]
         self.aside = min(self.vectors, THREADS)
@@ -139,7 +147,6 @@ class _ChannelPaddingText:
             "plane = idiv32(place, bands)",
             f"first_line = (place - plane * bands) * {self.lines}",
             f"tile = shared_{self.dtype}({self.loaded * self.piece})",
-            f"zero = const_{self.dtype}(0, 1)",
             f"zeros = const_{self.dtype}(0, {self.piece})",
         )
         self._load(buffer)
@@ -166,16 +173,20 @@ class _ChannelPaddingText:
                     buffer.line(f"store_aligned(tile, {place}, {value})")
 
     def _piece(self, buffer: CodeBuffer, turn: int, number: str) -> tuple[str, str]:
-        """Emit one load, in the order of image rows, pieces of a pixel, pixels.
+        """Emit the loads of one piece, in the order of image rows, pieces of a pixel, pixels; where channels are
+        contiguous, in that of pixels and their pieces.
 
         Returns:
             its offset in the tile, and its value.
         """
-        row = buffer.emit(f"idiv32({number}, {self.wide})")
-        pixel, piece = buffer.emit(f"{number} - {row} * {self.wide}"), "0"
-        if self.pieces > 1:
-            whole = buffer.emit(f"idiv32({row}, {self.pieces})")
-            row, piece = whole, buffer.emit(f"{row} - {whole} * {self.pieces}")
+        inner, outer = (self.pieces, self.wide) if self.beside else (self.wide, self.pieces)
+        row = buffer.emit(f"idiv32({number}, {inner})")
+        pixel, piece = buffer.emit(f"{number} - {row} * {inner}"), "0"
+        if self.pieces > 1 or self.beside:
+            whole = buffer.emit(f"idiv32({row}, {outer})")
+            row, piece = whole, buffer.emit(f"{row} - {whole} * {outer}")
+        if self.beside:
+            pixel, piece = piece, pixel
         place = buffer.emit(f"({row} * {self.wide} + {pixel}) * {self.own} + {piece} * {self.piece}")
         conditions, offsets = [], ["base"]
         for axis, index, (_, length, apart) in zip("yx", (row, pixel), self.numbers):
@@ -187,16 +198,19 @@ class _ChannelPaddingText:
         with buffer.block(f"if {inside}:"):
             buffer.line(f"{start} = {' + '.join(offsets)}")
         elements, channels = [], self.data.lens[1]
-        for c in range(self.piece):
+        load = "load_aligned" if self.read > 1 else "load"
+        zero = buffer.emit(f"const_{self.dtype}(0, {self.read})")
+        for c in range(0, self.piece, self.read):
             if self.pieces == 1 and c >= channels:
-                elements.append("zero")
+                elements.append(zero)
                 continue
             channel, seen = str(c), inside
             if self.pieces > 1:
                 channel = buffer.emit(f"{piece} * {self.piece} + {c}")
                 seen = buffer.emit(f"{inside} & ({channel} < {channels})")
-                channel = buffer.emit(f"imin({channel}, {channels - 1})")
-            elements.append(buffer.emit(f"where({seen}, load(p_x, {start} + {channel} * apart, 1), zero)"))
+                channel = buffer.emit(f"imin({channel}, {channels - self.read})")
+            value = f"{load}(p_x, {start} + {channel} * apart, {self.read})"
+            elements.append(buffer.emit(f"where({seen}, {value}, {zero})"))
         return place, _joined(buffer, elements)
 
     def _store(self, buffer: CodeBuffer) -> None:

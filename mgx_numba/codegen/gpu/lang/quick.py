@@ -140,6 +140,7 @@ def gelu_erf_of_bytes(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 exp2_quick = _of("exp2_quick", _power_of_two)
+reciprocal_quick = _of("reciprocal_quick", _reciprocal)
 exp_quick = _of("exp_quick", _exp)
 gelu_erf_quick = _of("gelu_erf_quick", _gelu_erf)
 gelu_erf_bytes = _of("gelu_erf_bytes", _gelu_erf_bytes)

@@ -53,8 +53,6 @@ MOST_WORDS = STEP_WORDS * SLICE_BYTES // STEP_BYTES
 """Most words of a register left operand: 128 bytes of K."""
 MOST_CHAINS = 4
 """Independent chains in the sum of zero times accumulators."""
-LEAST_REGISTERS, MOST_REGISTERS, REGISTER_STEP = 24, 256, 8
-"""Least, most and step of registers per thread in a reallocation: PTX ISA, "setmaxnreg"."""
 MOST_ROW_LANES = 16
 """Most elements of a thread's row vector: as many 8-bit results are stored at once."""
 
@@ -267,21 +265,6 @@ def _plain(name: str, text: str) -> KernelFunction:
     return make_intrinsic(name, define)
 
 
-def _registers(name: str, action: str) -> KernelFunction:
-    def define(count: types.Type) -> Definition:
-        own = constant_int(name, "COUNT", count, low=LEAST_REGISTERS, high=MOST_REGISTERS)
-        if own % REGISTER_STEP:
-            raise TypingError(f"{name}: COUNT must be a multiple of {REGISTER_STEP}, got {own}")
-
-        def emit(builder: ir.IRBuilder, values: Values) -> None:
-            _check_target(name)
-            inline(builder, f"setmaxnreg.{action}.sync.aligned.u32 {own};", "~{memory}", ir.VoidType(), [], True)
-
-        return types.void(count), emit
-
-    return make_intrinsic(name, define, literal=True)
-
-
 @literal_function
 def wgmma_wait(sums: types.Type, pending: types.Type) -> Definition:
     held, groups = _expect_sums("wgmma_wait", sums), constant_int("wgmma_wait", "PENDING", pending, high=7)
@@ -443,7 +426,6 @@ def fma_sums(sums: types.Type, x: types.Type, y: types.Type, more: types.Type) -
 wgmma_zero, wgmma_zero_int32 = _zero("wgmma_zero", "float32"), _zero("wgmma_zero_int32", "int32")
 wgmma_fence = _plain("wgmma_fence", "wgmma.fence.sync.aligned;")
 wgmma_commit = _plain("wgmma_commit", "wgmma.commit_group.sync.aligned;")
-give_registers, take_registers = _registers("give_registers", "dec"), _registers("take_registers", "inc")
 sums_row, sums_in_turns = _row("sums_row", True), _row("sums_in_turns", False)
 
 for _product in PRODUCTS.values():

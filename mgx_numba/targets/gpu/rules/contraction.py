@@ -398,7 +398,7 @@ def _images_of(low: Lowering, problem: ConvProblem, x: View) -> ChannelPadding |
         return found[0] if found else None
     filled, direct = found[0], SOLVER_SET.own_candidates(contraction(last))[0]
     copied = x.shape.bytes + prod(filled.lens) * x.type.size
-    seconds = copied / machine().bandwidth + COPYING / machine().clock
+    seconds = copied / (COPIED * machine().bandwidth) + COPYING / machine().clock
     whole = contraction(filled.problem, filled.first_channel)
     seconds += SOLVER_SET.own_candidates(whole)[0].solver.estimate(whole)
     beside = isinstance(direct.solver, Tiles)  # which would leave the tensor cores

@@ -36,6 +36,10 @@ from .form import Form
 from .kernel import WinogradWriter, filter_plane
 from .winograd_blocking import MOST_TILES, Block, best_block, given_block, open_block, winograd_blockings
 
+_ONE_THREAD_TERMS = 1 << 18
+"""Most multiplications of a product that OpenBLAS computes with one thread (its ``SMP_THRESHOLD_MIN *
+GEMM_MULTITHREAD_THRESHOLD``). Above, its threads spend ten times the product's time spinning (Zen 5, two CPUs)."""
+
 
 @dataclass(frozen=True)
 class ConvWinograd(Solver[ConvProblem]):
@@ -122,9 +126,12 @@ class ConvWinograd(Solver[ConvProblem]):
         matrix = scale * self.form.filter_matrix().T
         size = depth * columns * together
         planes = out[:-depth].view(dtype).reshape(self.form.points, -1)
+        piece = _ONE_THREAD_TERMS // matrix.size
         for panel in range(groups * panels):
             filters = packed[panel * taps * size : (panel + 1) * taps * size].reshape(taps, size)
-            planes[:, panel * size : (panel + 1) * size] = matrix @ filters
+            transformed = planes[:, panel * size : (panel + 1) * size]
+            for k in range(0, size, piece):
+                transformed[:, k : k + piece] = matrix @ filters[:, k : k + piece]
         return out
 
     def _scale(self) -> float:

@@ -11,7 +11,7 @@ import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.passes.base import Options
-from mgx_numba.graph.passes.lift_zero_points import LiftZeroPoints
+from mgx_numba.graph.passes.lift_constants import LiftConstants
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.validate import validate
 from mgx_numba.runtime.gpu.engine import Engine
@@ -81,9 +81,9 @@ def lifted(number: float, type: Type = Type.uint8_type) -> bool:
     body.add_return([body.add_instruction("convert", [total], target_type=type)])
     x = m.add_parameter("x", Shape(F32, (4, 3)))
     m.add_return([m.add_instruction("pointwise", [x], [body])])
-    LiftZeroPoints().run(program, Options())
+    LiftConstants().run(program, Options())
     again = str(program)
-    LiftZeroPoints().run(program, Options())
+    LiftConstants().run(program, Options())
     assert str(program) == again
     validate(program)
     return len(body.parameters()) == 2
@@ -106,7 +106,7 @@ def test_types_that_share_a_sum_have_an_operand_each() -> None:
     m.add_return([m.add_instruction("get_tuple_elem", [pair], index=k) for k in range(2)])
     x = np.random.default_rng(0).uniform(-300, 300, (4, 3)).astype(np.float32)
     wanted = reference(program, {"x": x}).results
-    LiftZeroPoints().run(program, Options())
+    LiftConstants().run(program, Options())
     validate(program)
     assert [p.shape.type for p in body.parameters()] == [F32, *kinds]
     for got, one in zip(reference(program, {"x": x}).results, wanted, strict=True):
