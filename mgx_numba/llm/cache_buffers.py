@@ -32,7 +32,7 @@ class CacheBuffers(Protocol):
         """Return the first rows of a buffer, which are the same memory."""
 
     def taken(self, buffer: Any) -> Any:
-        """Return the buffer, or a copy of it if it lies elsewhere."""
+        """Return the buffer itself, or a copy in this memory."""
 
 
 class HostBuffers:

@@ -82,7 +82,7 @@ class DecoderBatch:
 
     @property
     def device_caches(self) -> list[Any]:
-        """Return the shared buffers of the sequences that there are, `DeviceArray`."""
+        """Return the first `rows` rows of each shared buffer, as `DeviceArray`."""
         return [self._memory.buffers.first(buffer, self.rows) for buffer in self.buffers]
 
     @property
@@ -292,7 +292,7 @@ class DecoderBatch:
 
 
 def _begun(lengths: np.ndarray) -> np.ndarray:
-    """Return the mask of sequences of these lengths that lie at the beginning of their rows."""
+    """Return the mask whose row k begins with `lengths[k]` ones."""
     return (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
 
 

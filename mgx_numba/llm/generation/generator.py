@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import OptionError, ParameterError
-from .ahead import StepsAhead, chooses_there
 from .beams import BeamSearch
 from .chooser import Chooser
 from .engine import DecoderBatch
@@ -19,6 +18,7 @@ from .sampling import likeliest
 
 if TYPE_CHECKING:
     from ..model import LanguageModel
+    from .ahead import StepsAhead
 
 
 class Generator:
@@ -372,10 +372,16 @@ class Generator:
 
     def _goes_ahead(self, length: int) -> bool:
         """Return whether the next tokens of sequences of this length are chosen on the device."""
-        if self._proposer is not None or any(self._finished) or length < self._options.min_length:
-            return False
         first, engine, vocabulary = self._choosers[0], self._engine, self._model.vocab_size
-        if first.changes or engine is None or not chooses_there(engine, self._options, vocabulary, first.draws):
+        if engine is None or not engine.on_device or first.changes or self._proposer is not None:
+            return False
+        from .ahead import StepsAhead, chooses_there  # late: builds programs, whose modules take time to import
+
+        if (
+            any(self._finished)
+            or length < self._options.min_length
+            or not chooses_there(engine, self._options, vocabulary, first.draws)
+        ):
             return False
         if self._there is None:
             draw = (lambda: np.array([[c.number()] for c in self._choosers])) if first.draws else None
