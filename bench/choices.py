@@ -181,7 +181,7 @@ def _program(path: Path, quantize: str | None) -> Program:
     parsed = public_program.wrap(parse_onnx(path))
     if quantize:
         _QUANTIZED[quantize](parsed)
-    return parsed._portable
+    return parsed.portable
 
 
 def _compile_for_gpu(recorder: Recorder) -> None:

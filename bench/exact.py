@@ -72,7 +72,7 @@ class Exact:
     def __init__(self, model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> None:
         """Compute the results of ``model``, which is a model from `exposed`."""
         self._feeds = feeds
-        self._portable = mgx_numba.parse_onnx_buffer(model.SerializeToString())._portable
+        self._portable = mgx_numba.parse_onnx_buffer(model.SerializeToString()).portable
         self._choices = choices_of(model)
         self.results = self._run(self._portable)
         self.rounding = functools.cache(self._rounding)

@@ -343,7 +343,7 @@ def _model(
         start = time.perf_counter()
         program.run(feeds)
         times.append(time.perf_counter() - start)
-    compiled = program._compiled
+    compiled = program.compiled
     assert isinstance(compiled, GpuProgram)
     seen = step_times(compiled, feeds)
     hosted = sorted({f"{step['label']} ({step['reason']})" for step in seen if step["reason"]})

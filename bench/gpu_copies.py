@@ -69,7 +69,7 @@ def calls(size: int) -> dict[str, float]:
     figures["run, four results kept"] = microseconds(lambda: kept.append(model.run({"x": x})))
     kept.clear()
     figures["run, pinned input"] = microseconds(lambda: run(pinned))
-    executable, on = model._compiled.executable, cuda_engine()
+    executable, on = model.compiled.executable, cuda_engine()
     on_device = to_device(on, x, "x")
     figures["device, the kernel alone"] = 1e6 * min(executable.seconds([on_device]) for _ in range(5))
     figures["wrong"] = right.count(False)

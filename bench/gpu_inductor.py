@@ -97,7 +97,7 @@ class Ours:
         options: dict[str, Any] = {} if plain else {"float32_matmul_precision": kind}
         program.compile("gpu", **options)
         self.compiling = time.perf_counter() - start
-        compiled = program._compiled
+        compiled = program.compiled
         assert isinstance(compiled, GpuProgram) and compiled.executable is not None
         self.hosted = sorted(set(compiled.fallback_reasons().values()))
         self.executable, self._compiled = compiled.executable, compiled

@@ -48,7 +48,7 @@ program.compile(mgx_numba.get_target("gpu"))
 compiled = time.perf_counter()
 result = np.asarray(program.run(feeds())[0])
 first = time.perf_counter()
-kernels = len(program._compiled.kernels())
+kernels = len(program.compiled.kernels())
 print(json.dumps({"import": imported - begun, "open": parsed - opening, "compile": compiled - parsed,
                   "first_run": first - compiled, "kernels": kernels}), flush=True)
 program.save(sys.argv[3])

@@ -102,7 +102,7 @@ def calls(kernels: int) -> dict[str, float]:
             lambda k: model.run_async(alone, number, "cudaStream_t"), 20, BATCH
         ),
     }
-    executable, on_device = model._compiled.executable, to_device(on, numbers(0), "x")
+    executable, on_device = model.compiled.executable, to_device(on, numbers(0), "x")
     figures["device"] = 1e6 * min(executable.seconds([on_device]) for _ in range(20))
     offloaded = model.clone().compile("gpu")
     x = numbers(0)

@@ -49,7 +49,7 @@ def kind_of(kernel: str) -> str:
 
 def step_times(model: str, program: Any, feeds: Mapping[str, np.ndarray], iterations: int = 15) -> list[StepTime]:
     """Return the median seconds of each step of a compiled ``mgx_numba.program`` with fixed input shapes."""
-    executable = program._compiled.executable
+    executable = program.compiled.executable
     arrays = [np.ascontiguousarray(feeds[p.name]) for p in executable.plan.parameters]
     executable.time_steps(arrays, 2)
     medians = np.median(executable.time_steps(arrays, iterations), axis=0)

@@ -51,7 +51,7 @@ def handlers_later() -> Iterator[None]:
             handler(number, frame)
 
 
-def unbroken(function: Callable[..., T], *args: Any) -> T:
+def unbroken(function: Callable[..., T], *args: object) -> T:
     """Return ``function(*args)``; an interrupt is raised at once, while the function completes in another thread.
 
     Context variables have the caller's values there. The function must protect its state from concurrent calls by a

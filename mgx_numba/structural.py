@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 
 class _Depth(threading.local):
@@ -13,7 +12,7 @@ class _Depth(threading.local):
 _depth = _Depth()
 
 
-def same(a: Any, b: Any) -> bool:
+def same(a: object, b: object) -> bool:
     """Return whether two values (tuples, shapes, operators) are equal for all values of their symbolic lengths.
 
     No guard is noted.

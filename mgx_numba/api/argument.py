@@ -33,7 +33,7 @@ class argument(np.ndarray):
 
     _shape: Shape | None = None
 
-    def __new__(cls, buffer: Any, data: Any = None) -> argument:
+    def __new__(cls, buffer: object, data: object = None) -> argument:
         if isinstance(buffer, shape):
             return cls.wrap(_of_shape(buffer._value, data))
         if data is not None:
@@ -87,7 +87,7 @@ class argument(np.ndarray):
 
         return argument.wrap(load_argument(filename))
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(self, **options: object) -> Any:
         from ..core.dlpack import export_dlpack  # late: few values are exchanged with other libraries
 
         return export_dlpack(self.view(np.ndarray), self.unwrap().shape.type, **options)
@@ -122,7 +122,7 @@ class argument(np.ndarray):
         return str(self.view(np.ndarray))
 
 
-def _of_shape(wanted: Shape, data: Any) -> Argument:
+def _of_shape(wanted: Shape, data: object) -> Argument:
     """Return an IR argument of a shape that holds ``data``, or zeros if ``data`` is None."""
     if data is None:
         result = Argument.from_shape(wanted)
@@ -155,7 +155,7 @@ def _leaves(value: Argument) -> list[Argument]:
     return [leaf for part in value.sub for leaf in _leaves(part)] if value.sub else [value]
 
 
-def literal(value: Any, data: Any = None) -> argument:
+def literal(value: object, data: object = None) -> argument:
     """Return a constant for ``add_literal`` that owns its memory.
 
     The forms are ``literal(shape, values)`` and ``literal(value)`` with a number or an array. Numbers become scalars of

@@ -24,11 +24,11 @@ def change(p: program, function: Callable[[Program], object], call: str = "", di
 
         if not (call and p._source.lineage is not None and derive(p._source, call, function)):
             p._source.lineage = None
-            function(p._portable)
+            function(p.portable)
         p._file.disable(disabled)
         return p
     changed = p.clone()
-    function(changed._portable)
+    function(changed.portable)
     changed._file.disable(disabled)
     changed._compile_as(p)
     p._become(changed)

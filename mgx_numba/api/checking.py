@@ -79,7 +79,7 @@ def check(
 
 
 def buffer_of(
-    name: str, value: Any, wanted: Shape, form: CompiledForm | None, open_dims: Callable[[str], Mapping[int, str]]
+    name: str, value: object, wanted: Shape, form: CompiledForm | None, open_dims: Callable[[str], Mapping[int, str]]
 ) -> Any:
     """Return the memory for a result as an array over it, or as its tensor on a device.
 
@@ -116,7 +116,7 @@ def _within(lens: tuple[int, ...], ranges: tuple[DynamicDimension, ...]) -> bool
 
 
 def _mismatched(
-    name: str, value: Any, actual: Shape, wanted: Shape, fits: bool, open_dims: Callable[[str], Mapping[int, str]]
+    name: str, value: object, actual: Shape, wanted: Shape, fits: bool, open_dims: Callable[[str], Mapping[int, str]]
 ) -> ParameterError:
     from .mismatch import mismatch
 
@@ -143,7 +143,7 @@ def _converted(value: Any, type_: Type) -> np.ndarray:
         raise ParameterError(f"a Python int of {value.bit_length()} bits is out of the range of {type_.name}") from None
 
 
-def _on_device(name: str, value: Any, wanted: Shape, form: CompiledForm | None, stream: int | None) -> DeviceArray:
+def _on_device(name: str, value: object, wanted: Shape, form: CompiledForm | None, stream: int | None) -> DeviceArray:
     """Return a tensor that lies on a device as an argument of a program that runs on the same device."""
     compiled = None if form is None else form.on
     if compiled is None:

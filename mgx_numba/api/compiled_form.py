@@ -118,7 +118,7 @@ class CompiledForm:
             results[k] = results[k].shaped(known)
         return results
 
-    def shown(self, results: Sequence[Any]) -> list[Any]:
+    def shown(self, results: Sequence[object]) -> list[Any]:
         """Return results of the compiled program in the user's form."""
         return [result_of(r, self.shapes_beside.get(k)) for k, r in enumerate(results)]
 
@@ -145,6 +145,6 @@ def reference_form(program: Program) -> CompiledForm:
     return CompiledForm(compiled, get_target(REFERENCE), parameters, results, trace_level(), declined, [])
 
 
-def declined(*given: Any) -> None:
+def declined(*given: object) -> None:
     """Decline every call; stands for a fast path that does not exist."""
     return None

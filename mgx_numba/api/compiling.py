@@ -79,7 +79,7 @@ def compiled_form(
 
 
 def _kept(
-    source: PortableForm, file: FileForm, t: target, options: CompileOptions, given: Mapping[str, Any]
+    source: PortableForm, file: FileForm, t: target, options: CompileOptions, given: Mapping[str, object]
 ) -> KeptCompilation | None:
     if source.lineage is None:
         return None

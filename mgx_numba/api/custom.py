@@ -17,9 +17,9 @@ def register_custom_op(
     domain: str,
     name: str,
     *,
-    scalar: Callable[..., Any] | None = None,
-    compute: Callable[..., Any] | None = None,
-    compute_shape: Callable[..., Any] | None = None,
+    scalar: Callable[..., object] | None = None,
+    compute: Callable[..., object] | None = None,
+    compute_shape: Callable[..., object] | None = None,
     cpu_kernel: Callable[..., CustomKernel | None] | None = None,
 ) -> None:
     """Define the operator ``domain::name`` in this process, for ``op("domain::name")`` and ONNX models.
@@ -52,12 +52,12 @@ def register_custom_op(
         if given is not None and not callable(given):
             raise OperatorError(f"{domain}::{name}: a function is needed, got {given!r}")
 
-    def rule(*inputs: Shape, **attributes: Any) -> Any:
+    def rule(*inputs: Shape, **attributes: object) -> Any:
         assert compute_shape is not None
         found = compute_shape(*map(shape.wrap, inputs), **attributes)
         return [_unwrapped(s) for s in found] if isinstance(found, (tuple, list)) else _unwrapped(found)
 
-    def kernel(inputs: Sequence[Shape], outputs: Sequence[Shape], **attributes: Any) -> Any:
+    def kernel(inputs: Sequence[Shape], outputs: Sequence[Shape], **attributes: object) -> Any:
         assert cpu_kernel is not None
         return cpu_kernel(list(map(shape.wrap, inputs)), list(map(shape.wrap, outputs)), **attributes)
 
@@ -80,5 +80,5 @@ def unregister_custom_op(domain: str, name: str) -> None:
     undefine(domain, name)
 
 
-def _unwrapped(found: Any) -> Any:
+def _unwrapped(found: object) -> Any:
     return found._value if isinstance(found, shape) else found

@@ -48,7 +48,7 @@ class device_argument:
 
     __slots__ = ("__weakref__", "_value")
 
-    def __init__(self, tensor: Any) -> None:
+    def __init__(self, tensor: object) -> None:
         self._value: DeviceArray = borrowed(tensor)
 
     @classmethod
@@ -131,7 +131,7 @@ class device_argument:
     def __dlpack_device__(self) -> tuple[int, int]:
         return CUDA, self._value.device
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         raise ShapeError(
             f"{self._value.shape} lies on device {self._value.device}; from_gpu(...) copies it to the host"
         )
@@ -153,7 +153,7 @@ def _shown(value: DeviceArray) -> None:
         value.owner.shown()
 
 
-def borrowed(tensor: Any, stream: int | None = None) -> DeviceArray:
+def borrowed(tensor: object, stream: int | None = None) -> DeviceArray:
     """Return any library's device tensor, complete for work submitted to ``stream`` (None: the default stream).
 
     Raises:
@@ -202,7 +202,7 @@ def _plain(wanted: Shape) -> Shape:
     return Shape(wanted.type) if wanted.without_axes else wanted.to_standard()
 
 
-def to_gpu(arg: Any, host: bool = False, device_id: int = 0) -> device_argument | argument:
+def to_gpu(arg: object, host: bool = False, device_id: int = 0) -> device_argument | argument:
     """Copy a tensor to device memory, row-major.
 
     Args:
@@ -227,7 +227,7 @@ def to_gpu(arg: Any, host: bool = False, device_id: int = 0) -> device_argument 
     return device_argument.wrap(value)
 
 
-def from_gpu(arg: Any) -> argument:
+def from_gpu(arg: object) -> argument:
     """Wait for all submitted device work, then copy a tensor to new host memory; host tensors are copied, too.
 
     Args:

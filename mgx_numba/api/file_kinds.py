@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
 
 from ..errors import FormatError, ParseError
 
@@ -29,7 +28,7 @@ _AFTER_VERSION = b"\x12\x1a\x22\x2a\x32\x3a\x42"
 
 
 @contextlib.contextmanager
-def taken_for(filename: Any, expected: str) -> Iterator[None]:
+def taken_for(filename: object, expected: str) -> Iterator[None]:
     """Add the detected format of a file to a reading error, unless it is ``expected`` (``onnx``, ``mxr`` or ``tf``)."""
     try:
         yield
@@ -42,7 +41,7 @@ def taken_for(filename: Any, expected: str) -> Iterator[None]:
         raise type(error)(f"{error} (it looks like {kind}{reader})") from error
 
 
-def _kind(filename: Any) -> str:
+def _kind(filename: object) -> str:
     """Return a description of the format that the first bytes of a file show; empty if unknown."""
     if not isinstance(filename, (str, os.PathLike)) or not os.path.isfile(filename):
         return ""

@@ -28,9 +28,9 @@ def parse_onnx(
     filename: str | os.PathLike[str] | Any,
     default_dim_value: int = 0,
     default_dyn_dim_value: dynamic_dimension | None = None,
-    dim_params: Mapping[str, Any] | None = None,
+    dim_params: Mapping[str, object] | None = None,
     map_input_dims: Mapping[str, Sequence[int]] | None = None,
-    map_dyn_input_dims: Mapping[str, Sequence[Any]] | None = None,
+    map_dyn_input_dims: Mapping[str, Sequence[object]] | None = None,
     skip_unknown_operators: bool = False,
     print_program_on_error: bool = False,
     max_loop_iterations: int = 10,
@@ -93,9 +93,9 @@ def parse_onnx(
 
 
 def from_torch(
-    model: Any,
-    example_inputs: Any = None,
-    dynamic_shapes: Any = None,
+    model: object,
+    example_inputs: object = None,
+    dynamic_shapes: object = None,
     *,
     decompositions: Mapping[Any, Any] | None = None,
     weights: str | os.PathLike[str] | None = None,
@@ -129,12 +129,12 @@ def parse_onnx_buffer(
     default_dim_value: int = 0,
     default_dyn_dim_value: dynamic_dimension | None = None,
     map_input_dims: Mapping[str, Sequence[int]] | None = None,
-    map_dyn_input_dims: Mapping[str, Sequence[Any]] | None = None,
+    map_dyn_input_dims: Mapping[str, Sequence[object]] | None = None,
     skip_unknown_operators: bool = False,
     print_program_on_error: bool = False,
     external_data_path: str = "",
     use_debug_symbols: bool = False,
-    dim_params: Mapping[str, Any] | None = None,
+    dim_params: Mapping[str, object] | None = None,
     strict: bool = False,
 ) -> program:
     """Read an ONNX model from bytes, the argument ``filename`` as in MIGraphX; all else as in ``parse_onnx``."""
@@ -158,9 +158,9 @@ def parse_onnx_buffer(
 def check_onnx(
     filename: str | os.PathLike[str] | Any,
     default_dim_value: int = 0,
-    dim_params: Mapping[str, Any] | None = None,
+    dim_params: Mapping[str, object] | None = None,
     map_input_dims: Mapping[str, Sequence[int]] | None = None,
-    map_dyn_input_dims: Mapping[str, Sequence[Any]] | None = None,
+    map_dyn_input_dims: Mapping[str, Sequence[object]] | None = None,
     external_data_path: str = "",
     strict: bool = False,
 ) -> list[Finding]:
@@ -197,14 +197,14 @@ def check_onnx(
     return check(filename, options)
 
 
-def _range(given: Any) -> DynamicDimension | None:
+def _range(given: object) -> DynamicDimension | None:
     if given is None:
         return None
     value = unwrap_dimension(given)
     return value if isinstance(value, DynamicDimension) else DynamicDimension(value, value)
 
 
-def _dynamic_dims(given: Mapping[str, Sequence[Any]] | None) -> dict[str, list[Any]]:
+def _dynamic_dims(given: Mapping[str, Sequence[object]] | None) -> dict[str, list[Any]]:
     return {name: [unwrap_dimension(d) for d in dims] for name, dims in (given or {}).items()}
 
 
@@ -306,7 +306,7 @@ def optimize(model: program, options: Mapping[str, Any] | None = None) -> progra
             names = ["normalize_ops", "eliminate_identity", "optimize_module", "dead_code_elimination"]
             run_passes(portable, names, Options(fast_math=level > 1))
         if quantizations:
-            t = DEFAULT if model._target is None else model._target.name()
+            t = DEFAULT if model.compile_target is None else model.compile_target.name()
             batches = map(model._checked, (options or {}).get("calibration") or ())
             from .quantizing import quantize
 

@@ -22,7 +22,7 @@ class _Checked(np.ndarray):
 Check = Callable[[str, Any, Shape], np.ndarray]
 
 
-def held_value(name: str, value: Any, wanted: Shape, check: Check) -> np.ndarray:
+def held_value(name: str, value: object, wanted: Shape, check: Check) -> np.ndarray:
     """Convert a sequence (list or tuple), an optional (``None`` if empty) or a map to the form that operators take.
 
     Args:
@@ -51,14 +51,14 @@ def held_value(name: str, value: Any, wanted: Shape, check: Check) -> np.ndarray
     return holding(_true_rank(check(of, member, element), element) for of, member in members).view(_Checked)
 
 
-def _map(name: str, value: Any, element: Shape) -> np.ndarray:
+def _map(name: str, value: object, element: Shape) -> np.ndarray:
     key, item = (s.type for s in element.sub_shapes)
     if not isinstance(value, Mapping):
         raise ParameterError(f"parameter {name} is of type {type(value).__name__}; expected a mapping")
     return holding([{_scalar(name, k, key): _scalar(f"{name}[{k!r}]", v, item) for k, v in value.items()}])
 
 
-def _scalar(name: str, value: Any, wanted: Type) -> Any:
+def _scalar(name: str, value: object, wanted: Type) -> Any:
     """Return a key or a value of a map: a ``str``, or a Python number that the element type can hold."""
     text = wanted is Type.string_type
     fits = (

@@ -38,7 +38,7 @@ def kept_compilation(
     file: FileForm,
     t: target,
     options: CompileOptions,
-    given: Mapping[str, Any],
+    given: Mapping[str, object],
     again: Callable[[Program], Tuning | None],
 ) -> KeptCompilation | None:
     """Return a compilation that may use the plan cache; None if caching is not possible.
@@ -92,7 +92,7 @@ class KeptCompilation:
         name = self._target.name()
 
         def build(
-            kept: Kept, about: Mapping[str, Any], decode: Callable[[], Any], store: Store | None
+            kept: Kept, about: Mapping[str, object], decode: Callable[[], Any], store: Store | None
         ) -> tuple[Compiled, tuple[Compiled, Mapping[str, Any]]]:
             compiled = registry.target(name).restore(kept, target_options(self._file, self._options), decode)
             return compiled, (compiled, about)

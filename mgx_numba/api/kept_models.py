@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..codegen.files import mark_used, read_trusted
 from ..core.shape_json import shape_from_json, shape_to_json
@@ -84,7 +84,7 @@ def note(
     lineage: Lineage,
     messages: list[Messages],
     decode: Callable[[], Program],
-    beside: Mapping[str, Any],
+    beside: Mapping[str, object],
 ) -> None:
     """Record the lineage and the metadata of a program that was read or changed."""
     portable = source.program

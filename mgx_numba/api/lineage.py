@@ -230,7 +230,7 @@ def environment() -> str | None:
     return "".join(f"{name}={value}\n" for name, value in sorted(mine.items()))
 
 
-def open_source(given: Any) -> ModelSource | None:
+def open_source(given: object) -> ModelSource | None:
     """Return the source of a model's path or bytes; None if its programs cannot be cached."""
     if environment() is None:
         return None

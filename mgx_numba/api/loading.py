@@ -166,7 +166,7 @@ def _of_plan(
     return compiled, result
 
 
-def _calibration(extra: Mapping[str, Any]) -> Calibration | None:
+def _calibration(extra: Mapping[str, object]) -> Calibration | None:
     """Return the calibration that a file holds; None if the program was not quantised."""
     if "calibration" not in extra:
         return None
@@ -175,7 +175,7 @@ def _calibration(extra: Mapping[str, Any]) -> Calibration | None:
     return Calibration.from_json(extra["calibration"])
 
 
-def _saved_compile_options(compiled: Mapping[str, Any], device_id: int) -> dict[str, Any]:
+def _saved_compile_options(compiled: Mapping[str, object], device_id: int) -> dict[str, Any]:
     """Return the compile options that `saved_options` stored, for this device.
 
     Raises:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type
@@ -14,7 +13,7 @@ _IMAGES = 3
 """Rank above which axes are those of images: batch, channels, lengths."""
 
 
-def mismatch(name: str, given: Any, actual: Shape, wanted: Shape, fits: bool, open_dims: Mapping[int, str]) -> str:
+def mismatch(name: str, given: object, actual: Shape, wanted: Shape, fits: bool, open_dims: Mapping[int, str]) -> str:
     """Return the error message for an input of the wrong type or shape.
 
     Args:
@@ -35,7 +34,7 @@ def mismatch(name: str, given: Any, actual: Shape, wanted: Shape, fits: bool, op
     return "; ".join(parts)
 
 
-def _conversion(given: Any, wanted: Type) -> str:
+def _conversion(given: object, wanted: Type) -> str:
     dtype = wanted.dtype_name
     return f".to(torch.{dtype})" if type(given).__module__.partition(".")[0] == "torch" else f".astype({dtype!r})"
 

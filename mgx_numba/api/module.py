@@ -45,7 +45,7 @@ class op:
         def __index__(self) -> int:
             return int(self.value)
 
-    def __init__(self, name: str, **attributes: Any) -> None:
+    def __init__(self, name: str, **attributes: object) -> None:
         self._value = make_op(name, **{key: _attribute(value) for key, value in attributes.items()})
 
     @classmethod
@@ -76,7 +76,7 @@ class op:
 class macro:
     """An operation that expands into several instructions (batchnorm, gemm, gelu_erf, ...)."""
 
-    def __init__(self, name: str, **options: Any) -> None:
+    def __init__(self, name: str, **options: object) -> None:
         whole_module("mgx_numba.graph.builders")
         from ..graph.builders import macro_options
 
@@ -92,7 +92,7 @@ class macro:
         return dict(self._options)
 
 
-def _attribute(value: Any) -> Any:
+def _attribute(value: object) -> Any:
     if isinstance(value, Enum) and not isinstance(value, int):
         return value.name
     if isinstance(value, (dynamic_dimension, shape, op)):
@@ -102,7 +102,7 @@ def _attribute(value: Any) -> Any:
     return value
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, tuple):
         return [_plain(v) for v in value]
     if isinstance(value, Enum):
@@ -190,7 +190,7 @@ class module:
             raise OperatorError(f"add_instruction: op must be an op, got {op!r}")
         return instruction_ref(self._value.add_instruction(op._value, _values(args), _modules(mod_args, self._value)))
 
-    def add_literal(self, data: Any) -> instruction_ref:
+    def add_literal(self, data: object) -> instruction_ref:
         """Insert a copy of a constant (argument, array, buffer, number) at the front of the module.
 
         Raises:

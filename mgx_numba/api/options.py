@@ -94,7 +94,7 @@ _FUSION_RULES: dict[str, str] = {
 _warned: set[str] = set()
 
 
-def checked_device(number: Any) -> int:
+def checked_device(number: object) -> int:
     """Validate a device number and return it.
 
     Raises:
@@ -154,7 +154,7 @@ def parse_compile_options(given: Mapping[str, Any], target: str = DEFAULT) -> Co
     )
 
 
-def requested_quantizations(given: Mapping[str, Any]) -> tuple[str, ...]:
+def requested_quantizations(given: Mapping[str, object]) -> tuple[str, ...]:
     """Return the members of `quantizing.KINDS` that the options ``use_<kind>`` request.
 
     Raises:
@@ -164,7 +164,7 @@ def requested_quantizations(given: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(kind for kind, value in named.items() if _flag(f"use_{kind}", value))
 
 
-def parse_optimize_options(given: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
+def parse_optimize_options(given: Mapping[str, object]) -> tuple[int, tuple[str, ...]]:
     """Return the level (0 to 2) and the passes that are disabled by fusion rules set to False.
 
     The options are ``level`` or ``aggressiveness`` (2 allows changes of rounding), ``fusion_rules`` (a mapping of rule
@@ -197,13 +197,13 @@ def parse_optimize_options(given: Mapping[str, Any]) -> tuple[int, tuple[str, ..
     return level, tuple(disabled)
 
 
-def _flag(name: str, value: Any) -> bool:
+def _flag(name: str, value: object) -> bool:
     if not isinstance(value, (bool, int)) or value not in (0, 1):
         raise OptionError(f"{name} must be True or False, got {value!r}")
     return bool(value)
 
 
-def _budget(value: Any) -> float | None:
+def _budget(value: object) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
@@ -211,7 +211,7 @@ def _budget(value: Any) -> float | None:
     return float(value)
 
 
-def _paths(value: Any) -> tuple[str, ...]:
+def _paths(value: object) -> tuple[str, ...]:
     if isinstance(value, (str, os.PathLike)):
         value = (value,)
     if not isinstance(value, (list, tuple)) or not all(isinstance(p, (str, os.PathLike)) for p in value):
@@ -219,7 +219,7 @@ def _paths(value: Any) -> tuple[str, ...]:
     return tuple(os.fspath(p) for p in value)
 
 
-def _warn_once(key: str, value: Any) -> None:
+def _warn_once(key: str, value: object) -> None:
     if key not in _warned:
         _warned.add(key)
         warn(f"compile option {key}={value!r} has no effect on this target: {COMPILE_OPTIONS[key]}")

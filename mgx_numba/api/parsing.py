@@ -45,7 +45,7 @@ Parse = Callable[[Any, "Mapping[str, memoryview] | None"], Parsed]
 
 
 def read_model(
-    given: Any, requested: str, parse: Parse, path: Any = None, folders: Sequence[Path] = ()
+    given: object, requested: str, parse: Parse, path: object = None, folders: Sequence[Path] = ()
 ) -> tuple[program, Mapping[str, Any]]:
     """Return the program of a model, with `Parsed.beside`; parsing is deferred if the cache has the model's metadata.
 
@@ -96,7 +96,7 @@ def _expect_compilation() -> None:
     compile_soon()
 
 
-def parsed_onnx(given: Any, options: Mapping[str, Any]) -> program:
+def parsed_onnx(given: object, options: Mapping[str, object]) -> program:
     """Return the program of an ONNX model.
 
     Args:
@@ -112,7 +112,7 @@ def parsed_onnx(given: Any, options: Mapping[str, Any]) -> program:
     return read_model(given, requested, _onnx_reader(checked), folders=folders)[0]
 
 
-def onnx_parser(options: Mapping[str, Any]) -> Parse:
+def onnx_parser(options: Mapping[str, object]) -> Parse:
     """Return the parser for ONNX models with the given options, for `read_model`."""
     return _onnx_reader(_onnx_options(options))
 
@@ -124,7 +124,7 @@ def _onnx_options(options: Mapping[str, Any]) -> ParseOptions:
 
 
 def _onnx_reader(options: ParseOptions) -> Parse:
-    def parse(given: Any, files: Mapping[str, memoryview] | None) -> Parsed:
+    def parse(given: object, files: Mapping[str, memoryview] | None) -> Parsed:
         whole_module("mgx_numba.frontends.onnx.parser")
         from ..frontends.onnx.model import load_model
         from ..frontends.onnx.parser import parse as parse_model
@@ -158,10 +158,10 @@ def parsed_tf(given: str | os.PathLike[str] | bytes, **options: Any) -> program:
     return read_model(given, f"tf {option_text(options)}", parse, path)[0]
 
 
-def option_text(options: Mapping[str, Any]) -> str:
+def option_text(options: Mapping[str, object]) -> str:
     """Return a text that is unique to the values of the options."""
 
-    def plain(value: Any) -> Any:
+    def plain(value: object) -> Any:
         if isinstance(value, Mapping):
             return sorted((repr(key), plain(member)) for key, member in value.items())
         return list(value) if isinstance(value, (tuple, list)) else value
@@ -169,7 +169,7 @@ def option_text(options: Mapping[str, Any]) -> str:
     return repr([(name, plain(value)) for name, value in sorted(options.items())])
 
 
-def external_folders(given: Any, folder: str = "") -> list[Path]:
+def external_folders(given: object, folder: str = "") -> list[Path]:
     """Return the folders that may hold a model's external data: ``folder`` if given, else the model file's folder."""
     if folder:
         return [Path(folder)]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .program import program
 
 
-def run_into(p: program, params: Mapping[str, Any], outputs: Mapping[str, Any], there: bool = False) -> list[Any]:
+def run_into(p: program, params: Mapping[str, object], outputs: Mapping[str, object], there: bool = False) -> list[Any]:
     """Run a program with some results in given memory; see `program.run`.
 
     Args:
@@ -62,7 +62,7 @@ def run_into(p: program, params: Mapping[str, Any], outputs: Mapping[str, Any], 
 class StandingCall:
     """Runs of a program for a device over inputs and results in memory that stays: these are checked once."""
 
-    def __init__(self, p: program, params: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
+    def __init__(self, p: program, params: Mapping[str, object], outputs: Mapping[str, object]) -> None:
         """Check the standing inputs and the memory of results, which are tensors on the program's device.
 
         Raises:
@@ -75,7 +75,7 @@ class StandingCall:
         for name, value in outputs.items():
             self.keep(name, value)
 
-    def keep(self, name: str, memory: Any) -> None:
+    def keep(self, name: str, memory: object) -> None:
         """Let later runs write a result to given memory on the device.
 
         Raises:

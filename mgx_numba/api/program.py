@@ -67,11 +67,12 @@ class program:
         return self
 
     @property
-    def _portable(self) -> Program:
+    def portable(self) -> Program:
+        """The portable form: the model as it was read or built, before the passes of a target."""
         return self._source.program
 
-    @_portable.setter
-    def _portable(self, value: Program) -> None:
+    @portable.setter
+    def portable(self, value: Program) -> None:
         self._source.program = value
 
     @property
@@ -79,24 +80,29 @@ class program:
         return self._runner()._source.origin
 
     @property
-    def _compiled(self) -> Compiled | None:
+    def compiled(self) -> Compiled | None:
+        """The compiled form, with kernels, plans and observers; None if the program is not compiled."""
         return None if self._form is None else self._form.compiled
 
     @property
-    def _target(self) -> target | None:
+    def compile_target(self) -> target | None:
+        """The target that the program was compiled for, here or before it was saved."""
         return self._file.target
 
     @property
-    def _options(self) -> CompileOptions | None:
+    def compile_options(self) -> CompileOptions | None:
+        """The options that the program was compiled with, here or before it was saved."""
         return self._file.options
 
     @property
-    def _records(self) -> list[TuningRecord]:
+    def tuning_records(self) -> list[TuningRecord]:
+        """The measured kernel choices that travel with the program."""
         return self._file.records
 
     @property
-    def _shown(self) -> Program:
-        return self._form.compiled.program if self._form is not None else self._portable
+    def shown(self) -> Program:
+        """The program as ``print`` shows it: after the passes if it is compiled, else the portable form."""
+        return self._form.compiled.program if self._form is not None else self.portable
 
     def _become(self, other: program) -> None:
         """Take over the state of another program, which must not be used afterwards."""
@@ -158,7 +164,7 @@ class program:
         whole_module("mgx_numba.api.module")
         from .module import module
 
-        return module(self._shown.main)
+        return module(self.shown.main)
 
     def create_module(self, name: str) -> module:
         """Add a new empty submodule and return it.
@@ -169,13 +175,13 @@ class program:
         whole_module("mgx_numba.api.module")
         from .module import module
 
-        return module(self._portable.create_module(name))
+        return module(self.portable.create_module(name))
 
     def is_compiled(self) -> bool:
         """Return whether ``compile`` has succeeded."""
         return self._form is not None
 
-    def reshape(self, inputs: Mapping[str, Sequence[Any]]) -> program:
+    def reshape(self, inputs: Mapping[str, Sequence[object]]) -> program:
         """Narrow the dimensions of dynamic inputs, in place; return the program, which is then uncompiled.
 
         A program that was parsed with ``map_input_dims`` accepts any lengths up to these for the inputs named there:
@@ -256,15 +262,15 @@ class program:
         whole_module("mgx_numba.api.quantizing")
         from .quantizing import quantize
 
-        changed = self._portable.clone()
+        changed = self.portable.clone()
         if found := quantize(changed, kinds, t, map(self._checked, given.get("calibration") or ())):
             self._layer_choices, self._file.calibration = found
         return changed
 
     def _compile_as(self, other: program) -> None:
         """Compile with the target and options of another program, if that has any."""
-        if other._options is not None:
-            self.compile(other._target, dataclasses.asdict(other._options))
+        if other.compile_options is not None:
+            self.compile(other.compile_target, dataclasses.asdict(other.compile_options))
 
     def run(self, params: Mapping[str, Any] | None = None, outputs: Mapping[str, Any] | None = None) -> list[argument]:
         """Run the program on inputs and return the results; safe to call from any number of threads at once.
@@ -306,7 +312,7 @@ class program:
 
     eval = run
 
-    def run_async(self, params: Mapping[str, Any] | None, stream: int, stream_name: str) -> list[argument]:
+    def run_async(self, params: Mapping[str, object] | None, stream: int, stream_name: str) -> list[argument]:
         """Submit a run to a device stream without waiting for it.
 
         On the target ``gpu`` with ``offload_copy=False`` this returns at once, and work submitted to the stream later
@@ -336,7 +342,7 @@ class program:
             return self.run(params)
         return form.shown(form.on.run_in(self._checked({} if params is None else params, stream), stream))
 
-    def run_trace(self, params: Mapping[str, Any], callback: Callable[[trace_info], Any]) -> list[argument]:
+    def run_trace(self, params: Mapping[str, object], callback: Callable[[trace_info], Any]) -> list[argument]:
         """Run step by step, call ``callback`` with a `trace_info` after each instruction, and return the results.
 
         Raises:
@@ -347,7 +353,7 @@ class program:
 
         return run_trace(self._form_to_run(), self._checked(params), callback)
 
-    def _run_there(self, params: Mapping[str, Any]) -> list[Any]:
+    def _run_there(self, params: Mapping[str, object]) -> list[Any]:
         """Run a program for a device and leave the results there, whatever ``offload_copy`` is."""
         form = self._form
         assert form is not None and form.on is not None
@@ -371,7 +377,7 @@ class program:
         if not self._told_uncompiled:
             self._told_uncompiled = True
             warn(UNCOMPILED, RuntimeWarning)
-        return reference_form(self._portable)
+        return reference_form(self.portable)
 
     def _checked(self, given: Mapping[str, Any], stream: int | None = None) -> dict[str, Any]:
         """Return a checked array or device tensor for every parameter; other names are ignored.
@@ -380,28 +386,25 @@ class program:
         """
         if type(given) is not dict and not isinstance(given, Mapping):
             raise ParameterError(f"run needs a mapping of parameter names to arrays, got {type(given).__name__}")
-        shapes = self._parameters()
-        inputs = {}
-        for name, wanted in shapes.items():
-            if name not in given:
-                listed = ", ".join(map(str, given)) or "none"
-                raise ParameterError(f"Parameter not found: {name} (given: {listed}; expected: {', '.join(shapes)})")
-            inputs[name] = check(name, given[name], wanted, self._form, self._open_dims, stream)
-        for name, wanted in self._buffers().items():
+        shapes, inputs = self._parameters(), dict[str, Any]()
+        for name, wanted in {**shapes, **self._buffers()}.items():
             if name in given:
                 inputs[name] = check(name, given[name], wanted, self._form, self._open_dims, stream)
+            elif name in shapes:
+                listed = ", ".join(map(str, given)) or "none"
+                raise ParameterError(f"Parameter not found: {name} (given: {listed}; expected: {', '.join(shapes)})")
         return inputs
 
     def _open_dims(self, name: str) -> Mapping[int, str]:
         """Return the symbols of a parameter's axes whose lengths are known only by default; see `Program.open_dims`."""
-        return self._portable.open_dims.get(name, {})
+        return self.portable.open_dims.get(name, {})
 
     def to_py(self) -> str:
         """Return Python source that builds the program."""
         whole_module("mgx_numba.graph.export")
         from ..graph.export import to_py
 
-        return to_py(self._portable)
+        return to_py(self.portable)
 
     def save(
         self,
@@ -431,8 +434,7 @@ class program:
             embed_weights: put the weights inside the library, not into a file next to it.
             link: None links with the system's C compiler if there is one, and otherwise leaves object files, which
                 CMake links in the user's build. False always leaves object files; True requires a compiler.
-            c_interface: add the functions of ``migraphx.h``, so that C programs need no other library to run the
-                program; this needs a C++ compiler.
+            c_interface: add the functions of ``migraphx.h``, for C programs without other libraries (C++ compiler).
 
         Returns:
             Path of the library, or of the folder of object files.
@@ -453,29 +455,28 @@ class program:
 
     def clone(self) -> program:
         """Return an uncompiled copy of the portable form."""
-        result = program.wrap(self._portable.clone(), self._file.copy())
+        result = program.wrap(self.portable.clone(), self._file.copy())
         result._layer_choices = self._layer_choices
         result._source.reread = copy.copy(self._source.reread)
         return result
 
-    def __copy__(self) -> program:
+    def __copy__(self, memo: Any = None) -> program:
         result = self.clone()
         result._compile_as(self)
         return result
 
-    def __deepcopy__(self, memo: Any) -> program:
-        return copy.copy(self)
+    __deepcopy__ = __copy__
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the reader and the bytes of ``save_buffer``; the device number is kept."""
         from .. import load_buffer, save_buffer
 
-        device_id = 0 if self._options is None else self._options.device_id
+        device_id = 0 if self.compile_options is None else self.compile_options.device_id
         return functools.partial(load_buffer, device_id=device_id), (save_buffer(self),)
 
     def sort(self) -> None:
         """Sort the instructions topologically."""
-        self._portable.sort()
+        self.portable.sort()
 
     def print(self) -> None:
         """Print the program's text form."""
@@ -526,7 +527,7 @@ class program:
         tuning = self._needed("kernels are chosen by compile()").tuning
         return tuning.choices() if tuning is not None else []
 
-    def explain(self, name: str, params: Mapping[str, Any] | None = None, iterations: int = 0) -> list[Explanation]:
+    def explain(self, name: str, params: Mapping[str, object] | None = None, iterations: int = 0) -> list[Explanation]:
         """Return how an instruction or a node of the model was compiled, and why.
 
         Args:
@@ -547,7 +548,7 @@ class program:
 
         form = self._needed("explain() tells of kernels, which compile() chooses")
         checked = None if params is None else functools.partial(self._checked, params)
-        return explanations(form, self._file, self._portable, name, checked, iterations)
+        return explanations(form, self._file, self.portable, name, checked, iterations)
 
     def quantization_choices(self) -> list[LayerChoice]:
         """Return how the last quantisation to 8 bits, or to 16 with an ``accuracy``, treated each contraction.
@@ -572,13 +573,13 @@ class program:
             raise AttributeError(missing_method(name, dir(type(self))))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, program) and self._shown == other._shown
+        return isinstance(other, program) and self.shown == other.shown
 
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
         """Return a one-line summary; `print` shows the instructions."""
-        count = sum(not ins.name.startswith("@") for module in self._shown.reachable_modules() for ins in module)
+        count = sum(not ins.name.startswith("@") for module in self.shown.reachable_modules() for ins in module)
         target = "not compiled" if self._form is None else f"compiled for {self._form.target.name()}"
         names = ", ".join(self.get_parameter_names())
         return f"<program of {count} instructions, inputs {names or 'none'}, {target}; print() shows it>"
@@ -592,7 +593,7 @@ class program:
     def __str__(self) -> str:
         reasons = self._form.compiled.fallback_reasons() if self._form is not None else {}
         if not reasons:
-            return str(self._shown)
+            return str(self.shown)
         from ..graph.printer import print_program
 
-        return print_program(self._shown, {line: f"on the host: {reason}" for line, reason in reasons.items()})
+        return print_program(self.shown, {line: f"on the host: {reason}" for line, reason in reasons.items()})

@@ -109,7 +109,7 @@ def calibrate(
         raise OptionError("a calibration is made of batches, not of another one: merge those")
     with shown_progress("compiling") as progress:
         checked = (prog._checked(batch) for batch in batches)
-        return calibrated(prog._portable.clone(), chosen.name(), checked, ins_names, observer, progress)
+        return calibrated(prog.portable.clone(), chosen.name(), checked, ins_names, observer, progress)
 
 
 def quantize_int8(
@@ -266,7 +266,7 @@ def _calibrated(
     return prog
 
 
-def _program(given: Any) -> program:
+def _program(given: object) -> program:
     """Return the argument.
 
     Raises:

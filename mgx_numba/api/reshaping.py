@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from .program import program
 
 
-def reshaped(p: program, inputs: Mapping[str, Sequence[Any]]) -> program:
+def reshaped(p: program, inputs: Mapping[str, Sequence[object]]) -> program:
     """Return a program with other dimensions of its inputs; see ``program.reshape``."""
     if not isinstance(inputs, Mapping):
         raise OptionError(f"reshape needs a mapping of inputs to dimensions, got {type(inputs).__name__}")
     found = p.clone()
     reread = found._source.reread
     if reread is None:
-        found._portable = narrowed(p._portable, inputs)
+        found.portable = narrowed(p.portable, inputs)
     else:
-        found._portable = reread.program(p._portable, inputs)
+        found.portable = reread.program(p.portable, inputs)
         found._source.reread = reread
         found._compile_as(p)
     return found
 
 
-def narrowed(program: Program, dims: Mapping[str, Sequence[Any]]) -> Program:
+def narrowed(program: Program, dims: Mapping[str, Sequence[object]]) -> Program:
     """Return a copy of the program whose inputs have the given lengths or ranges.
 
     Raises:
@@ -63,7 +63,7 @@ class Reread:
         self._lengths: dict[str, Sequence[int]] = dict(self._longest)
         self._ranges: dict[str, Sequence[Any]] = {}
 
-    def program(self, now: Program, dims: Mapping[str, Sequence[Any]]) -> Program:
+    def program(self, now: Program, dims: Mapping[str, Sequence[object]]) -> Program:
         """Return the program ``now`` for other lengths; inputs not named keep their dimensions.
 
         Raises:
@@ -95,18 +95,18 @@ class Reread:
         self._lengths, self._ranges = found, ranges
         return result
 
-    def _parsed(self, lengths: Mapping[str, Sequence[int]], ranges: Mapping[str, Sequence[Any]]) -> Program:
+    def _parsed(self, lengths: Mapping[str, Sequence[int]], ranges: Mapping[str, Sequence[object]]) -> Program:
         found = self._read(lengths)
         return narrowed(found, ranges) if ranges else found
 
 
-def _listed(name: str, values: Any) -> list[DynamicDimension | int]:
+def _listed(name: str, values: object) -> list[DynamicDimension | int]:
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
         raise OptionError(f"reshape: {name!r} needs a list of dimensions, got {values!r}")
     return [unwrap_dimension(value) for value in values]
 
 
-def _within(name: str, shape: Shape, values: Sequence[Any]) -> list[DynamicDimension]:
+def _within(name: str, shape: Shape, values: Sequence[object]) -> list[DynamicDimension]:
     wanted = _listed(name, values)
     found = [d if isinstance(d, DynamicDimension) else DynamicDimension(int(d), int(d)) for d in wanted]
     known = shape.dims if not shape.without_axes else ()

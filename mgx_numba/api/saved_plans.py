@@ -103,7 +103,7 @@ def keep(
     lineage: Lineage,
     target_name: str,
     compiled: Compiled,
-    about: Mapping[str, Any],
+    about: Mapping[str, object],
     with_code: bool = False,
     device_id: int = 0,
     then: Callable[[], object] = lambda: None,
@@ -134,7 +134,7 @@ def keep(
 
 
 def _write_kept(
-    path: Path, kept: Kept, compiled: Compiled, about: Mapping[str, Any], then: Callable[[], object] = lambda: None
+    path: Path, kept: Kept, compiled: Compiled, about: Mapping[str, object], then: Callable[[], object] = lambda: None
 ) -> None:
     """Write a plan file with the modification time that marks it as intact, then call ``then``; see `keep`."""
 
@@ -167,7 +167,7 @@ def finish_writing() -> None:
             _writing.remove(thread)
 
 
-def _keep_growth(compiled: Compiled, path: Path, about: Mapping[str, Any]) -> None:
+def _keep_growth(compiled: Compiled, path: Path, about: Mapping[str, object]) -> None:
     """Store the plan again whenever a run adds plans to the compiled program."""
 
     def keep_again(program: Compiled) -> None:

@@ -56,7 +56,7 @@ def save(
 
     objects = _machine_code(p._form) if embed_objects else None
     library = _library(p) if embed_library else None
-    save_program(p._portable, filename, checked_format(format), _beside(p._file), objects, library)
+    save_program(p.portable, filename, checked_format(format), _beside(p._file), objects, library)
     if format == "msgpack" and p._form is not None and os.path.isfile(filename):  # a pipe cannot be read again
         from ..graph.content import open_content
         from .lineage import Lineage, ModelSource, environment
@@ -77,11 +77,11 @@ def save_buffer(p: program, embed_objects: bool = False, embed_library: bool = F
     from ..graph.mxr import save_buffer as to_bytes
 
     objects, library = _machine_code(p._form) if embed_objects else None, _library(p) if embed_library else None
-    return to_bytes(p._portable, _beside(p._file), objects=objects, library=library)
+    return to_bytes(p.portable, _beside(p._file), objects=objects, library=library)
 
 
 def _check_program(function: str, given: Any) -> None:
-    if not hasattr(type(given), "_portable"):
+    if not hasattr(type(given), "portable"):
         raise OptionError(f"{function} needs a program, got {type(given).__name__}")
 
 

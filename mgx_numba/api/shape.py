@@ -46,7 +46,7 @@ class dynamic_dimension:
         return str(self._value)
 
 
-def unwrap_shape(value: Any) -> Shape:
+def unwrap_shape(value: object) -> Shape:
     """Return the IR's form of a ``shape``.
 
     Raises:
@@ -98,11 +98,11 @@ class shape:
     def __init__(
         self,
         *,
-        type: Any = "float",
+        type: object = "float",
         lens: Sequence[int] = (1,),
         strides: Sequence[int] | None = None,
         permutation: Sequence[int] | None = None,
-        dyn_dims: Sequence[Any] | None = None,
+        dyn_dims: Sequence[object] | None = None,
     ) -> None:
         try:
             kind = parse_type(type)
@@ -226,7 +226,7 @@ def _integers(what: str, values: Any) -> tuple[int, ...]:
 class shape_map(dict[str, shape]):
     """Shapes by name; an integer key gives the shape at that position in the order of declaration."""
 
-    def __missing__(self, key: Any) -> shape:
+    def __missing__(self, key: object) -> shape:
         if isinstance(key, int):
             return list(self.values())[key]
         raise KeyError(f"{key!r}; the parameters are: {', '.join(self) or 'none'}")

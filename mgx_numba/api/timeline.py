@@ -15,7 +15,7 @@ CALLER = 0
 """Thread number of the thread that calls `run`, by definition."""
 
 
-def run_timed(model: program, inputs: Mapping[str, Any]) -> tuple[list[Any], list[ThreadSpan]]:
+def run_timed(model: program, inputs: Mapping[str, object]) -> tuple[list[Any], list[ThreadSpan]]:
     """Run a compiled program once; return its results and the time spans in which its threads ran steps.
 
     On a target that does not record spans of threads, steps run one by one on the calling thread.
@@ -45,7 +45,7 @@ def _observed(compiled: Any, arrays: Mapping[str, Any]) -> tuple[list[Any], list
 
 
 def complete_event(
-    name: str, category: str, thread: int, start: float, length: float, details: Mapping[str, Any]
+    name: str, category: str, thread: int, start: float, length: float, details: Mapping[str, object]
 ) -> dict[str, Any]:
     """Return a complete event of this process; times are in microseconds."""
     where = {"pid": os.getpid(), "tid": thread, "ts": start, "dur": length}
@@ -61,7 +61,7 @@ def thread_names(threads: Sequence[int]) -> list[dict[str, Any]]:
     ]
 
 
-def write_events(path: str, events: Sequence[Mapping[str, Any]], prefix: str = "[", suffix: str = "]") -> None:
+def write_events(path: str, events: Sequence[Mapping[str, object]], prefix: str = "[", suffix: str = "]") -> None:
     """Write events, one to a line, as a list of JSON between a prefix and a suffix.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..interrupts import whole_module
 from ..targets.registry import target
@@ -50,7 +50,7 @@ def merged_records(tuning: Tuning | None, known: Sequence[TuningRecord]) -> list
     return best([*tuning.records(), *known])
 
 
-def records_of(saved: Mapping[str, Any]) -> list[TuningRecord]:
+def records_of(saved: Mapping[str, object]) -> list[TuningRecord]:
     """Return the tuning records of a program that `saved_options` described."""
     from ..codegen.tuning.files import records_from
 

@@ -55,7 +55,7 @@ class ScalarBody:
         first = len(self.parameters)
         return "" if self.result < first else self.calls[self.result - first].method
 
-    def evaluate(self, handler: ScalarOps, arguments: Sequence[Any]) -> Any:
+    def evaluate(self, handler: ScalarOps, arguments: Sequence[object]) -> Any:
         """Return the result for a handler's values of the parameters."""
         values = list(arguments)
         for call in self.calls:
@@ -126,7 +126,7 @@ def evaluate_instructions(
             values[ins] = ins.op.scalar(handler, *(values[i] for i in ins.inputs))
 
 
-def evaluate_scalar_module(module: Module, handler: ScalarOps, arguments: Sequence[Any]) -> list[Any]:
+def evaluate_scalar_module(module: Module, handler: ScalarOps, arguments: Sequence[object]) -> list[Any]:
     """Return the results of a module of pointwise instructions for a handler's values of its parameters."""
     values: dict[Instruction, Any] = dict(zip(module.parameters(), arguments))
     evaluate_instructions(module, handler, values)

@@ -93,7 +93,7 @@ def _one_backend(sources: Iterable[KernelSource]) -> str:
     return names[0]
 
 
-def _identity_here(recorded: Mapping[str, Any]) -> Mapping[str, str]:
+def _identity_here(recorded: Mapping[str, object]) -> Mapping[str, str]:
     """Return the current identity of the recorded back end; empty if there is no such back end."""
     try:
         return backend(str(recorded.get("backend"))).identity()
@@ -101,7 +101,7 @@ def _identity_here(recorded: Mapping[str, Any]) -> Mapping[str, str]:
         return {}
 
 
-def _checked(value: Any) -> dict[str, tuple[str, memoryview]]:
+def _checked(value: object) -> dict[str, tuple[str, memoryview]]:
     """Return digest and bytes by symbol."""
     if not isinstance(value, dict) or not isinstance(value.get("identity"), dict):
         raise FormatError("machine code: it must be a map with a map 'identity'")
@@ -122,7 +122,7 @@ def _checked(value: Any) -> dict[str, tuple[str, memoryview]]:
     return found
 
 
-def _differences(recorded: Mapping[str, Any], wanted: Mapping[str, str]) -> list[str]:
+def _differences(recorded: Mapping[str, object], wanted: Mapping[str, str]) -> list[str]:
     """Return the differing fields; of features, those that only one side has."""
     found = []
     for key in sorted(recorded.keys() | wanted.keys()):

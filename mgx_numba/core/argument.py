@@ -33,7 +33,7 @@ class Argument:
         self.sub = tuple(sub)
 
     @classmethod
-    def from_array(cls, array: Any) -> Argument:
+    def from_array(cls, array: object) -> Argument:
         """Borrow a NumPy array, a DLPack exporter or any buffer; the owner is kept.
 
         Nothing is copied, except data of foreign byte order or with negative strides, which no shape can describe.
@@ -134,7 +134,7 @@ class Argument:
             return np.array(self.numpy(), dtype=dtype)
         return np.asarray(self.numpy(), dtype=dtype)
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(self, **options: object) -> Any:
         from .dlpack import export_dlpack  # late: few values are exchanged with other libraries
 
         return export_dlpack(self.numpy(), self.shape.type, **options)
@@ -183,7 +183,7 @@ def strided(flat: np.ndarray, lens: Sequence[int], strides: Sequence[int]) -> np
     return np.ndarray(tuple(lens), flat.dtype, flat.view(np.uint8), 0, steps)  # type: ignore[arg-type]
 
 
-def _as_array(value: Any) -> np.ndarray:
+def _as_array(value: object) -> np.ndarray:
     if isinstance(value, Argument):
         return value.numpy()
     if isinstance(value, np.ndarray):

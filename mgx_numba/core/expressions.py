@@ -10,7 +10,7 @@ from .conditions import all_of, equal, less, maximum, minimum, negate, select
 from .polynomials import Atom, Dim, Length
 
 
-def of_operation(kind: str, operands: Sequence[Any]) -> Any:
+def of_operation(kind: str, operands: Sequence[object]) -> Any:
     """Return the length that an atom's operation gives for ``operands``."""
     return _BUILDERS[kind](*operands)
 
@@ -105,7 +105,7 @@ def substitute(length: Length, replacements: Mapping[Dim, Length], known: dict[D
     return found
 
 
-def symbols_of(lengths: Iterable[Any]) -> list[Dim]:
+def symbols_of(lengths: Iterable[object]) -> list[Dim]:
     """Return the symbols in expressions, each once; plain values have none."""
     found: dict[Dim, None] = {}
     seen: set[Dim] = set()

@@ -121,7 +121,7 @@ class Dim:
             self._divisor = gcd(*(c * prod([a.divisor for a in m]) for m, c in self.terms))
         return self._divisor
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: object) -> Any:
         if not isinstance(other, (int, Dim)):
             return _as_integer(other, self.__add__)
         sums = self.space.sums
@@ -139,15 +139,15 @@ class Dim:
     def __pos__(self) -> Any:
         return self
 
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self, other: object) -> Any:
         if isinstance(other, (int, Dim)):
             return self if self is not other and type(other) is int and not other else self + (-other)
         return _as_integer(other, self.__sub__)
 
-    def __rsub__(self, other: Any) -> Any:
+    def __rsub__(self, other: object) -> Any:
         return (-self) + other
 
-    def __mul__(self, other: Any) -> Any:
+    def __mul__(self, other: object) -> Any:
         if not isinstance(other, (int, Dim)):
             return _as_integer(other, self.__mul__)
         products = self.space.products
@@ -163,23 +163,23 @@ class Dim:
     def __pow__(self, exponent: Any) -> Any:
         return prod([self] * int(exponent))
 
-    def __floordiv__(self, other: Any) -> Any:
+    def __floordiv__(self, other: object) -> Any:
         return (
             OPERATIONS["floordiv"](self, other)
             if isinstance(other, (int, Dim))
             else _as_integer(other, self.__floordiv__)
         )
 
-    def __rfloordiv__(self, other: Any) -> Any:
+    def __rfloordiv__(self, other: object) -> Any:
         return OPERATIONS["floordiv"](other, self) if isinstance(other, int) else _as_integer(other, self.__rfloordiv__)
 
-    def __mod__(self, other: Any) -> Any:
+    def __mod__(self, other: object) -> Any:
         return OPERATIONS["mod"](self, other) if isinstance(other, (int, Dim)) else _as_integer(other, self.__mod__)
 
-    def __rmod__(self, other: Any) -> Any:
+    def __rmod__(self, other: object) -> Any:
         return OPERATIONS["mod"](other, self) if isinstance(other, int) else _as_integer(other, self.__rmod__)
 
-    def __divmod__(self, other: Any) -> Any:
+    def __divmod__(self, other: object) -> Any:
         return self // other, self % other
 
     def __abs__(self) -> Any:
@@ -210,16 +210,16 @@ class Dim:
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    def __lt__(self, other: Any) -> bool:
+    def __lt__(self, other: object) -> bool:
         return _is_less(self, other)
 
-    def __gt__(self, other: Any) -> bool:
+    def __gt__(self, other: object) -> bool:
         return _is_less(other, self)
 
-    def __le__(self, other: Any) -> bool:
+    def __le__(self, other: object) -> bool:
         return not _is_less(other, self)
 
-    def __ge__(self, other: Any) -> bool:
+    def __ge__(self, other: object) -> bool:
         return not _is_less(self, other)
 
     def __bool__(self) -> bool:
@@ -235,7 +235,7 @@ class Dim:
     def __float__(self) -> float:
         raise SymbolicLengthError(f"the length {self} is known when the program runs, and a number is needed here")
 
-    def __truediv__(self, other: Any) -> Any:
+    def __truediv__(self, other: object) -> Any:
         raise SymbolicLengthError(f"the length {self} has no quotient that is no integer: use //, or evaluate it")
 
     __rtruediv__ = __truediv__
@@ -253,7 +253,7 @@ class Dim:
     def __copy__(self) -> Dim:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Dim:
+    def __deepcopy__(self, memo: object) -> Dim:
         return self
 
     _text: str | None
@@ -268,7 +268,7 @@ SharedLength = Any
 """A `Length` in records shared with back ends without symbolic lengths, where it is a plain integer."""
 
 
-def is_symbolic(value: Any) -> bool:
+def is_symbolic(value: object) -> bool:
     """Return whether a value is a symbolic length."""
     return isinstance(value, Dim)
 
@@ -288,20 +288,20 @@ def _as_integer(value: Any, function: Callable[[int], Any]) -> Any:
     return function(int(value)) if _plain(value) else NotImplemented
 
 
-def _plain(value: Any) -> bool:
+def _plain(value: object) -> bool:
     return hasattr(value, "__index__") and not isinstance(value, Dim) and getattr(value, "ndim", 0) == 0
 
 
-def _answer(condition: Any) -> bool:
+def _answer(condition: object) -> bool:
     return condition.scope.ask(condition) if isinstance(condition, Dim) else bool(condition)
 
 
-def _are_equal(a: Any, b: Any) -> bool:
+def _are_equal(a: object, b: object) -> bool:
     """Answer whether two lengths are equal; an undecided answer records a guard."""
     return _answer(OPERATIONS["equal"](a, b))
 
 
-def _is_less(a: Any, b: Any) -> bool:
+def _is_less(a: object, b: object) -> bool:
     """Answer whether ``a < b``; an undecided answer records a guard."""
     return _answer(OPERATIONS["less"](a, b))
 
@@ -403,7 +403,7 @@ class _Key:
 
     __slots__ = ("parts",)
 
-    def __init__(self, parts: tuple[Any, ...]) -> None:
+    def __init__(self, parts: tuple[object, ...]) -> None:
         self.parts = parts
 
     def __hash__(self) -> int:

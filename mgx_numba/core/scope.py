@@ -149,7 +149,7 @@ class Scope:
         self._hints[made.terms[0][0][0]] = hint
         return made
 
-    def __deepcopy__(self, memo: Any) -> Scope:
+    def __deepcopy__(self, memo: object) -> Scope:
         return self
 
     def hints(self) -> dict[Dim, int]:

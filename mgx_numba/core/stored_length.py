@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from .bounds import POINTS
 from .polynomials import Dim, Length, Terms
@@ -22,7 +21,7 @@ class StoredLength(Dim):
 
     __slots__ = ("_expression", "_make", "number", "owner")
 
-    def __init__(self, owner: Any, number: int, make: Callable[[int], Length]) -> None:
+    def __init__(self, owner: object, number: int, make: Callable[[int], Length]) -> None:
         """Create a stored length; ``make(number)`` builds its expression."""
         self.owner = owner
         self.number = number

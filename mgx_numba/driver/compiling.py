@@ -36,8 +36,8 @@ def requested_options(args: argparse.Namespace) -> dict[str, Any]:
 
 def compilation(model: program, args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """Return target and options of ``program.compile`` from the flags; unset flags keep a compiled program's own."""
-    known = CompileOptions() if model._options is None else model._options
-    saved = DEFAULT if model._target is None else model._target.name()
+    known = CompileOptions() if model.compile_options is None else model.compile_options
+    saved = DEFAULT if model.compile_target is None else model.compile_target.name()
     return args.target or saved, {**dataclasses.asdict(known), **requested_options(args)}
 
 
@@ -51,7 +51,11 @@ def compile_model(model: program, args: argparse.Namespace) -> program:
     """
     target, options = compilation(model, args)
     chosen = get_target(target)
-    if model.is_compiled() and model._target == chosen and model._options == parse_compile_options(options, target):
+    if (
+        model.is_compiled()
+        and model.compile_target == chosen
+        and model.compile_options == parse_compile_options(options, target)
+    ):
         LOG.info("Compiled already: target %s, fast_math=%s", target, options["fast_math"])
         return model
     if args.enable_offload_copy:

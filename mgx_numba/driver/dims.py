@@ -83,7 +83,7 @@ def _json(option: str, text: str) -> Any:
         raise OptionError(f"{option}: {text!r} is neither a length nor {{min:a,max:b}}") from None
 
 
-def _dimension(option: str, value: Any) -> int | dynamic_dimension:
+def _dimension(option: str, value: object) -> int | dynamic_dimension:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     if isinstance(value, dict) and {"min", "max"} <= set(value) <= set(_KEYS):

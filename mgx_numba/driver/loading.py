@@ -138,7 +138,7 @@ def _tell_idle_flags(model: program, args: argparse.Namespace, kind: str) -> Non
         flag = "--nhwc" if args.is_nhwc else "--nchw"
         warn(f"{flag} has no effect: {args.file} is no TensorFlow file")
     if args.batch:
-        portable = model._portable
+        portable = model.portable
         shapes = portable.parameter_shapes()
         follow = (kind in ("onnx", "tf") and portable.open_dims) or any(s.is_dynamic for s in shapes.values())
         if not follow and not any(args.batch in s.lens for s in shapes.values()):
@@ -152,13 +152,13 @@ def _edited(model: program, args: argparse.Namespace) -> program:
     if not args.strip_context:
         copy._file.target, copy._file.options = model._file.target, model._file.options
     if args.trim or args.trim_size:
-        copy._portable = trim(copy._portable, args.trim, args.trim_size)
+        copy.portable = trim(copy.portable, args.trim, args.trim_size)
     if args.replace_literals:
-        replace_literals(copy._portable)
+        replace_literals(copy.portable)
     if args.optimize:
         optimize(copy)
     if args.apply_pass:
-        run_passes(copy._portable, args.apply_pass, Options(fast_math=True))
+        run_passes(copy.portable, args.apply_pass, Options(fast_math=True))
     quantize_model(copy, args)
     return copy
 
@@ -202,7 +202,7 @@ def _read_onnx(args: argparse.Namespace) -> program:
     if rebatched is not None:
         set_batch_of_reshapes(source, *rebatched)
     model = parse_onnx(source, **options)
-    run_passes(model._portable, ["dead_code_elimination"])
+    run_passes(model.portable, ["dead_code_elimination"])
     return model
 
 

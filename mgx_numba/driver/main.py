@@ -128,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _show_warning(message: Any, category: Any, filename: str, line: int, *rest: Any) -> None:
+def _show_warning(message: object, category: object, filename: str, line: int, *rest: object) -> None:
     LOG.warning("%s", in_flags(str(message)))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
 
 import numpy as np
 
@@ -55,18 +54,18 @@ class Measurement:
     limits: Limits | None
 
 
-def measure(model: program, inputs: Mapping[str, Any], repeats: Repeats) -> Measurement:
+def measure(model: program, inputs: Mapping[str, object], repeats: Repeats) -> Measurement:
     """Time a compiled program: whole runs by ``repeats``, then ``repeats.iterations`` runs step by step.
 
     As many calls without steps follow, for the call overhead. Each step of a `Repeatable` program runs several times in
     a row.
     """
     iterations = repeats.iterations
-    compiled = model._compiled
-    assert compiled is not None and model._target is not None
-    limits_of = target(model._target.name()).limits
+    compiled = model.compiled
+    assert compiled is not None and model.compile_target is not None
+    limits_of = target(model.compile_target.name()).limits
     arrays = model._checked(inputs)
-    threads = model._options.num_threads if model._options is not None else 0
+    threads = model.compile_options.num_threads if model.compile_options is not None else 0
     stages = stages_of(compiled, arrays)
     planned = [(k, step) for k, stage in enumerate(stages) if stage.plan is not None for step in stage.plan.steps]
     units = [step.unit for _, step in planned]

@@ -46,11 +46,11 @@ def quantize_model(model: program, args: argparse.Namespace) -> None:
     kinds = requested_kinds(args)
     if not kinds:
         return
-    target = args.target or (DEFAULT if model._target is None else model._target.name())
+    target = args.target or (DEFAULT if model.compile_target is None else model.compile_target.name())
     accuracy = None if args.accuracy is None else parse_accuracy(args.accuracy)
     batches = (model._checked(with_types(model, batch)) for batch in _batches(args.calibration))
     with shown_progress("compiling") as progress:
-        found = quantize(model._portable, kinds, target, batches, progress, accuracy)
+        found = quantize(model.portable, kinds, target, batches, progress, accuracy)
     if found is not None:
         model._note_layers(*found)
     LOG.info("Quantised: %s", ", ".join(kinds))

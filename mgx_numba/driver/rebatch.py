@@ -43,7 +43,7 @@ def batch_of(model: program, inputs: Inputs, stated: int = 0) -> Batch:
     """
     if stated and any(stated in array.shape for array in inputs.values()):
         return Batch(stated)
-    portable = model._portable
+    portable = model.portable
     if is_dynamic(portable):
         portable = specialize(portable, {name: array.shape for name, array in inputs.items()})
     leading = {array.shape[0] for array in inputs.values() if array.ndim > 1}
@@ -59,7 +59,7 @@ def batch_of(model: program, inputs: Inputs, stated: int = 0) -> Batch:
 
 def has_open_batch(args: argparse.Namespace, model: program) -> bool:
     """Return whether an input's leading length follows ``--batch``: an ONNX file leaves it open, or it is a range."""
-    portable = model._portable
+    portable = model.portable
     opened = file_type(args) == "onnx" and any(0 in axes for axes in portable.open_dims.values())
     return opened or any(s.is_dynamic and not s.dims[0].is_fixed for s in portable.parameter_shapes().values())
 
@@ -110,7 +110,7 @@ def load_batch(args: argparse.Namespace, model: program, inputs: Inputs, size: i
 
 def _wrong_result(model: program, found: program, batch: int, size: int) -> str:
     """Return a message about the first result that does not follow the batch size; empty if all do."""
-    pairs = zip(_result_lens(model._portable), _result_lens(found._portable))
+    pairs = zip(_result_lens(model.portable), _result_lens(found.portable))
     for number, (before, after) in enumerate(pairs):
         expected = _resized(before, batch, size, results=True)
         if after != expected:
@@ -131,7 +131,7 @@ def check_rows(model: program, inputs: Inputs, other: program, size: int) -> Non
     }
     found, expected = other.run(repeated), model.run(inputs)
     rows = min(size, batch)
-    compiled = model._compiled
+    compiled = model.compiled
     assert compiled is not None
     for number, (a, b) in enumerate(zip(found, expected)):
         if b.shape[:1] == (batch,):

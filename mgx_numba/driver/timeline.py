@@ -12,7 +12,7 @@ from ..progress import track
 from ..targets.base import ThreadSpan
 
 
-def record_runs(model: program, inputs: Mapping[str, Any], iterations: int) -> list[list[ThreadSpan]]:
+def record_runs(model: program, inputs: Mapping[str, object], iterations: int) -> list[list[ThreadSpan]]:
     """Run a compiled program ``iterations`` times; return the time spans of all threads, a list for each run."""
     model.run(inputs)
     return [run_timed(model, inputs)[1] for _ in track(range(iterations), iterations, "Tracing")]

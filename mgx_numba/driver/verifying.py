@@ -44,7 +44,7 @@ def in_double(program: Program) -> Program:
     return copy
 
 
-def check_results(found: Sequence[Any], expected: Sequence[Any], tolerance: Tolerance) -> list[Check]:
+def check_results(found: Sequence[object], expected: Sequence[object], tolerance: Tolerance) -> list[Check]:
     """Compare the results of two runs one by one (tuples by their members)."""
     a, b = arrays_of(found), arrays_of(expected)
     if len(a) != len(b):

@@ -81,7 +81,7 @@ def _node(ins: Instruction, names: dict[Instruction, str]) -> Any:
     return node
 
 
-def _is_simple(value: Any) -> bool:
+def _is_simple(value: object) -> bool:
     if isinstance(value, list):
         return all(type(v) is type(value[0]) and isinstance(v, (int, float, str)) for v in value)
     return isinstance(value, (int, float, str))
@@ -152,7 +152,7 @@ def write_model(model: program, args: argparse.Namespace) -> None:
     if form == "binary":
         content = save_buffer(model, args.embed_objects, args.embed_library)
     elif form == "netron":
-        content = to_netron(model._shown)
+        content = to_netron(model.shown)
     else:
         text = _text(model, form, args.brief)
         if args.output is None:
@@ -170,7 +170,7 @@ def write_model(model: program, args: argparse.Namespace) -> None:
         raise FormatError(f"{args.output}: cannot be written: {error.strerror or error}") from None
 
 
-def write_results(path: str, results: Mapping[str, Any]) -> None:
+def write_results(path: str, results: Mapping[str, object]) -> None:
     """Write results by name as an ``.npz`` file; types that NumPy's files lack are widened to float32 or int8.
 
     Raises:
@@ -219,11 +219,11 @@ def check_writable(path: str) -> None:
 
 def _text(model: program, form: str, brief: bool) -> str:
     if form == "graphviz":
-        return to_dot(model._shown, brief)
+        return to_dot(model.shown, brief)
     if form == "python":
-        return to_py(model._portable)
+        return to_py(model.portable)
     if form == "cpp":
-        return to_cpp(model._portable)
+        return to_cpp(model.portable)
     if form == "json":
-        return json_buffer(model._portable, saved_options(model), "json").decode() + "\n"
+        return json_buffer(model.portable, saved_options(model), "json").decode() + "\n"
     return str(model)

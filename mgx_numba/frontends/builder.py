@@ -63,7 +63,7 @@ class GraphBuilder(Emitter):
         self._note(ins)
         return ins
 
-    def literal(self, value: Any, type: Type | None = None) -> Instruction:
+    def literal(self, value: object, type: Type | None = None) -> Instruction:
         """Append a constant; an array without axes becomes a scalar, and floats saturate in integer types.
 
         Integers that include symbolic lengths (`graph.length_arithmetic.array_of_lengths`) become ``lengths``.

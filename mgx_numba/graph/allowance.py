@@ -59,7 +59,7 @@ class Allowance:
         if key in self._watched:
             return
 
-        def freed(_: Any) -> None:
+        def freed(_: object) -> None:
             del self._watched[key]
             self._held -= size
 

@@ -157,7 +157,7 @@ def fold_pointwise(op: Operator, output: Shape, arrays: Sequence[np.ndarray]) ->
     return np.asarray(op.compute(Shape(output.type, lens), same)).reshape(lens)
 
 
-def scalar_array(value: Any, type: Type) -> np.ndarray:
+def scalar_array(value: object, type: Type) -> np.ndarray:
     """Return a zero-dimensional array of an element type."""
     return np.asarray(value).astype(type.numpy).reshape(())
 

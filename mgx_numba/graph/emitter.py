@@ -25,7 +25,7 @@ class Emitter:
         """Emit an operation, given an operator or its name and attributes."""
         raise NotImplementedError
 
-    def literal(self, value: Any, type: Type | None = None) -> Instruction:
+    def literal(self, value: object, type: Type | None = None) -> Instruction:
         """Emit a constant; a zero-dimensional array becomes a scalar."""
         raise NotImplementedError
 
@@ -170,7 +170,7 @@ class Emitter:
         return result if keep else self.squeeze(result, sorted(axes))
 
     def matmul(
-        self, a: Instruction, b: Instruction, op: str = "dot", more: Sequence[Instruction] = (), **attributes: Any
+        self, a: Instruction, b: Instruction, op: str = "dot", more: Sequence[Instruction] = (), **attributes: object
     ) -> Instruction:
         """Emit NumPy's ``matmul`` with operator ``op``: vectors become matrices, outer axes broadcast; ``more`` are
         further inputs.

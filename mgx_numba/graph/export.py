@@ -184,7 +184,7 @@ def _cpp_operator(op: Operator) -> str:
         return f"migraphx::make_op({name}, {{{pairs}}})"
 
 
-def _cpp_value(value: Any) -> str:
+def _cpp_value(value: object) -> str:
     if isinstance(value, dict):
         raise UnsupportedError("an infinite or NaN attribute beside one with members cannot be written as C++ source")
     if isinstance(value, list):
@@ -241,7 +241,7 @@ def _values(literal: Argument) -> list[Any]:
         return (values.astype(np.int8) if literal.shape.type.is_narrow else values).tolist()
 
 
-def _number(value: Any) -> str:
+def _number(value: object) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     return repr(value)
@@ -270,7 +270,7 @@ def _operator(op: Operator) -> str:
     return f"migraphx.op({op.name!r}{attributes})"
 
 
-def _attribute(value: Any) -> str:
+def _attribute(value: object) -> str:
     if isinstance(value, Type):
         return repr(value.name)
     if isinstance(value, Enum):

@@ -67,14 +67,14 @@ class _NotFoldable(Exception):
     """Raised if an operator's result does not follow exactly from lengths."""
 
 
-def has_symbolic_elements(value: Any) -> bool:
+def has_symbolic_elements(value: object) -> bool:
     """Return whether some element of a value is symbolic."""
     if not isinstance(value, np.ndarray) or value.dtype != object:
         return False
     return any(isinstance(v, (Dim, Ratio)) for v in value.flat)
 
 
-def array_of_lengths(values: Sequence[Any], lens: Sequence[int]) -> np.ndarray:
+def array_of_lengths(values: Sequence[object], lens: Sequence[int]) -> np.ndarray:
     """Return an array of numbers and symbolic lengths; its type is int64 if all values are integers."""
     found = np.empty(len(values), object)
     found[:] = values
@@ -119,7 +119,7 @@ def _pointwise(op: Operator, types: Sequence[Type], values: Sequence[np.ndarray]
     return [_computed(op, types, column, output.type) for column in columns]
 
 
-def _computed(op: Operator, types: Sequence[Type], column: Sequence[Any], result: Type) -> Any:
+def _computed(op: Operator, types: Sequence[Type], column: Sequence[object], result: Type) -> Any:
     """Return one element of a pointwise operator's result."""
     if not any(isinstance(v, (Dim, Ratio)) for v in column):
         arrays = [np.array([v], type.numpy) for v, type in zip(column, types)]

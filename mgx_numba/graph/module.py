@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -91,7 +90,7 @@ class Module:
         op: Operator | str,
         inputs: Sequence[Instruction] = (),
         modules: Sequence[Module] = (),
-        **attributes: Any,
+        **attributes: object,
     ) -> Instruction:
         """Append an operation (before ``@return``), compute its shape and return it."""
         return self.insert_instruction(self.return_instruction, op, inputs, modules, **attributes)
@@ -102,7 +101,7 @@ class Module:
         op: Operator | str,
         inputs: Sequence[Instruction] = (),
         modules: Sequence[Module] = (),
-        **attributes: Any,
+        **attributes: object,
     ) -> Instruction:
         """Insert an operation before another instruction (at the end for ``None``) and return it."""
         if isinstance(op, str):
@@ -114,7 +113,7 @@ class Module:
         """Insert a constant at the front of the module."""
         return self.insert_literal(self._head, value)
 
-    def insert_literal(self, before: Instruction | None, value: Any) -> Instruction:
+    def insert_literal(self, before: Instruction | None, value: object) -> Instruction:
         """Insert a constant before another instruction."""
         argument = value if isinstance(value, Argument) else Argument.from_array(value)
         return self._link(Instruction(Literal(), (), argument.shape, literal=argument), before)

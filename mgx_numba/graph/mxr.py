@@ -48,9 +48,9 @@ def save_program(
     program: Program,
     path: FilePath,
     format: str = "msgpack",
-    extra: Mapping[str, Any] | None = None,
-    objects: Any = None,
-    library: Any = None,
+    extra: Mapping[str, object] | None = None,
+    objects: object = None,
+    library: object = None,
 ) -> None:
     """Write a program to a file; the file is replaced atomically.
 
@@ -96,10 +96,10 @@ def load_content(
 
 def save_buffer(
     program: Program,
-    extra: Mapping[str, Any] | None = None,
+    extra: Mapping[str, object] | None = None,
     format: str = "msgpack",
-    objects: Any = None,
-    library: Any = None,
+    objects: object = None,
+    library: object = None,
 ) -> bytes:
     """Return the bytes that `save_program` would write.
 
@@ -159,7 +159,7 @@ def _writer(format: str) -> Callable[[Any, Write], Any]:
     return found  # type: ignore[return-value]
 
 
-def _tree(program: Program, extra: Mapping[str, Any], format: str, code: Mapping[str, Any]) -> dict[str, Any]:
+def _tree(program: Program, extra: Mapping[str, object], format: str, code: Mapping[str, object]) -> dict[str, Any]:
     given = {key: tree for key, tree in code.items() if tree is not None}
     if given and format != "msgpack":
         raise OptionError(f"machine code can be kept in msgpack files only, not in {format}")
@@ -225,7 +225,7 @@ def _load_json(data: memoryview) -> tuple[Program, dict[str, Any]]:
     return _finish(root, modules)
 
 
-def _finish(header: Mapping[str, Any], modules: Mapping[str, Nodes]) -> tuple[Program, dict[str, Any]]:
+def _finish(header: Mapping[str, object], modules: Mapping[str, Nodes]) -> tuple[Program, dict[str, Any]]:
     _check_version(header)
     extra = _check_extra(header.get("mgx_numba", {}))
     open_dims = _check_open_dims(extra.pop("open_dims", {}))
@@ -260,13 +260,13 @@ def _index_module(decoder: Decoder, name: str) -> Nodes:
     return nodes
 
 
-def _check_version(header: Mapping[str, Any]) -> None:
+def _check_version(header: Mapping[str, object]) -> None:
     found = header.get("version")
     if found != FILE_VERSION or isinstance(found, bool):
         raise FormatError(f"file version is {str(found)[:40]}, expected {FILE_VERSION}")
 
 
-def _check_extra(own: Any) -> dict[str, Any]:
+def _check_extra(own: object) -> dict[str, Any]:
     if not isinstance(own, dict):
         raise FormatError("'mgx_numba' must be a map")
     found = own.get("format", FORMAT)
@@ -278,7 +278,7 @@ def _check_extra(own: Any) -> dict[str, Any]:
     return extra
 
 
-def _check_open_dims(found: Any) -> dict[str, dict[int, str]]:
+def _check_open_dims(found: object) -> dict[str, dict[int, str]]:
     """Return `Program.open_dims` from its saved form: per input, pairs of axis and symbol."""
     if not isinstance(found, dict) or not all(isinstance(pairs, list) for pairs in found.values()):
         raise FormatError("mgx_numba: 'open_dims' must be a map of arrays")

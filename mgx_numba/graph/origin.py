@@ -45,7 +45,7 @@ class Origin:
         return found | {name: value for name, value in lists.items() if name in found}
 
     @classmethod
-    def from_json(cls, found: Any) -> Origin:
+    def from_json(cls, found: object) -> Origin:
         """Return the origin in a value tree of `to_json`.
 
         Raises:

@@ -81,7 +81,7 @@ class _Rebuild:
         self._open.pop()
         self._done[name] = captured
 
-    def _add(self, module: Module, node: Any, captured: set[Instruction]) -> None:
+    def _add(self, module: Module, node: object, captured: set[Instruction]) -> None:
         if not isinstance(node, dict):
             raise FormatError("a node must be a map")
         output, name = node.get("output"), node.get("name")
@@ -150,7 +150,7 @@ class _Rebuild:
             raise FormatError(f"its shape is {{{shape}}} in the file and {{{computed}}} by the operator's rule")
         return Instruction(op, inputs, computed, bodies)
 
-    def _parameter(self, module: Module, attributes: Any) -> Parameter:
+    def _parameter(self, module: Module, attributes: object) -> Parameter:
         names, orders = self._parameters.setdefault(module.name, (set(), set()))
         fields = attributes if isinstance(attributes, dict) else {}
         name, order = fields.get("parameter"), fields.get("order", 0)

@@ -39,7 +39,7 @@ def shape_to_value(shape: Shape) -> dict[str, Any]:
     return value if shape.ranked else {**value, "unranked": True}
 
 
-def shape_from_value(value: Any) -> Shape:
+def shape_from_value(value: object) -> Shape:
     """Return the shape that a map describes.
 
     Raises:
@@ -86,7 +86,7 @@ def _dimension_to_value(dimension: DynamicDimension) -> dict[str, Any]:
     return {**value, "symbol": dimension.symbol} if dimension.symbol else value
 
 
-def _dimension_from_value(value: Any) -> DynamicDimension:
+def _dimension_from_value(value: object) -> DynamicDimension:
     fields = _map(value, "dynamic dimension")
     bounds = _map(fields.get("range", fields), "range")
     low, high = _integers([bounds.get("min"), bounds.get("max")], "range")
@@ -125,7 +125,7 @@ def _storage(argument: Argument) -> np.ndarray:
     return flat
 
 
-def argument_from_value(value: Any) -> Argument:
+def argument_from_value(value: object) -> Argument:
     """Return the tensor that a map describes: a read-only view of the blob if the blob is aligned.
 
     Raises:
@@ -158,7 +158,7 @@ def argument_from_value(value: Any) -> Argument:
     return Argument.from_flat(shape, flat.view(shape.type.numpy))
 
 
-def _blob(value: Any) -> memoryview:
+def _blob(value: object) -> memoryview:
     if isinstance(value, memoryview):
         return value
     chunks = _list(value, "data")
@@ -169,7 +169,7 @@ def _blob(value: Any) -> memoryview:
     return memoryview(b"".join(chunks))
 
 
-def attribute_to_value(value: Any) -> Any:
+def attribute_to_value(value: object) -> Any:
     """Return an operator's attribute as a value tree; enumerations and element types become integers."""
     if isinstance(value, Enum):
         return int(value.value)
@@ -191,7 +191,7 @@ def operator_to_value(operator: Operator) -> dict[str, Any]:
     return {key: attribute_to_value(value) for key, value in operator.attributes().items()}
 
 
-def operator_from_value(name: str, value: Any) -> Operator:
+def operator_from_value(name: str, value: object) -> Operator:
     """Return the operator with this name and these attributes.
 
     Raises:
@@ -201,7 +201,7 @@ def operator_from_value(name: str, value: Any) -> Operator:
     return make_op(name, **{key: _within(f"operator.{key}", _attribute_from_value, v) for key, v in fields.items()})
 
 
-def _attribute_from_value(value: Any) -> Any:
+def _attribute_from_value(value: object) -> Any:
     if isinstance(value, list):
         return [_attribute_from_value(v) for v in value]
     if not isinstance(value, dict):
@@ -263,7 +263,7 @@ def _node(ins: Instruction, names: Mapping[Instruction, str]) -> dict[str, Any]:
     return node
 
 
-def strings(value: Any, what: str) -> list[str]:
+def strings(value: object, what: str) -> list[str]:
     """Return ``value`` if it is a list of strings.
 
     Raises:
@@ -276,26 +276,26 @@ def strings(value: Any, what: str) -> list[str]:
     return items
 
 
-def _within(place: str, function: Callable[[Any], Any], value: Any) -> Any:
+def _within(place: str, function: Callable[[Any], Any], value: object) -> Any:
     try:
         return function(value)
     except ValueError as error:
         raise FormatError(f"{place}: {error}") from None
 
 
-def _map(value: Any, what: str) -> dict[str, Any]:
+def _map(value: object, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise FormatError(f"{what} is {_short(value)}, expected a map")
     return value
 
 
-def _list(value: Any, what: str) -> list[Any]:
+def _list(value: object, what: str) -> list[Any]:
     if not isinstance(value, list):
         raise FormatError(f"{what} is {_short(value)}, expected an array")
     return value
 
 
-def _integers(value: Any, what: str) -> list[int]:
+def _integers(value: object, what: str) -> list[int]:
     items = _list(value, what)
     for item in items:
         if not isinstance(item, int) or isinstance(item, bool):
@@ -303,7 +303,7 @@ def _integers(value: Any, what: str) -> list[int]:
     return items
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if value is None:
         return "absent"
     if isinstance(value, (dict, list, memoryview)):

@@ -32,7 +32,7 @@ def lengths_of(program: Program) -> list[Dim]:
     """Return the symbolic lengths in the operators and shapes of a program, each once."""
     found: dict[Dim, None] = {}
 
-    def look(value: Any) -> None:
+    def look(value: object) -> None:
         if isinstance(value, Dim):
             found[value] = None
         elif isinstance(value, Shape):
@@ -50,7 +50,7 @@ def lengths_of(program: Program) -> list[Dim]:
     return list(found)
 
 
-def holds_symbols(value: Any) -> bool:
+def holds_symbols(value: object) -> bool:
     """Return whether a length, a shape, an operator, or a sequence of these holds symbolic lengths."""
     if isinstance(value, (tuple, list)):
         return any(map(holds_symbols, value))

@@ -192,7 +192,7 @@ def _hint(low: int, high: int, primes: Sequence[int], number: int) -> int:
     return short[number % len(short)] if short else high
 
 
-def _expression(name: str, known: Mapping[str, Any]) -> ast.expr | None:
+def _expression(name: str, known: Mapping[str, object]) -> ast.expr | None:
     """Parse a dimension's name as an expression of other dimensions' names; None if it is not one."""
     if name.isidentifier():
         return None
@@ -368,7 +368,7 @@ class _Symbolic(Specializer):
             return self._range(ins, [v.reshape(-1)[0] for v in values], target)
         raise SymbolicLengthError(ins.located(f"{ins.name} of lengths gives a number of elements that is not followed"))
 
-    def _range(self, ins: Instruction, bounds: Sequence[Any], target: Module) -> Instruction:
+    def _range(self, ins: Instruction, bounds: Sequence[object], target: Module) -> Instruction:
         """Append a range between bounds that are symbolic lengths."""
         builder = RewriteBuilder(target, None)
         start, _, delta = (self.mapped[i] for i in ins.inputs)

@@ -37,7 +37,7 @@ class Blob:
         self.data = memoryview(data).cast("B") if len(data) else memoryview(b"")
 
 
-def pack(tree: Any, write: Write) -> int:
+def pack(tree: object, write: Write) -> int:
     """Write a tree as msgpack, piece by piece; return the number of bytes.
 
     A map that holds a large blob gets an entry ``pad`` before the blob; its length aligns the blob in the output.
@@ -87,7 +87,7 @@ class Encoder:
         self._pending.clear()
         self._pending_bytes = 0
 
-    def value(self, value: Any) -> None:
+    def value(self, value: object) -> None:
         """Encode a tree."""
         if isinstance(value, Blob):
             self._blob(value.data)
@@ -263,7 +263,7 @@ class Decoder:
             return self._tail_view(result[_TAIL], result["bytes"])
         return result
 
-    def _tail_view(self, offset: Any, count: Any) -> memoryview:
+    def _tail_view(self, offset: object, count: object) -> memoryview:
         start = _aligned(self._tail.start)
         if not isinstance(offset, int) or not isinstance(count, int) or not 0 <= offset <= self._end - start - count:
             raise self.fail("a blob after the tree does not lie inside of the data")

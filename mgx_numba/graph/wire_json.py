@@ -20,11 +20,11 @@ _BYTES = re.compile(rb'\{\s*"bytes"\s*:\s*\[([0-9,\s]*)\]\s*\}')
 _SPACE = b" \t\r\n"
 
 
-def pack_json(tree: Any, write: Write) -> None:
+def pack_json(tree: object, write: Write) -> None:
     """Write a tree as UTF-8 JSON, piece by piece."""
     blobs: list[memoryview] = []
 
-    def place(value: Any) -> dict[str, list[int]]:
+    def place(value: object) -> dict[str, list[int]]:
         if not isinstance(value, Blob):
             raise TypeError(f"{type(value).__name__} is no part of a value tree")
         blobs.append(value.data)

@@ -47,7 +47,7 @@ class CacheMemory:
     @property
     def device(self) -> int:
         """Return the number of the program's device."""
-        options = self._decoder.program._options
+        options = self._decoder.program.compile_options
         return 0 if options is None else options.device_id
 
     def put(self, caches: Sequence[Any]) -> None:
@@ -67,7 +67,7 @@ class CacheMemory:
             self._host, self._there = list(map(on_host, self._there)), []
         return self._host
 
-    def run(self, feeds: Mapping[str, Any], ids: np.ndarray) -> np.ndarray:
+    def run(self, feeds: Mapping[str, object], ids: np.ndarray) -> np.ndarray:
         """Run a step on tokens ``ids`` and return its logits.
 
         Args:

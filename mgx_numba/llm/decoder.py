@@ -146,7 +146,7 @@ def decoder_of(
     )
 
 
-def _numpy_type(public: Any) -> np.dtype[Any]:
+def _numpy_type(public: object) -> np.dtype[Any]:
     """Return the NumPy type of a public shape's elements."""
     return unwrap_shape(public).type.numpy
 

@@ -36,7 +36,7 @@ _SPLITS: dict[str, Sequence[str]] = {
 """Expressions that split a text before byte pairs are merged, by ``tokenizer.ggml.pre``, as in llama-vocab.cpp."""
 
 
-def tokenizer_of_gguf(metadata: Mapping[str, Any]) -> Any:
+def tokenizer_of_gguf(metadata: Mapping[str, object]) -> Any:
     """Return the ``tokenizers.Tokenizer``, or `SentencePieces`, that metadata of a GGUF file describe.
 
     Args:
@@ -128,7 +128,7 @@ def _sentence_pieces(package: Any, metadata: Mapping[str, Any], vocabulary: Mapp
     return found
 
 
-def _prefixed(metadata: Mapping[str, Any]) -> bool:
+def _prefixed(metadata: Mapping[str, object]) -> bool:
     """Return whether a space is put before a text."""
     return bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
 

@@ -213,7 +213,7 @@ class LanguageModel:
         """Return the number of bytes of the model's constants, which a decode step reads once."""
         constants = {
             id(ins): ins.shape.bytes
-            for module in self.decoder.program._portable.modules
+            for module in self.decoder.program.portable.modules
             for ins in module
             if ins.op.name == "@literal"
         }

@@ -32,9 +32,9 @@ def chat_templates(file: object, settings: Mapping[str, Any]) -> str | dict[str,
 
 def rendered(
     template: str | Mapping[str, str] | None,
-    messages: str | Sequence[Mapping[str, Any]],
-    tools: str | Sequence[Any] | None,
-    variables: Mapping[str, Any],
+    messages: str | Sequence[Mapping[str, object]],
+    tools: str | Sequence[object] | None,
+    variables: Mapping[str, object],
     add_generation_prompt: bool,
 ) -> str:
     """Return the prompt that a template makes of messages; see `Tokenizer.apply_chat_template`.
@@ -66,7 +66,7 @@ def rendered(
     return found
 
 
-def _parsed(what: str, value: Any) -> list[Any]:
+def _parsed(what: str, value: object) -> list[Any]:
     if isinstance(value, str):
         try:
             value = json.loads(value)

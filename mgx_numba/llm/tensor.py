@@ -10,7 +10,7 @@ import numpy as np
 class ModelTensor:
     """A tensor over an array of NumPy, which is not copied."""
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: object) -> None:
         self._array = np.asarray(array)
 
     def as_numpy(self) -> np.ndarray:

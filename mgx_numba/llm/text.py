@@ -74,7 +74,7 @@ def stream(
     *,
     max_tokens: int = 256,
     stop: str | Sequence[str] | None = (),
-    json_schema: str | Mapping[str, Any] | None = None,
+    json_schema: str | Mapping[str, object] | None = None,
     regex: str | None = None,
     grammar: str | None = None,
     logits_processors: Sequence[LogitsProcessor] = (),
@@ -83,7 +83,7 @@ def stream(
     max_draft_tokens: int = 4,
     prefix_cache: PrefixCache | None = None,
     logprobs: int | None = None,
-    **search: Any,
+    **search: object,
 ) -> Completion:
     """Generate text after a prompt, piece by piece.
 

@@ -114,7 +114,7 @@ class Tokenizer:
         """Return the padding token, None without such a token."""
         return self._ids.get("pad")
 
-    def update_options(self, **options: Any) -> None:
+    def update_options(self, **options: object) -> None:
         """Set ``add_special_tokens`` (of `encode`) or ``skip_special_tokens`` (of `decode`): true or false.
 
         Raises:
@@ -162,7 +162,7 @@ class Tokenizer:
             row[: len(tokens)] = tokens
         return ModelTensor(result)
 
-    def decode_batch(self, tokens: Any) -> list[str]:
+    def decode_batch(self, tokens: object) -> list[str]:
         """Return the texts of an array of tokens, one for each row."""
         return [
             self.decode(row) for row in np.asarray(tokens.as_numpy() if isinstance(tokens, ModelTensor) else tokens)
@@ -196,12 +196,12 @@ class Tokenizer:
 
     def apply_chat_template(
         self,
-        messages: str | Sequence[Mapping[str, Any]],
+        messages: str | Sequence[Mapping[str, object]],
         *,
         template_str: str | None = None,
-        tools: str | Sequence[Any] | None = None,
+        tools: str | Sequence[object] | None = None,
         add_generation_prompt: bool = True,
-        **variables: Any,
+        **variables: object,
     ) -> str:
         """Return the prompt of a conversation.
 

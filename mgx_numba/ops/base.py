@@ -73,7 +73,7 @@ class Operator:
         """
         raise NotImplementedError(f"{self.name} has no reference implementation")
 
-    def result_shape(self, inputs: Sequence[Shape], bodies: Sequence[Any] = ()) -> Shape:
+    def result_shape(self, inputs: Sequence[Shape], bodies: Sequence[object] = ()) -> Shape:
         """Return `compute_shape`, which reads the submodules ``bodies`` where the operator is a `BodyOperator`."""
         return self.compute_shape(inputs)
 
@@ -134,7 +134,7 @@ class Operator:
             found = cls._kinds = {f.name: str(f.type) for f in fields(cls)}
         return found
 
-    def with_attributes(self, **changes: Any) -> Operator:
+    def with_attributes(self, **changes: object) -> Operator:
         """Return the operator with some attributes changed."""
         return replace(self, **changes)
 
@@ -184,13 +184,13 @@ class Operator:
         return value % rank
 
 
-def _has_dim(value: Any) -> bool:
+def _has_dim(value: object) -> bool:
     if isinstance(value, (tuple, list)):
         return any(map(_has_dim, value))
     return isinstance(value, Dim) or (isinstance(value, Shape) and value.symbolic)
 
 
-def format_attribute(value: Any) -> str:
+def format_attribute(value: object) -> str:
     """Format an attribute value as MIGraphX prints it: bools as 0/1, sequences in braces, types as wire values."""
     if value is None:
         return "nullopt"
@@ -260,7 +260,7 @@ def operator_class(name: str) -> type[Operator]:
     return cls
 
 
-def make_op(name: str, **attributes: Any) -> Operator:
+def make_op(name: str, **attributes: object) -> Operator:
     """Return an operator by name; attribute values are converted to the declared types (lists to tuples, ints to
     floats).
 
@@ -306,7 +306,7 @@ def _convert(op: str, key: str, kind: str, value: Any) -> Any:
         raise OperatorError(f"{op}: attribute {key} must be {wanted}, got {value!r}") from None
 
 
-def _instance(value: Any, *types: type) -> Any:
+def _instance(value: object, *types: type) -> Any:
     """Return the value if it is of one of the types.
 
     Raises:
@@ -323,7 +323,7 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _exact_number(value: Any) -> float | int:
+def _exact_number(value: object) -> float | int:
     """Return the number as a float, or as the integer that it is where float64 does not hold it exactly."""
     number = _number(value)
     return int(value) if isinstance(value, (int, np.integer)) and int(number) != value else number
@@ -372,7 +372,7 @@ class Pointwise(Operator):
     pointwise: ClassVar[bool] = True
     arity: ClassVar[int] = 1
 
-    def scalar(self, s: ScalarOps, *x: Any) -> Any:
+    def scalar(self, s: ScalarOps, *x: object) -> Any:
         """Return the result for one element, in calls on the handler ``s``."""
         raise NotImplementedError
 

@@ -15,7 +15,7 @@ def _binary(op_name: str, method: str | None = None, commutative: bool = False, 
     """Define the operator whose scalar expression is one protocol call on two operands."""
     call = method or op_name
 
-    def scalar(self: Pointwise, s: ScalarOps, *x: Any) -> Any:
+    def scalar(self: Pointwise, s: ScalarOps, *x: object) -> Any:
         return getattr(s, call)(x[0], x[1])
 
     members = {
@@ -50,7 +50,7 @@ class Sqdiff(Pointwise):
     arity: ClassVar[int] = 2
     commutative: ClassVar[bool] = True
 
-    def scalar(self, s: ScalarOps, *x: Any) -> Any:
+    def scalar(self, s: ScalarOps, *x: object) -> Any:
         difference = s.sub(x[0], x[1])
         return s.mul(difference, difference)
 
@@ -63,7 +63,7 @@ class Prelu(Pointwise):
     name: ClassVar[str] = "prelu"
     arity: ClassVar[int] = 2
 
-    def scalar(self, s: ScalarOps, *x: Any) -> Any:
+    def scalar(self, s: ScalarOps, *x: object) -> Any:
         return s.where(s.lt(x[0], s.const(0, s.dtype(x[0]))), s.mul(x[0], x[1]), x[0])
 
 
@@ -75,7 +75,7 @@ class Clip(Pointwise):
     name: ClassVar[str] = "clip"
     arity: ClassVar[int] = 3
 
-    def scalar(self, s: ScalarOps, *x: Any) -> Any:
+    def scalar(self, s: ScalarOps, *x: object) -> Any:
         return s.min(s.max(x[1], x[0]), x[2])
 
 
@@ -87,7 +87,7 @@ class Where(Pointwise):
     name: ClassVar[str] = "where"
     arity: ClassVar[int] = 3
 
-    def scalar(self, s: ScalarOps, *x: Any) -> Any:
+    def scalar(self, s: ScalarOps, *x: object) -> Any:
         return s.where(x[0], x[1], x[2])
 
     def input_types(self, types: Sequence[Type]) -> None:

@@ -82,7 +82,7 @@ class RunModule:
             return None
         return self._repeat(self.modules[position], trips, condition, carried, place)
 
-    def __call__(self, position: int, arguments: Sequence[Any]) -> list:
+    def __call__(self, position: int, arguments: Sequence[object]) -> list:
         return self._evaluate(self.modules[position], arguments)
 
 

@@ -21,7 +21,7 @@ def kept_for_constants(function: Callable[..., T]) -> Callable[..., T]:
     kept: dict[tuple[Any, ...], tuple[list[weakref.ref[np.ndarray]], T]] = {}
 
     @functools.wraps(function)
-    def looked_up(*arrays: np.ndarray, **settings: Any) -> T:
+    def looked_up(*arrays: np.ndarray, **settings: object) -> T:
         if any(a.flags.writeable for a in arrays):
             return function(*arrays, **settings)
         key = (*map(id, arrays), *settings.items())
@@ -30,7 +30,7 @@ def kept_for_constants(function: Callable[..., T]) -> Callable[..., T]:
             return found[1]
         result = function(*arrays, **settings)
 
-        def forget(_: Any) -> None:
+        def forget(_: object) -> None:
             kept.pop(key, None)
 
         kept[key] = [weakref.ref(a, forget) for a in arrays], result

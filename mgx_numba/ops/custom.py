@@ -47,7 +47,7 @@ class CustomKernel:
             raise OperatorError(f"custom_kernel: arguments is {given!r}, expected a tuple of 64-bit integers")
 
 
-def _is_int64(value: Any) -> bool:
+def _is_int64(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and -(2**63) <= int(value) < 2**63
 
 
@@ -105,7 +105,7 @@ class CustomOperator(Operator):
             raise self.fail(f"its function gives {found} as result {position}, its shape rule says {wanted}")
         return value.reshape(shape.lens)
 
-    def _called(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
+    def _called(self, what: str, function: Callable[..., object], *args: object) -> Any:
         try:
             return function(*args, **self.attributes())
         except MgxError as error:
@@ -127,7 +127,7 @@ class CustomPointwise(Pointwise):
     def input_types(self, types: Sequence[Type]) -> None:
         """Accept any types: the expression checks how types combine."""
 
-    def scalar(self, s: ScalarOps, *x: Any) -> Any:
+    def scalar(self, s: ScalarOps, *x: object) -> Any:
         try:
             found = self.expression(*(ScalarElement(self.name, s, v) for v in x), **self.attributes())
         except MgxError:
@@ -153,9 +153,9 @@ def define(
     domain: str,
     op_type: str,
     *,
-    scalar: Callable[..., Any] | None = None,
-    function: Callable[..., Any] | None = None,
-    rule: Callable[..., Any] | None = None,
+    scalar: Callable[..., object] | None = None,
+    function: Callable[..., object] | None = None,
+    rule: Callable[..., object] | None = None,
     kernel: Callable[..., CustomKernel] | None = None,
 ) -> type[Operator]:
     """Make a custom operator known: by a scalar expression, or by a function and a shape rule.
@@ -191,7 +191,7 @@ def define(
     return _registered(op_type, base, members)
 
 
-def define_remote(name: str, function: Callable[..., Any], rule: Callable[..., Any]) -> None:
+def define_remote(name: str, function: Callable[..., object], rule: Callable[..., object]) -> None:
     """Make an operator of another process known: by its plain name, without attributes, for any number of inputs.
 
     An operator of this kind that has the name is replaced.
@@ -231,7 +231,7 @@ def _expect_inputs(op: Operator, count: int, least: int, most: int | None) -> No
         raise op.fail(f"got {count} inputs, expected {wanted}")
 
 
-def _signature(name: str, function: Callable[..., Any]) -> tuple[int, int | None, list[tuple[str, str, Any]]]:
+def _signature(name: str, function: Callable[..., object]) -> tuple[int, int | None, list[tuple[str, str, Any]]]:
     """Least and largest number of inputs (``None``: any), and attributes: names, kinds, defaults."""
     least, variadic, attributes = 0, False, []
     for p in inspect.signature(function).parameters.values():
@@ -246,7 +246,7 @@ def _signature(name: str, function: Callable[..., Any]) -> tuple[int, int | None
     return least, None if variadic else least, attributes
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(value: object) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 

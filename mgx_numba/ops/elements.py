@@ -44,7 +44,7 @@ class ScalarElement(np.lib.mixins.NDArrayOperatorsMixin):
         value: the handler's.
     """
 
-    def __init__(self, owner: str, handler: ScalarOps, value: Any) -> None:
+    def __init__(self, owner: str, handler: ScalarOps, value: object) -> None:
         self._owner = owner
         self._handler = handler
         self.value = value
@@ -98,7 +98,7 @@ class ScalarElement(np.lib.mixins.NDArrayOperatorsMixin):
 
     __int__ = __index__ = __float__  # type: ignore[assignment]
 
-    def _call(self, name: str, *operands: Any) -> ScalarElement:
+    def _call(self, name: str, *operands: object) -> ScalarElement:
         values = self._operands(name, operands)
         type = values[0].type
         floats_only = name == "div" or not FUNCTIONS[name].integers
@@ -115,7 +115,7 @@ class ScalarElement(np.lib.mixins.NDArrayOperatorsMixin):
         type = next(iter(types), self.type)
         return [x if isinstance(x, ScalarElement) else self._constant(x, type) for x in operands]
 
-    def _constant(self, number: Any, type: Type) -> ScalarElement:
+    def _constant(self, number: object, type: Type) -> ScalarElement:
         array = np.asarray(number)
         kind = array.dtype.kind
         fits = kind == "b" or (kind in "iu" and type is not Type.bool_type) or (kind == "f" and type.is_floating)
@@ -123,7 +123,7 @@ class ScalarElement(np.lib.mixins.NDArrayOperatorsMixin):
             raise ShapeError(f"{self._owner}: {number!r} is no constant of {type.name}")
         return self._of(self._handler.const(array.item(), type))
 
-    def _of(self, value: Any) -> ScalarElement:
+    def _of(self, value: object) -> ScalarElement:
         return ScalarElement(self._owner, self._handler, value)
 
     def _refuse(self, what: str) -> NoReturn:

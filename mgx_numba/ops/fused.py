@@ -129,7 +129,9 @@ class FusedConcat(BodyOperator):
     AXES: ClassVar[tuple[str, ...]] = ("axis",)
     axis: int = 0
 
-    def _split(self, bodies: Sequence[Submodule], values: Sequence[Any]) -> tuple[list[Sequence[Any]], Sequence[Any]]:
+    def _split(
+        self, bodies: Sequence[Submodule], values: Sequence[object]
+    ) -> tuple[list[Sequence[Any]], Sequence[Any]]:
         """Return the values for each part, and those left for the last submodule."""
         if len(bodies) < 2:
             raise self.fail(f"got {len(bodies)} submodules, expected at least 2")

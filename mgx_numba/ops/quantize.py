@@ -51,7 +51,7 @@ class QuantizeLinear(_Linear):
             return types[2]
         return Type.uint8_type if self.out_type is None else self.out_type
 
-    def scalar(self, s: ScalarOps, *x: Any) -> Any:
+    def scalar(self, s: ScalarOps, *x: object) -> Any:
         target = self.output_type([s.dtype(v) for v in x])
         wide = s.dtype(x[1]).compute
         scaled = s.div(s.cast(x[0], wide), s.cast(x[1], wide))
@@ -80,7 +80,7 @@ class DequantizeLinear(_Linear):
     def output_type(self, types: Sequence[Type]) -> Type:
         return types[1]
 
-    def scalar(self, s: ScalarOps, *x: Any) -> Any:
+    def scalar(self, s: ScalarOps, *x: object) -> Any:
         target = s.dtype(x[1])
         exact = Type.int32_type if s.dtype(x[0]) in _SMALL else target.compute
         wide = target.compute
@@ -115,7 +115,7 @@ class NearestFloat8(Pointwise):
         (_, least), (_, most) = (math.frexp(float(x)) for x in (numbers.smallest_subnormal, numbers.max))
         return range(np.finfo(np.float32).minexp - least + 1, np.finfo(np.float32).maxexp - 24 - most + 1)
 
-    def scalar(self, s: ScalarOps, *x: Any) -> Any:
+    def scalar(self, s: ScalarOps, *x: object) -> Any:
         return getattr(s, NEAREST[self.target_type])(x[0], s.const(2.0**self.exponent, s.dtype(x[0])))
 
 

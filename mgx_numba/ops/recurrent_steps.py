@@ -46,7 +46,7 @@ class RecurrentSteps(Operator):
     given: str = ""
     dynamic: bool = False
 
-    def named(self, inputs: Sequence[Any]) -> dict[str, Any]:
+    def named(self, inputs: Sequence[object]) -> dict[str, Any]:
         """The optional inputs by name."""
         return dict(zip(self.given.split(), inputs[2:]))
 

@@ -102,7 +102,7 @@ class ReduceParts(Operator):
         return index
 
 
-def largest_head(dtype: Any) -> float:
+def largest_head(dtype: object) -> float:
     """Return the bound on head means of a type: subtracting it from the largest number does not change that."""
     info = ml_dtypes.finfo(dtype)
     return float(info.max) * float(info.eps) / 8

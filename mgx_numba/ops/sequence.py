@@ -19,7 +19,7 @@ from .base import Operator, register
 ANY = DynamicDimension(0, UNBOUNDED)
 
 
-def holding(values: Iterable[Any]) -> np.ndarray:
+def holding(values: Iterable[object]) -> np.ndarray:
     """Return a sequence, or an optional, that holds ``values``."""
     values = list(values)
     held = np.empty(len(values), object)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -36,7 +35,7 @@ class Predictor:
 
     def __init__(
         self,
-        model: Any,
+        model: object,
         *,
         columns: Mapping[str, str] | None = None,
         output_names: Sequence[str] = (),
@@ -44,7 +43,7 @@ class Predictor:
         batch_size: int = 0,
         num_threads: int = 0,
         trust_objects: bool = False,
-        **options: Any,
+        **options: object,
     ) -> None:
         self._rows = open_session(model, num_threads, options, trust_objects)
         self._columns = {name: (columns or {}).get(name, name) for name in self._rows.shapes}

@@ -59,7 +59,7 @@ def prepare(
         fixed = model.clone().reshape({name: [size, *lens] for name, lens in rows.items()})
         fixed.compile(**options)
         rates[size] = size / _seconds(fixed) if len(sizes) > 1 else 0.0
-        model._file.records = [*fixed._records, *model._records]
+        model.tuning_records[:0] = fixed.tuning_records
     best = max(rates, key=lambda size: rates[size])
     kept = [size for size in sizes if size <= best]
     model.reshape({name: _best_at(s, kept) for name, s in shapes.items()})

@@ -74,7 +74,7 @@ class RowSession:
         self._fixed = first.is_fixed
         self.batch_size = max(self._sizes, default=0)
 
-    def checked(self, columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def checked(self, columns: Mapping[str, object]) -> dict[str, np.ndarray]:
         """The inputs among ``columns``, as arrays.
 
         Raises:
@@ -99,7 +99,7 @@ class RowSession:
         return found
 
     def run(
-        self, columns: Mapping[str, Any], output_names: Sequence[str] = (), batch_size: int = 0
+        self, columns: Mapping[str, object], output_names: Sequence[str] = (), batch_size: int = 0
     ) -> dict[str, np.ndarray]:
         """Results by name, a row for each of the columns'.
 

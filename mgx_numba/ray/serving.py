@@ -79,13 +79,13 @@ class Replica:
 
     def __init__(
         self,
-        model: Any,
+        model: object,
         name: str,
         max_batch_size: int,
         batch_wait_timeout_s: float,
         num_threads: int,
         trust_objects: bool,
-        options: Mapping[str, Any],
+        options: Mapping[str, object],
     ) -> None:
         from ray import serve
 
@@ -100,7 +100,7 @@ class Replica:
         )
         self._together = batched(together)
 
-    async def infer(self, columns: Mapping[str, Any]) -> Columns:
+    async def infer(self, columns: Mapping[str, object]) -> Columns:
         """Results by name for an array of rows for each input.
 
         Raises:
@@ -151,7 +151,7 @@ def metadata(name: str, rows: RowSession) -> dict[str, Any]:
     }
 
 
-def read_request(body: Any, rows: RowSession) -> Columns:
+def read_request(body: object, rows: RowSession) -> Columns:
     """The arrays of a protocol request.
 
     Raises:

@@ -30,8 +30,8 @@ def tune(
     *,
     num_threads: int = 1,
     budget: float | None = None,
-    ray_remote_args: Mapping[str, Any] | None = None,
-    **options: Any,
+    ray_remote_args: Mapping[str, object] | None = None,
+    **options: object,
 ) -> list[TuningRecord]:
     """Measure the products and convolutions of models for which there is no record yet; returns the new records.
 

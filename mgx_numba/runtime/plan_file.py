@@ -35,7 +35,7 @@ _PIECE_BYTES = 16 << 20
 """Size of a piece (bytes), which is read and checked at once: several milliseconds."""
 
 
-def file_pieces(writer: PlansWriter, about: Mapping[str, Any], content: Any) -> list[bytes | memoryview]:
+def file_pieces(writer: PlansWriter, about: Mapping[str, object], content: object) -> list[bytes | memoryview]:
     """Return the pieces of a file, in order.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class IOBinding:
         self._inputs[_known(name, self._input_names, "input")] = array
 
     def bind_input(
-        self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
+        self, name: str, device_type: str, device_id: int, element_type: object, shape: Sequence[int], buffer_ptr: int
     ) -> None:
         """Bind an input to memory at an address, which must stay valid.
 
@@ -71,7 +71,7 @@ class IOBinding:
         name: str,
         device_type: str = "cpu",
         device_id: int = 0,
-        element_type: Any = None,
+        element_type: object = None,
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
@@ -157,7 +157,7 @@ class IOBinding:
             self._results.append(OrtValue(memory))
 
 
-def _same(memory: np.ndarray | device_argument, value: Any) -> bool:
+def _same(memory: np.ndarray | device_argument, value: object) -> bool:
     """Return whether a result is in the memory bound for it."""
     if isinstance(memory, np.ndarray):
         return isinstance(value, np.ndarray) and value.ctypes.data == memory.ctypes.data
@@ -171,7 +171,7 @@ def _known(name: str, names: Sequence[str], what: str) -> str:
     return name
 
 
-def _memory(element_type: Any, lens: Sequence[int], address: int) -> np.ndarray | device_argument:
+def _memory(element_type: object, lens: Sequence[int], address: int) -> np.ndarray | device_argument:
     """Return the tensor at a host or device address, without a copy."""
     found = argument_from_pointer(PublicShape.wrap(shape_of(element_type, lens)), address)
     return found if isinstance(found, device_argument) else np.asarray(found).reshape(tuple(lens))

@@ -17,7 +17,7 @@ from .values import OrtValue
 __all__ = ["fed"]
 
 
-def fed(feed: Mapping[str, Any], shapes: Mapping[str, Shape]) -> dict[str, Any]:
+def fed(feed: Mapping[str, object], shapes: Mapping[str, Shape]) -> dict[str, Any]:
     """Return the values of a run's inputs, with lists converted to arrays.
 
     Args:
@@ -34,7 +34,7 @@ def fed(feed: Mapping[str, Any], shapes: Mapping[str, Shape]) -> dict[str, Any]:
     return found
 
 
-def _value(name: str, value: Any, wanted: Shape | None) -> Any:
+def _value(name: str, value: object, wanted: Shape | None) -> Any:
     if isinstance(value, OrtValue) and not value.is_sparse_tensor():
         return value._value
     if isinstance(value, (OrtValue, SparseTensor)):
@@ -48,7 +48,7 @@ def _value(name: str, value: Any, wanted: Shape | None) -> Any:
     return value if wanted.type is Type.string_type else _array(name, value, wanted.type)
 
 
-def _array(name: str, value: Any, type_: Type) -> np.ndarray[Any, Any]:
+def _array(name: str, value: object, type_: Type) -> np.ndarray[Any, Any]:
     """Return a list of numbers as an array; integer types truncate fractions, as in ONNX Runtime.
 
     Raises:

@@ -67,10 +67,10 @@ class InferenceSession:
         self,
         path_or_bytes: str | os.PathLike[str] | bytes,
         sess_options: SessionOptions | None = None,
-        providers: Sequence[Any] | None = None,
-        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        providers: Sequence[object] | None = None,
+        provider_options: Sequence[Mapping[str, object]] | None = None,
         trust_objects: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         try:
             self._make(path_or_bytes, sess_options, providers, provider_options, trust_objects, kwargs)
@@ -79,12 +79,12 @@ class InferenceSession:
 
     def _make(
         self,
-        path_or_bytes: Any,
+        path_or_bytes: object,
         sess_options: SessionOptions | None,
-        providers: Sequence[Any] | None,
-        provider_options: Sequence[Mapping[str, Any]] | None,
+        providers: Sequence[object] | None,
+        provider_options: Sequence[Mapping[str, object]] | None,
         trust_objects: bool,
-        others: Mapping[str, Any],
+        others: Mapping[str, object],
     ) -> None:
         unknown = [name for name in others if name not in _KNOWN]
         if unknown:
@@ -100,7 +100,9 @@ class InferenceSession:
             providers = self._options.providers()
         self._compile(providers, provider_options)
 
-    def _compile(self, providers: Sequence[Any] | None, provider_options: Sequence[Mapping[str, Any]] | None) -> None:
+    def _compile(
+        self, providers: Sequence[object] | None, provider_options: Sequence[Mapping[str, object]] | None
+    ) -> None:
         """Read the model and compile it for the chosen provider."""
         self._provider, given = chosen_provider(providers, provider_options)
         self._provider_options = dict(given)
@@ -114,8 +116,13 @@ class InferenceSession:
         begin = time.perf_counter_ns()
         self._program = self._source.read()
         self._note("model_loading_uri" if self._source.path is not None else "model_loading_array", begin)
-        kept = self._program._options
-        if kept is None or asked or self._program._target is None or self._program._target.name() != target:
+        kept = self._program.compile_options
+        if (
+            kept is None
+            or asked
+            or self._program.compile_target is None
+            or self._program.compile_target.name() != target
+        ):
             saved = {} if kept is None else {name: getattr(kept, name) for name in SAVED_OPTIONS}
             self._program.compile(target, **{**saved, **asked})
         if self._options.optimized_model_filepath:
@@ -147,7 +154,7 @@ class InferenceSession:
     def run(
         self,
         output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
+        input_feed: Mapping[str, object],
         run_options: RunOptions | None = None,
     ) -> list[Any]:
         """Run the model once.
@@ -202,7 +209,7 @@ class InferenceSession:
         found = [_on_host(result) for result in results]
         return [found[self._positions[name]] for name in output_names] if output_names else found
 
-    def _fed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _fed(self, given: Mapping[str, object]) -> dict[str, Any]:
         """Return the values of inputs in the form that programs accept."""
         unknown = [name for name in given if name not in self._shapes]
         if unknown:
@@ -237,9 +244,9 @@ class InferenceSession:
     def run_async(
         self,
         output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
+        input_feed: Mapping[str, object],
         callback: Callable[[list[Any], Any, str], None],
-        user_data: Any,
+        user_data: object,
         run_options: RunOptions | None = None,
     ) -> None:
         """Run once in another thread, which then calls ``callback(results, user_data, error)``.
@@ -296,7 +303,7 @@ class InferenceSession:
         feeds: Sequence[OrtValue],
         fetch_names: Sequence[str],
         fetches: OrtValueVector,
-        fetch_devices: Sequence[Any] = (),
+        fetch_devices: Sequence[object] = (),
     ) -> None:
         """Run as `run_with_ort_values` does, with lists of names and tensors.
 
@@ -337,7 +344,7 @@ class InferenceSession:
         return {name: given if name == self._provider else {} for name in self.get_providers()}
 
     def set_providers(
-        self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
+        self, providers: Sequence[object] | None = None, provider_options: Sequence[Mapping[str, object]] | None = None
     ) -> None:
         """Read the model again and compile it for another provider.
 
@@ -409,7 +416,7 @@ class InferenceSession:
     def create_ortvalue_from_shape_and_type(
         self,
         shape: Sequence[int],
-        element_type: Any,
+        element_type: object,
         device_type: str,
         device_id: int = 0,
         vendor_id: int | OrtDeviceVendorId = -1,
@@ -424,7 +431,7 @@ class InferenceSession:
         """Return an empty list: tuning records belong to the program (``exhaustive_tune``), not to a provider."""
         return []
 
-    def set_tuning_results(self, results: Sequence[Mapping[str, Any]], *, error_on_invalid: bool = False) -> None:
+    def set_tuning_results(self, results: Sequence[Mapping[str, object]], *, error_on_invalid: bool = False) -> None:
         """Ignore the tuning records: see `get_tuning_results`.
 
         Raises:

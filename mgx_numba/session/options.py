@@ -72,7 +72,7 @@ class _Entries:
 class _Declared:
     """Base class that refuses to set attributes its class does not declare, and texts to other values."""
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         known = type(self).__annotations__
         if name not in known and not name.startswith("_"):
             hint = did_you_mean(name, known)
@@ -203,7 +203,7 @@ class SessionOptions(_Declared):
         """Append a provider to the list for sessions made without ``providers``."""
         self._providers.append((str(provider), dict(options)))
 
-    def add_provider_for_devices(self, devices: Sequence[OrtEpDevice], options: Mapping[str, Any]) -> None:
+    def add_provider_for_devices(self, devices: Sequence[OrtEpDevice], options: Mapping[str, object]) -> None:
         """Append the provider of devices, as `add_provider` does.
 
         Raises:

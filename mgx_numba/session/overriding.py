@@ -30,7 +30,7 @@ class Overrides:
         self._programs: dict[frozenset[str], program] = {frozenset(): default}
         self._lock = threading.Lock()
 
-    def program_for(self, feed: Mapping[str, Any]) -> program:
+    def program_for(self, feed: Mapping[str, object]) -> program:
         """Return the compiled program for the inputs of a run.
 
         Raises:

@@ -68,7 +68,7 @@ def target_of(provider: str) -> str:
     return _TARGETS[provider]
 
 
-def chosen_provider(providers: Sequence[Any] | None, options: Sequence[Any] | None) -> tuple[str, dict[str, Any]]:
+def chosen_provider(providers: Sequence[object] | None, options: Sequence[object] | None) -> tuple[str, dict[str, Any]]:
     """Return the first available provider, and its compile options.
 
     Unavailable providers, and options that ``program.compile`` does not have, are skipped with a `RuntimeWarning`.
@@ -99,7 +99,7 @@ def chosen_provider(providers: Sequence[Any] | None, options: Sequence[Any] | No
     return CPU, {}
 
 
-def refuse_unknown(providers: Sequence[Any] | None) -> None:
+def refuse_unknown(providers: Sequence[object] | None) -> None:
     """Raise if a provider name is unknown; unavailable providers are accepted.
 
     Raises:
@@ -111,7 +111,7 @@ def refuse_unknown(providers: Sequence[Any] | None) -> None:
             raise error_of(RuntimeError, OptionError, f"Unknown Provider Type: {name}; known are: {known}")
 
 
-def _pair(entry: Any) -> tuple[str, Mapping[str, Any]]:
+def _pair(entry: object) -> tuple[str, Mapping[str, Any]]:
     name, given = entry if isinstance(entry, (tuple, list)) and len(entry) == 2 else (entry, {})
     if not isinstance(name, str) or not isinstance(given, Mapping):
         raise OptionError(f"a provider is {entry!r}, expected a name, or a pair of a name and a mapping of options")

@@ -89,7 +89,7 @@ class Source:
     def _folder(self) -> str:
         return self._options.external_data_folder() if self.path is None else ""
 
-    def _first_parsed(self, given: Any, files: Mapping[str, memoryview] | None) -> Parsed:
+    def _first_parsed(self, given: object, files: Mapping[str, memoryview] | None) -> Parsed:
         """Return the program with every initializer a constant; keep the model for other sets of inputs."""
         self._model = model = self._decoded(given, files)
         found = self._parsed(frozenset())
@@ -161,7 +161,7 @@ class Source:
             return load_buffer(self._given, self._trusted)
         return load(self.path, trust_objects=self._trusted)
 
-    def _decoded(self, given: Any, files: Mapping[str, memoryview] | None) -> Model:
+    def _decoded(self, given: object, files: Mapping[str, memoryview] | None) -> Model:
         whole_module("mgx_numba.frontends.onnx.parser")
         from ..frontends.onnx.model import NoGraphError, NotProtobufError, load_model
 
@@ -212,7 +212,7 @@ def _set_denoted(model: Model, lens: Mapping[str, int]) -> None:
                 dim.dim_value = lens[dim.denotation]
 
 
-def _check_external(model: Model, given: Mapping[str, Any]) -> None:
+def _check_external(model: Model, given: Mapping[str, object]) -> None:
     """Check that each array replaces an initializer of the model whose data is external."""
     places = {tensor.name: tensor.data_location for tensor in model.graph.initializer} if given else {}
     for name in given:

@@ -54,7 +54,7 @@ class SparseTensor:
 
     @classmethod
     def sparse_coo_from_numpy(
-        cls, dense_shape: Any, values: Array, coo_indices: Array, ort_device: OrtDevice
+        cls, dense_shape: object, values: Array, coo_indices: Array, ort_device: OrtDevice
     ) -> SparseTensor:
         """Return a tensor in coordinate format (COO).
 

@@ -39,7 +39,9 @@ class OrtValue:
         self._sparse = sparse
 
     @staticmethod
-    def ortvalue_from_numpy(array: Any, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1) -> OrtValue:
+    def ortvalue_from_numpy(
+        array: object, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
+    ) -> OrtValue:
         """Return a tensor that shares an array's memory.
 
         Arrays that are not contiguous are copied, and so are arrays for a device. ``vendor_id`` has no effect: a
@@ -74,7 +76,7 @@ class OrtValue:
     @staticmethod
     def ortvalue_from_shape_and_type(
         shape: Sequence[int],
-        element_type: Any,
+        element_type: object,
         device_type: str = "cpu",
         device_id: int = 0,
         vendor_id: int = -1,
@@ -217,10 +219,10 @@ class OrtValue:
 class _Capsule:
     """An exporter of a DLPack capsule of host memory."""
 
-    def __init__(self, capsule: Any) -> None:
+    def __init__(self, capsule: object) -> None:
         self._capsule = capsule
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(self, **options: object) -> Any:
         return self._capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -230,7 +232,7 @@ class _Capsule:
 class OrtValueVector(list[OrtValue]):
     """A list of tensors, with the method names of ONNX Runtime's vector."""
 
-    def push_back(self, value: Any) -> None:
+    def push_back(self, value: object) -> None:
         """Append an `OrtValue`, or another library's tensor through DLPack."""
         self.append(value if isinstance(value, OrtValue) else OrtValue.from_dlpack(value))
 
@@ -254,7 +256,7 @@ class OrtValueVector(list[OrtValue]):
         """Do nothing."""
 
 
-def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any = None) -> None:
+def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: object = None) -> None:
     """Copy tensors to tensors of the same element types and lengths, on any device; wait for all copies.
 
     Raises:
@@ -284,7 +286,7 @@ def ort_value(name: str, result: Any) -> OrtValue:
     return OrtValue(result)
 
 
-def shape_of(element_type: Any, lens: Sequence[int]) -> Shape:
+def shape_of(element_type: object, lens: Sequence[int]) -> Shape:
     kind = _element_type(element_type)
     return Shape(kind, tuple(lens)) if len(lens) else Shape(kind)
 
@@ -299,7 +301,7 @@ def _element_type(given: Any) -> Type:
         raise ShapeError(f"element type {given!r} is none of a tensor here: {error}") from None
 
 
-def _placed(value: Any) -> device_argument:
+def _placed(value: object) -> device_argument:
     assert isinstance(value, device_argument)
     return value
 

@@ -135,7 +135,7 @@ class Stage:
 Observer = Callable[[Observation], None]
 
 
-def without_buffers(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+def without_buffers(inputs: Mapping[str, object]) -> Mapping[str, Any]:
     """Return inputs without memory for results, whose numbers count the results of a whole program."""
     if not any(name.startswith(OUTPUT_BUFFERS) for name in inputs):
         return inputs
@@ -256,10 +256,10 @@ class OnDevice(Protocol):
         """Return the shapes, by name, of the inputs that are memory for results; empty if results are copied to the
         host."""
 
-    def run_in(self, inputs: Mapping[str, Any], stream: int) -> list[Any]:
+    def run_in(self, inputs: Mapping[str, object], stream: int) -> list[Any]:
         """Enqueue a run on a stream of the driver and return its results, which the device may still be computing."""
 
-    def run_there(self, inputs: Mapping[str, Any], stream: int | None = None) -> list[Any]:
+    def run_there(self, inputs: Mapping[str, object], stream: int | None = None) -> list[Any]:
         """Run with results that stay on the device, whatever `offload_copy` says; with a stream as `run_in` does."""
 
     def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], list[Any]] | None:

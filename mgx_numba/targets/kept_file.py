@@ -15,7 +15,9 @@ from .fallback_file import read_host
 from .split_point import SplitPoint
 
 
-def kept_pieces(kept: Kept, about: Mapping[str, Any], objects: Mapping[str, bytes]) -> list[bytes | memoryview] | None:
+def kept_pieces(
+    kept: Kept, about: Mapping[str, object], objects: Mapping[str, bytes]
+) -> list[bytes | memoryview] | None:
     """Return the pieces of a program's file, in order; None if a fallback step calls a function of a user.
 
     Args:

@@ -1,4 +1,4 @@
-"""The seam between two stages of a program (`stages`), and programs that run in two stages. Importing this module
+"""The connection of two stages of a program, and programs that run in two stages. Importing this module
 imports no pass."""
 
 from __future__ import annotations

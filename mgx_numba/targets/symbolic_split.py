@@ -87,7 +87,7 @@ class SymbolicSplit(SplitCompiled):
 
 
 class _Later:
-    """A later stage in the form that `Seam.stages` takes; ``use`` calls a function with the stage and its inputs."""
+    """A later stage as `SplitPoint.stages` takes it; ``use`` calls a function with the stage and its inputs."""
 
     def __init__(self, use: Callable[[Inputs, Callable[[Any, Any], Any]], Any]) -> None:
         self._use = use

@@ -25,7 +25,7 @@ def traced(observe: Callable[[Observer], list[Any]], level: int, out: TextIO) ->
     return observe(show)
 
 
-def write_trace(out: TextIO, instruction: str, seconds: float, total: float, value: Any, level: int) -> None:
+def write_trace(out: TextIO, instruction: str, seconds: float, total: float, value: object, level: int) -> None:
     """Write one instruction's entry.
 
     Level 1 has the instruction and its time. Level 2 adds the classes of floating-point values, the first and last five

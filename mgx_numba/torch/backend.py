@@ -29,10 +29,10 @@ _NEEDS_GRADIENTS = (
 
 def mgx_numba(
     graph_module: GraphModule,
-    example_inputs: Sequence[Any],
+    example_inputs: Sequence[object],
     *,
     mode: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph of Dynamo's, as ``torch.compile(model, backend="mgx_numba", mode=..., options=...)`` asks for it.
 
@@ -131,13 +131,13 @@ class _Call(torch.nn.Module):
         super().__init__()
         self.region = region
 
-    def forward(self, *args: Any) -> Any:
+    def forward(self, *args: object) -> Any:
         """Return the region's results as its graph does: one alone is no list."""
         results = self.region(list(args))
         return results[0] if self.region.single else results
 
 
-def _boxed(forward: Callable[..., Any]) -> Boxed:
+def _boxed(forward: Callable[..., object]) -> Boxed:
     def run(args: list[Any]) -> Any:
         own = tuple(args)
         args.clear()
@@ -181,5 +181,5 @@ def _static_inputs() -> set[int]:
     return set(metadata.static_input_indices) - changed
 
 
-def _no_backward(graph_module: GraphModule, inputs: Sequence[Any]) -> Any:
+def _no_backward(graph_module: GraphModule, inputs: Sequence[object]) -> Any:
     return graph_module

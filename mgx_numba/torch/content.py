@@ -51,7 +51,7 @@ def _target(node: Node) -> str:
     return f"{getattr(node.target, '__module__', '')} {node.target}"
 
 
-def _shown(value: Any, numbers: Mapping[Node, str]) -> str:
+def _shown(value: object, numbers: Mapping[Node, str]) -> str:
     if isinstance(value, Node):
         return numbers[value]
     if isinstance(value, (list, tuple)):
@@ -61,7 +61,7 @@ def _shown(value: Any, numbers: Mapping[Node, str]) -> str:
     return repr(value)
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return f"{value.dtype}{list(value.shape)}{list(value.stride())}{value.device}"
     if isinstance(value, (list, tuple)):

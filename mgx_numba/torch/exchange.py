@@ -49,7 +49,7 @@ def from_array(array: np.ndarray[Any, Any]) -> torch.Tensor:
     return torch.from_numpy(array.view(np.int16 if bits is torch.int16 else np.uint8)).view(theirs)
 
 
-def from_device(value: Any) -> torch.Tensor:
+def from_device(value: object) -> torch.Tensor:
     """Return a `device_argument` as a tensor over its memory, complete for PyTorch's current stream."""
     found: torch.Tensor = torch.from_dlpack(value)
     return found

@@ -48,7 +48,7 @@ class _Variant(Generic[T]):
         own = weakref.ref(self)
         self._references = [weakref.ref(tensor, lambda _: _lost(own)) for tensor in tensors]
 
-    def holds(self, args: Sequence[Any]) -> bool:
+    def holds(self, args: Sequence[object]) -> bool:
         """Return whether the constants among a call's arguments have the values of the compilation."""
         return (
             not self.gone
@@ -56,7 +56,7 @@ class _Variant(Generic[T]):
             and tuple(map(_version, self._pick(args))) == self._versions
         )
 
-    def changed(self, args: Sequence[Any]) -> list[int]:
+    def changed(self, args: Sequence[object]) -> list[int]:
         """Return the positions of changed constants; empty unless ``args`` has the tensors of the compilation."""
         if any(args[place] is not own() for place, own in zip(self._places, self._references)):
             return []
@@ -95,7 +95,7 @@ class Frozen(Generic[T]):
         self._changes: dict[int, int] = {}
         self._lock = threading.Lock()
 
-    def find(self, args: Sequence[Any]) -> T:
+    def find(self, args: Sequence[object]) -> T:
         """Return the compilation for a call's arguments; compile if there is none."""
         current = self._current
         if current is None or not current.holds(args):
@@ -103,7 +103,7 @@ class Frozen(Generic[T]):
         current.calls += 1
         return current.value
 
-    def _other(self, args: Sequence[Any]) -> _Variant[T]:
+    def _other(self, args: Sequence[object]) -> _Variant[T]:
         with self._lock:
             for variant in self._variants.get(self._address(args), ()):
                 if variant.holds(args):
@@ -118,7 +118,7 @@ class Frozen(Generic[T]):
     def _address(self, args: Sequence[Any]) -> int:
         return int(args[self._constants[0]].data_ptr()) if self._constants else 0
 
-    def _drop(self, args: Sequence[Any]) -> None:
+    def _drop(self, args: Sequence[object]) -> None:
         """Delete compilations with deleted tensors, or with other values of the tensors in ``args``."""
         kept: dict[int, list[_Variant[T]]] = {}
         for address, variants in self._variants.items():

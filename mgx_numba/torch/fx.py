@@ -24,7 +24,7 @@ __all__ = ["LowerPrecision", "MGXModule", "SplitModule", "lower_to_mgx"]
 
 
 class LowerPrecision(enum.Enum):
-    """Precision of what `lower_to_mgx` makes."""
+    """Precision of the contractions in a module that `lower_to_mgx` returns."""
 
     FP32 = "fp32"
     FP16 = "fp16"
@@ -33,18 +33,18 @@ class LowerPrecision(enum.Enum):
 
 
 class SplitModule(torch.nn.Module):
-    """A module whose compiled parts are `MGXModule` objects; PyTorch runs what is between them.
+    """A module whose compiled parts are `MGXModule` objects; PyTorch runs the operators between these parts.
 
     Attributes:
         graph_module: the outer graph, over flat inputs and results.
     """
 
-    def __init__(self, graph_module: GraphModule, in_spec: Any, out_spec: Any) -> None:
+    def __init__(self, graph_module: GraphModule, in_spec: object, out_spec: object) -> None:
         super().__init__()
         self.graph_module = graph_module
         self._in_spec, self._out_spec = in_spec, out_spec
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         """Run the module.
 
         Raises:
@@ -69,15 +69,15 @@ class SplitModule(torch.nn.Module):
 
 def lower_to_mgx(
     module: torch.nn.Module,
-    input: Sequence[Any],
+    input: Sequence[object],
     lower_precision: LowerPrecision = LowerPrecision.FP32,
     min_acc_module_size: int = 10,
     use_aten: bool = True,
     verbose_log: bool = False,
     suppress_accuracy_check: bool = False,
     save_subgraph_programs: bool = False,
-    tracer_base_cls: Any = None,
-    leaf_modules: Any = None,
+    tracer_base_cls: object = None,
+    leaf_modules: object = None,
     *,
     fp16: bool = False,
     bf16: bool = False,
@@ -123,7 +123,7 @@ def lower_to_mgx(
 
 
 def _split(exported: ExportedProgram, inputs: tuple[Any, ...], options: BackendOptions) -> SplitModule:
-    """Return an exported program with what can be compiled in `MGXModule` objects."""
+    """Return an exported program whose supported operators are in `MGXModule` objects."""
     from ..frontends.torch.parser import unsupported
 
     signature = exported.graph_signature
@@ -160,7 +160,7 @@ def _split(exported: ExportedProgram, inputs: tuple[Any, ...], options: BackendO
 
 
 def _hold(graph_module: GraphModule, values: dict[str, torch.Tensor]) -> set[Node]:
-    """Make buffers of the outer graph of inputs that are parameters, and return the nodes that read them."""
+    """Replace the inputs that are parameters by buffers of the outer graph; return the nodes that read the buffers."""
     graph, found = graph_module.graph, set()
     for node in graph.find_nodes(op="placeholder"):
         if node.name not in values:
@@ -180,7 +180,7 @@ def _hold(graph_module: GraphModule, values: dict[str, torch.Tensor]) -> set[Nod
 
 
 class _First(torch.nn.Module):
-    """A region that is compiled by its first call, which has example inputs."""
+    """A region that its first call, on example inputs, compiles."""
 
     def __init__(self, graph_module: GraphModule, constant: Sequence[bool], options: BackendOptions) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class _First(torch.nn.Module):
         self.made: MGXModule | None = None
         self.places: list[int] = []
 
-    def forward(self, *args: Any) -> Any:
+    def forward(self, *args: object) -> Any:
         """Compile the region and run it."""
         constant = [place for place, is_constant in enumerate(self._constant) if is_constant]
         lowered = lower(self._graph_module, args, constant, self._options)

@@ -91,7 +91,7 @@ class MGXModule(torch.nn.Module):
         self.output_orders = [None] * len(self.output_names) if self.output_orders is None else self.output_orders
         self._run: Any = None
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs: object) -> Any:
         """Run the program; one result is returned alone, several as a tuple.
 
         Raises:

@@ -49,10 +49,10 @@ class TorchRegion:
         self._divide = divide
         self._divided: Run | None = None
 
-    def __call__(self, args: Sequence[Any]) -> list[torch.Tensor]:
+    def __call__(self, args: Sequence[object]) -> list[torch.Tensor]:
         return self._frozen.find(args)(args)
 
-    def _compiled(self, args: Sequence[Any], constant: Sequence[int]) -> Run:
+    def _compiled(self, args: Sequence[object], constant: Sequence[int]) -> Run:
         """Return a function that runs the graph, compiled with the inputs at some positions as constants.
 
         PyTorch runs a node that cannot be translated, and what is before and after it is compiled. If the graph cannot
@@ -66,7 +66,7 @@ class TorchRegion:
             self._divided = self._without(error, constant)
             return self._divided
 
-        def call(args: Sequence[Any]) -> list[torch.Tensor]:
+        def call(args: Sequence[object]) -> list[torch.Tensor]:
             if self._divided is None:
                 try:
                     return run(args)
@@ -194,7 +194,7 @@ def _row_major(graph_module: GraphModule, constants: Mapping[str, torch.Tensor])
     return {name: tensor.cpu().contiguous() for name, tensor in constants.items()}
 
 
-def runner(lowered: Lowered, args: Sequence[Any]) -> Run:
+def runner(lowered: Lowered, args: Sequence[object]) -> Run:
     """Return a function that runs a compiled graph on lists of inputs like ``args``."""
     if lowered.on_device:
         return _on_device(lowered, _device(args))
@@ -202,7 +202,7 @@ def runner(lowered: Lowered, args: Sequence[Any]) -> Run:
     turned = any(order is not None for order in results)
     inputs = [(name, place, _entry(args[place], order)) for name, place, order in lowered.inputs]
 
-    def call(args: Sequence[Any]) -> list[torch.Tensor]:
+    def call(args: Sequence[object]) -> list[torch.Tensor]:
         found = [from_array(array) for array in run({name: entry(args[place]) for name, place, entry in inputs})]
         return [ordered(x, order) for x, order in zip(found, results)] if turned else found
 
@@ -213,11 +213,11 @@ def _on_device(lowered: Lowered, device: torch.device) -> Run:
     """Return the function that submits a program to PyTorch's current stream of a device."""
     submit, results, inputs = lowered.program.run_async, lowered.results, lowered.inputs
 
-    def entry(value: Any, order: Sequence[int] | None) -> torch.Tensor:
+    def entry(value: object, order: Sequence[int] | None) -> torch.Tensor:
         tensor = torch.as_tensor(value, device=device).detach()
         return ordered(tensor, order).contiguous()
 
-    def call(args: Sequence[Any]) -> list[torch.Tensor]:
+    def call(args: Sequence[object]) -> list[torch.Tensor]:
         given = {name: entry(args[place], order) for name, place, order in inputs}
         stream = torch.cuda.current_stream(device).cuda_stream
         return [ordered(from_device(x), order) for x, order in zip(submit(given, stream, "cudaStream_t"), results)]
@@ -225,7 +225,7 @@ def _on_device(lowered: Lowered, device: torch.device) -> Run:
     return call
 
 
-def _entry(example: Any, order: Sequence[int] | None) -> Callable[[Any], Any]:
+def _entry(example: object, order: Sequence[int] | None) -> Callable[[Any], Any]:
     """Return the function that makes an array of a tensor like ``example``, or of a number."""
     if not isinstance(example, torch.Tensor):
         return np.asarray

@@ -43,7 +43,7 @@ def test_copies_are_programs_of_their_own(how):
 
     compiled = network(fast_math=False, num_threads=1)
     other = how(compiled)
-    assert other._options == compiled._options and other._target == compiled._target
+    assert other.compile_options == compiled.compile_options and other.compile_target == compiled.compile_target
     np.testing.assert_array_equal(result(other), result(compiled))
     assert how({"model": compiled})["model"].is_compiled()
 
@@ -72,7 +72,7 @@ def test_a_copied_module_has_inputs_of_its_own():
 def test_the_precision_of_products_was_lost_in_a_file(tmp_path: Path):
     path = tmp_path / "model.mxr"
     network(float32_matmul_precision="highest", num_threads=1).save(path)
-    assert mgx_numba.load(path)._options.float32_matmul_precision == "highest"
-    assert mgx_numba.load_buffer(path.read_bytes())._options.float32_matmul_precision == "highest"
+    assert mgx_numba.load(path).compile_options.float32_matmul_precision == "highest"
+    assert mgx_numba.load_buffer(path.read_bytes()).compile_options.float32_matmul_precision == "highest"
     network(num_threads=1).save(path)
     assert "float32_matmul_precision" not in load_program(path)[1]["compiled"]

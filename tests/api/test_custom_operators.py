@@ -195,7 +195,7 @@ def test_a_kernel_that_declines_leaves_it_to_the_function() -> None:
 def test_worker_processes_compile_what_this_one_has_registered() -> None:
     program = mgx_numba.parse_onnx(between_neighbours(), dim_params={"n": 3}).compile("cpu")
     sums = mgx_numba.parse_onnx(model_of([custom("Sums", ["x"], ["y"])], {"x": [3, 5]}, "y")).compile("cpu")
-    sources = [*program._compiled.kernels(), *sums._compiled.kernels()]
+    sources = [*program.compiled.kernels(), *sums.compiled.kernels()]
     assert {s.name for s in sources} == {"add_test.custom__Bent_mul_kernel", "test.custom__Sums_kernel"}
     assert all(compile_objects(sources, workers=2))
 
@@ -247,7 +247,7 @@ def test_a_file_with_open_lengths_is_refused_without_its_operator(tmp_path: Path
     mgx_numba.register_custom_op(DOMAIN, "Doubled", compute=lambda x: 2 * x, compute_shape=lambda s: s)
     try:
         program = mgx_numba.parse_onnx(model_of([custom("Doubled", ["x"], ["y"])], {"x": ["n", 7]}, "y"))
-        assert any(ins.name == "deferred" for ins in program._portable.main)
+        assert any(ins.name == "deferred" for ins in program.portable.main)
         data = mgx_numba.save_buffer(program)
         found = mgx_numba.load_buffer(data).compile("cpu").run({"x": normal(3, 7)})
         np.testing.assert_array_equal(found[0], 2 * normal(3, 7))

@@ -38,9 +38,9 @@ def test_compile_has_the_signature_of_migraphx() -> None:
     assert names[:5] == ["self", "t", "offload_copy", "fast_math", "exhaustive_tune"]
     net = built(migraphx.op("relu"), lens=[3])
     net.compile(migraphx.get_target("ref"), True, False, False)
-    assert net._options is not None and net._options.fast_math is False
+    assert net.compile_options is not None and net.compile_options.fast_math is False
     net.compile(migraphx.get_target("ref"), {"fast_math": True})
-    assert net._options.fast_math is True
+    assert net.compile_options.fast_math is True
 
 
 @pytest.mark.parametrize("given", [[2.5], "ab", 3, [None]])

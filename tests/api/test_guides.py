@@ -210,10 +210,10 @@ def test_optimizing_a_compiled_program_keeps_target_options_and_values(guide, mo
     expected = model.run(data)[0]
     for options in ({}, {"level": 2}, {"fusion_rules": {"conv_relu": False}}):
         assert mgx_numba.optimize(model, options) is model and model.is_compiled()
-        assert model._options.num_threads == 1 and not model._options.fast_math
+        assert model.compile_options.num_threads == 1 and not model.compile_options.fast_math
         np.testing.assert_allclose(model.run(data)[0], expected, rtol=1e-5)
     assert model._file.disabled_passes == ("fuse_contraction",)
-    before = str(model), str(model._portable)
+    before = str(model), str(model.portable)
 
     def fail(*args, **options):
         raise mgx_numba.MgxError("no kernel")
@@ -221,7 +221,7 @@ def test_optimizing_a_compiled_program_keeps_target_options_and_values(guide, mo
     monkeypatch.setattr("mgx_numba.api.compiling.compile_for", fail)
     with pytest.raises(mgx_numba.MgxError, match="no kernel"):
         mgx_numba.optimize(model, {"level": 2, "fusion_rules": {"attention": False}})
-    assert (str(model), str(model._portable)) == before and model._file.disabled_passes == ("fuse_contraction",)
+    assert (str(model), str(model.portable)) == before and model._file.disabled_passes == ("fuse_contraction",)
 
 
 def test_benchmark_snippet(guide, capsys):

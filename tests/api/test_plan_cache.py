@@ -233,14 +233,14 @@ def test_quantisation_without_data_is_part_of_the_key(path: Path, work: list[str
     again = quantised()
     assert len(work) == count
     np.testing.assert_array_equal(again.run({"x": X})[0], first.run({"x": X})[0])
-    assert str(again) == str(first) and "half" in str(again._portable)
-    assert "half" not in str(migraphx.parse_onnx(path).compile("cpu")._portable)
+    assert str(again) == str(first) and "half" in str(again.portable)
+    assert "half" not in str(migraphx.parse_onnx(path).compile("cpu").portable)
     net = migraphx.parse_onnx(path)
     with pytest.raises(migraphx.MgxError):
         migraphx.quantize_fp16(net, ["no_such_operator"])
     migraphx.quantize_int8(net, migraphx.get_target("cpu"), [{"x": X}])
     found = net.compile("cpu")
-    assert "uint8" in str(found._portable)
+    assert "uint8" in str(found.portable)
 
 
 def test_calibration_data_were_no_part_of_the_key(path: Path, work: list[str]) -> None:
@@ -569,7 +569,7 @@ def test_weights_are_mapped_from_the_plan(path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(plan_file, "LARGE", 1)
     result(path)
     net = migraphx.parse_onnx(path).compile("cpu", num_threads=1)
-    constants = net._compiled.executable.plan.constants
+    constants = net.compiled.executable.plan.constants
     assert constants and not any(array.flags.writeable for array in constants)
     shutil.rmtree(default_folder() / "plans")
     check(net.run({"x": X})[0])

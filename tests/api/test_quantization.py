@@ -69,7 +69,7 @@ def test_a_compiled_program_is_compiled_again() -> None:
     p = model().compile(REF, fast_math=False)
     mgx_numba.quantize_bf16(p)
     near(p, 1e-2)
-    assert p._options is not None and not p._options.fast_math
+    assert p.compile_options is not None and not p.compile_options.fast_math
 
 
 def test_four_bit_weights() -> None:

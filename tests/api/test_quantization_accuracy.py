@@ -88,7 +88,7 @@ def test_without_equalisation_small_channels_are_lost() -> None:
     exact, given = network(), batches(network(), 8)
     found = {}
     for equalize in (True, False):
-        program, selection = network()._portable, Selection(["dot"])
+        program, selection = network().portable, Selection(["dot"])
         calibration = make_calibration(program, selection, "minmax")
         watched = program.clone()
         watched.main.replace_return(calibrated_values(watched, selection))

@@ -100,7 +100,7 @@ def test_passes_keep_the_ranks_of_results() -> None:
     optimized = migraphx.optimize(net.clone()) or net
     assert [r.shape for r in optimized.run(feeds)] == ranks
     passed = net.clone()
-    run_passes(passed._portable, ["optimize_module", "fuse_pointwise", "eliminate_contiguous"], validate=True)
+    run_passes(passed.portable, ["optimize_module", "fuse_pointwise", "eliminate_contiguous"], validate=True)
     assert [r.shape for r in passed.run(feeds)] == ranks
 
 

@@ -88,7 +88,7 @@ def test_a_plan_with_symbols_is_read_and_serves_new_lengths(tmp_path: Path, comp
     mgx.save(net, tmp_path / "net.mxr")
     compilations.clear()
     again = mgx.load(tmp_path / "net.mxr")
-    assert isinstance(again._compiled, RestoredProgram)
+    assert isinstance(again.compiled, RestoredProgram)
     assert again.get_parameter_shapes() == net.get_parameter_shapes()
     assert again.get_output_shapes() == net.get_output_shapes()
     for n in (7, 0, 1, 300, 33, 7):
@@ -163,13 +163,13 @@ def test_lengths_that_cannot_be_symbols_have_plans_the_next_time(tmp_path: Path,
     y = mm.add_parameter("y", mgx.shape(type="float_type", dyn_dims=dims((1, 9), 4)))
     mm.add_return([mm.add_instruction(mgx.op("add"), [x, y])])
     net.compile("cpu", num_threads=1)
-    for plan in net._compiled._plans[:]:  # as if none could be made
-        net._compiled._plans.remove(plan)
-    net._compiled._failed = dynamic.MOST_FAILED
+    for plan in net.compiled._plans[:]:  # as if none could be made
+        net.compiled._plans.remove(plan)
+    net.compiled._failed = dynamic.MOST_FAILED
     feeds = {"x": RNG.standard_normal((3, 4), dtype=np.float32), "y": RNG.standard_normal((3, 4), dtype=np.float32)}
     wanted = results(net, feeds)
     mgx.save(net, tmp_path / "net.mxr")
     compilations.clear()
     again = mgx.load(tmp_path / "net.mxr")
     same(results(again, feeds), wanted)
-    assert compilations == [] and len(again._compiled._kept._fixed) == 1
+    assert compilations == [] and len(again.compiled._kept._fixed) == 1

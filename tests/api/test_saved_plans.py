@@ -110,13 +110,13 @@ def test_each_step_of_an_instruction_repeated_its_text(folder: Path, tmp_path: P
     net.compile("cpu", num_threads=1)
     net.save(tmp_path / "net.mxr")
     (plan,) = (path.read_bytes() for path in (folder / "plans").rglob("*") if path.is_file())
-    text = net._compiled.executable.plan.steps[0].instruction.encode()
+    text = net.compiled.executable.plan.steps[0].instruction.encode()
     assert (
-        len(net._compiled.executable.plan.steps) > 1 and plan.count(text) <= 2
+        len(net.compiled.executable.plan.steps) > 1 and plan.count(text) <= 2
     )  # of the steps, and of the kernel's origin
     again = migraphx.load(tmp_path / "net.mxr")
-    assert [s.instruction for s in again._compiled.executable.plan.steps] == [
-        s.instruction for s in net._compiled.executable.plan.steps
+    assert [s.instruction for s in again.compiled.executable.plan.steps] == [
+        s.instruction for s in net.compiled.executable.plan.steps
     ]
 
 
@@ -126,8 +126,8 @@ def test_the_program_is_decoded_when_it_is_asked_for(tmp_path: Path, decodings: 
     again = migraphx.load(tmp_path / "net.mxr")
     assert str(again) == str(net)
     assert "decoded" in decodings
-    assert again._portable == net._portable
-    assert again._records == net._records
+    assert again.portable == net.portable
+    assert again.tuning_records == net.tuning_records
     assert str(again.clone().compile("cpu", num_threads=2)) == str(net)
     migraphx.save(again, tmp_path / "other.mxr")
     assert (tmp_path / "other.mxr").read_bytes() == (tmp_path / "net.mxr").read_bytes()
@@ -177,7 +177,7 @@ def test_weights_that_changed_are_noticed(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "net.mxr"
     migraphx.save(compiled(), path)
     data = bytearray(path.read_bytes())
-    weights = network()._portable.main.results()[0].inputs[1].literal.numpy()
+    weights = network().portable.main.results()[0].inputs[1].literal.numpy()
     at = data.index(weights.tobytes())
     data[at : at + 4] = np.float32(100.0).tobytes()
     path.write_bytes(data)
@@ -185,7 +185,7 @@ def test_weights_that_changed_are_noticed(tmp_path: Path, monkeypatch: pytest.Mo
     other = network()
     edited = weights.copy()
     edited.flat[0] = 100.0
-    other._portable.main.results()[0].inputs[1].literal = migraphx.argument(edited).unwrap()
+    other.portable.main.results()[0].inputs[1].literal = migraphx.argument(edited).unwrap()
     wanted = np.asarray(other.compile("cpu", num_threads=2).run({"x": X})[0])
     np.testing.assert_array_equal(np.asarray(changed.run({"x": X})[0]), wanted)
     np.testing.assert_array_equal(np.asarray(migraphx.load(path).run({"x": X})[0]), wanted)
@@ -417,6 +417,6 @@ def test_a_file_that_was_written_to_in_place_changed_what_was_loaded(tmp_path: P
     data[-500:-400] = bytes(100)
     with open(tmp_path / "net.mxr", "r+b") as file:
         file.write(data)
-    assert portable._portable == net._portable
+    assert portable.portable == net.portable
     with pytest.raises(migraphx.MgxError, match="changed since it was loaded"):
         again.clone()

@@ -235,7 +235,7 @@ def test_parts_are_not_written_where_products_are_exact() -> None:
 def test_plans_for_other_lengths_write_parts_by_the_kernels_that_are_there() -> None:
     """One value has one product as reader; another has two, the first of which knows of the second reader."""
     program = migraphx.program()
-    m = program._portable.main
+    m = program.portable.main
     x = m.add_parameter("p0", Shape.dynamic(Type.float_type, [DynamicDimension(16, 256), DynamicDimension(768, 768)]))
 
     def product(x: Instruction, into: int, out: int) -> Instruction:

@@ -49,7 +49,7 @@ def test_a_long_function_of_a_quantised_product(beside: bool) -> None:
     program.compile("cpu", num_threads=1, fast_math=False)
     found = np.asarray(program.run(feeds)[0])
     np.testing.assert_array_equal(found, expected)  # no product of these scales is near a tie
-    compiled: Any = program._compiled
+    compiled: Any = program.compiled
     labels = [step.label for step in compiled.executable.plan.steps]
     (product,) = [k for k, label in enumerate(labels) if "gemm" in label]
     after = compiled.executable.plan.steps[product + 1 :]

@@ -54,7 +54,7 @@ def agrees(model: bytes, feeds: dict[str, np.ndarray]) -> Plan:
         session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
         for result, wanted in zip(expected, session.run(None, feeds), strict=True):
             np.testing.assert_allclose(result.reshape(wanted.shape), wanted, rtol=1e-5, atol=1e-5)
-    plan = program._compiled.executable.plan
+    plan = program.compiled.executable.plan
     assert isinstance(plan, Plan)
     return plan
 

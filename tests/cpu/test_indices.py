@@ -154,7 +154,7 @@ def test_dynamic_lengths_and_debug_symbols() -> None:
 def checks(inputs: Sequence[np.ndarray], build: Build) -> list[tuple[str, str]]:
     """Return the index checks of the plan's steps, after the target's passes."""
     check(inputs, build)
-    executable = compiled(inputs, build)._compiled.executable
+    executable = compiled(inputs, build).compiled.executable
     steps = [s for s in executable.plan.steps if isinstance(s, Step)]
     return [c for s in steps for c in s.checks if any(getattr(a, "region", None) == 5 for a in s.args)]
 

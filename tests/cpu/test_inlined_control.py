@@ -31,7 +31,7 @@ def program_of(
 
 
 def plans(program: mgx_numba.program) -> list:
-    compiled = program._compiled
+    compiled = program.compiled
     return [part.executable.plan for part in getattr(compiled, "_plans", [compiled])]
 
 
@@ -150,7 +150,7 @@ def test_a_loop_over_a_symbolic_length_is_one_native_call() -> None:
     lens = {"x": ["batch", "seq", 8], "start": ["batch", 8]}
     program = program_of(nodes, feeds, ["last", "all"], 2, lens, w=w, one=np.array(1), true=np.array(True))
     assert inlined(program, 2)
-    entry = program._compiled.direct(np.ndarray)
+    entry = program.compiled.direct(np.ndarray)
     for batch, seq in ((1, 1), (3, 7), (1, 40), (2, 0), (5, 2), (1, 1)):
         x, s = (rng.standard_normal(n).astype(np.float32) for n in ((batch, seq, 8), (batch, 8)))
         wanted = []
@@ -173,7 +173,7 @@ def test_what_watches_steps_sees_those_of_each_iteration() -> None:
     loop = helper.make_node("Loop", ["n", "", "x"], ["y"], body=own)
     feeds = {"x": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)}
     program = program_of([loop], feeds, ["y"], 2, n=np.array(6))
-    executable = program._compiled.executable
+    executable = program.compiled.executable
     (first, _) = executable.plan.jumps
     seen: list[int] = []
     (traced,) = executable.run_traced([feeds["x"]], lambda index, *_: seen.append(index))

@@ -47,7 +47,7 @@ def run(node: onnx.NodeProto, values: dict[str, np.ndarray], inputs: Sequence[st
         p.compile("cpu", num_threads=1)
         found = np.asarray(p.run(feeds)[0])
     if not opened:
-        compiled: Any = p._compiled
+        compiled: Any = p.compiled
         steps = compiled.executable.plan.steps
         assert not [step.label for step in steps if isinstance(step, FallbackStep)]
     assert found.dtype == expected.dtype == np.int32

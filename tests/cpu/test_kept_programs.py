@@ -32,7 +32,7 @@ from .kept_cases import CASES, Feeds
 
 def bytes_of(net: Any) -> bytes:
     """The file of a compiled program."""
-    kept = net._compiled.kept_plan()
+    kept = net.compiled.kept_plan()
     assert kept is not None
     pieces = kept_pieces(kept, {"of": "a test"}, {})
     assert pieces is not None
@@ -55,7 +55,7 @@ def through_a_file(net: Any, path: Path, portable: Any = None) -> Any:
         raise AssertionError("the program was decoded")
 
     path.write_bytes(bytes_of(net))
-    again = TARGET.restore(read(path), target_options(net._file, net._options), portable or unseen)
+    again = TARGET.restore(read(path), target_options(net._file, net.compile_options), portable or unseen)
     made = net.clone()
     form, made._file = net._form, net._file
     made._form = CompiledForm(again, form.target, form.parameters, form.results, 0, lambda: None, [])
@@ -95,7 +95,7 @@ def test_a_program_computes_the_same_after_it_was_in_a_file(name: str, tmp_path:
 def test_lengths_that_nobody_met_before_it_was_in_a_file(name: str, tmp_path: Path) -> None:
     """Where the plans of the file do not serve, the program is compiled."""
     net, feeds = compiled(name)
-    again = through_a_file(net, tmp_path / "a.plan", lambda: net._portable)
+    again = through_a_file(net, tmp_path / "a.plan", lambda: net.portable)
     for given in feeds:
         same(results(again, given), results(net, given))
     assert str(again) == str(net)
@@ -104,7 +104,7 @@ def test_lengths_that_nobody_met_before_it_was_in_a_file(name: str, tmp_path: Pa
 def test_submodules_that_a_run_compiled_are_in_the_next_file(tmp_path: Path) -> None:
     case = CASES["late_branch"]()
     net = mgx.parse_onnx_buffer(case.model.SerializeToString()).compile("cpu", num_threads=2)
-    again = through_a_file(net, tmp_path / "a.plan", lambda: net._portable)
+    again = through_a_file(net, tmp_path / "a.plan", lambda: net.portable)
     wanted = results(again, case.feeds[0])
     same(results(through_a_file(again, tmp_path / "b.plan"), case.feeds[0]), wanted)
 
@@ -117,7 +117,7 @@ from pathlib import Path
 wrong = []
 for name, feeds, wanted in pickle.loads(Path(sys.argv[1], "cases").read_bytes()):
     net = mgx_numba.load(Path(sys.argv[1], name))
-    if name != "packed" and not isinstance(net._compiled, RestoredProgram):
+    if name != "packed" and not isinstance(net.compiled, RestoredProgram):
         wrong.append(f"{name} was compiled")
     for given, results in zip(feeds, wanted, strict=True):
         for mine, theirs in zip(net.run(given), results, strict=True):
@@ -154,7 +154,7 @@ def test_custom_operators_are_in_no_file() -> None:
         graph = onnx.helper.make_graph([node], "g", floats[:1], floats[1:])
         opsets = [onnx.helper.make_opsetid(*one) for one in (("", 17), ("kept", 1))]
         net = mgx.parse_onnx_buffer(onnx.helper.make_model(graph, opset_imports=opsets).SerializeToString())
-        kept = net.compile("cpu")._compiled.kept_plan()
+        kept = net.compile("cpu").compiled.kept_plan()
         assert kept is not None and kept_pieces(kept, {}, {}) is None
     finally:
         mgx.unregister_custom_op("kept", "Twice")
@@ -194,11 +194,11 @@ def test_every_field_of_a_plan_is_in_the_file(name: str, tmp_path: Path) -> None
     """A field that is new and not written would be one that a run does without."""
     net, _ = compiled(name)
     (tmp_path / "a.plan").write_bytes(bytes_of(net))
-    kept = net._compiled.kept_plan()
+    kept = net.compiled.kept_plan()
     assert kept is not None
     found = read(tmp_path / "a.plan")
     assert TARGET.restore(
-        found, target_options(net._file, net._options), lambda: net._portable
+        found, target_options(net._file, net.compile_options), lambda: net.portable
     )  # which completes fallback steps
     pairs = list(zip(plans_of(kept), plans_of(found), strict=True))
     assert pairs

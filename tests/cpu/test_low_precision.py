@@ -31,7 +31,7 @@ TYPES = {"fp16": (np.float16, TensorProto.FLOAT16), "bf16": (ml_dtypes.bfloat16,
 
 def host_steps(p: mgx_numba.program) -> list[str]:
     """Labels of steps that NumPy runs."""
-    compiled: Any = p._compiled
+    compiled: Any = p.compiled
     return [step.label for step in compiled.executable.plan.steps if isinstance(step, FallbackStep)]
 
 
@@ -165,7 +165,7 @@ def test_values_between_products_are_stored_in_bfloat16(features: str, monkeypat
         p = mgx_numba.parse_onnx(block_model())
         mgx_numba.quantize_bf16(p)
         p.compile("cpu", num_threads=2)
-        steps = p._compiled.executable.plan.steps  # type: ignore[union-attr]
+        steps = p.compiled.executable.plan.steps  # type: ignore[union-attr]
         assert not host_steps(p)
         moved.append(sum(step.bytes for step in steps))
         stored.append({step.label.removeprefix("cpu::") for step in steps if "-> bf16_type" in step.instruction})
@@ -274,7 +274,7 @@ def test_quantised_models_are_within_one_step_of_onnx_runtime(relu: bool, dtype:
     # Its integer kernels round biases to steps of the sums, which moves some values across a tie.
     assert apart["ORT_ENABLE_ALL"].max() <= 1 and np.mean(apart["ORT_ENABLE_ALL"]) < 0.1
     if relu:  # each convolution with all that follows it is one kernel, after the one that quantises the input
-        compiled: Any = p._compiled
+        compiled: Any = p.compiled
         assert len(compiled.executable.plan.steps) <= 7  # with those that bring channels into words
 
 
@@ -546,7 +546,7 @@ def test_four_bit_weights_of_a_transformer_stay_in_four_bits() -> None:
 
 def constants(p: mgx_numba.program) -> list[np.ndarray]:
     """Return a compiled program's constants, without the empty ones that no step reads."""
-    compiled: Any = p._compiled
+    compiled: Any = p.compiled
     return [a for a in compiled.executable.plan.constants if a.nbytes]
 
 

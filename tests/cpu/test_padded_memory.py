@@ -205,7 +205,7 @@ def test_images_in_bfloat16_are_written_into_padding(monkeypatch: pytest.MonkeyP
         p = mgx_numba.parse_onnx_buffer(network().SerializeToString(), map_input_dims={"x": [2, 3, 10, 14]})
         mgx_numba.quantize_bf16(p)
         p.compile("cpu", num_threads=2)
-        labels = [step.label for step in p._compiled.executable.plan.steps]  # type: ignore[union-attr]
+        labels = [step.label for step in p.compiled.executable.plan.steps]  # type: ignore[union-attr]
         filled.append(
             [sum(word in label for label in labels) for word in ("as_bfloat16_lines", "border", "pad_kernel")]
         )

@@ -83,7 +83,7 @@ def test_every_precision_has_kernels_by_any_solver(name: str, precision: str, mo
     model = build(name, scale="tiny")
     p = mgx_numba.parse_onnx(model)
     PRECISIONS[precision](p, inputs(name, model))
-    arrays_only, _ = without_tuples(p._portable)
+    arrays_only, _ = without_tuples(p.portable)
     for seed, (fast_math, growth) in enumerate(((True, ROOM), (True, 0), (False, 0))):
         drawn: Any = Drawn(seed)
         options = TargetOptions(fast_math=fast_math, num_threads=2, packing_growth=growth, tuning=drawn)

@@ -213,7 +213,7 @@ def test_recurrent_weights_are_held_once_in_8_bits() -> None:
     p, batches = network("lstm", 160)
     mgx_numba.quantize_int8(p, mgx_numba.get_target("cpu"), batches)
     p.compile("cpu")
-    compiled: Any = p._compiled
+    compiled: Any = p.compiled
     weights = 2 * 4 * 160 * (160 + 24)
     beside = 4 * 6 * 2 * 4 * 160  # scales, sums of columns, biases and corrections of means, of each row
     assert sum(a.nbytes for a in compiled.executable.plan.constants) <= 1.1 * weights + beside

@@ -38,21 +38,21 @@ def test_merged_weights_are_freed_and_come_back_to_be_shown(read_in_place: bool)
     net = projections(read_in_place)
     portable = str(net)
     net.compile("cpu", num_threads=2)
-    assert net._compiled is not None
+    assert net.compiled is not None
     for result, value in zip(net.run({"x": X}), wanted(read_in_place), strict=True):
         np.testing.assert_allclose(np.asarray(result), value, rtol=2e-4, atol=2e-3)
     shown = str(net)
     assert str(net) == shown
-    assert sum(i.literal.shape.bytes for i in net._compiled.program.main if i.literal) >= 3 * 4 * 256 * 256
-    zeros = [i for i in net._compiled.program.main if i.literal is not None and not i.literal.numpy().any()]
+    assert sum(i.literal.shape.bytes for i in net.compiled.program.main if i.literal) >= 3 * 4 * 256 * 256
+    zeros = [i for i in net.compiled.program.main if i.literal is not None and not i.literal.numpy().any()]
     assert zeros == []
-    assert str(net._portable) == portable
+    assert str(net.portable) == portable
 
 
 def test_the_plan_holds_no_constant_that_no_step_reads():
     net = projections().compile("cpu", num_threads=2)
-    assert net._compiled is not None
-    held = sum(array.nbytes for array in net._compiled.executable.plan.constants)
+    assert net.compiled is not None
+    held = sum(array.nbytes for array in net.compiled.executable.plan.constants)
     assert held <= 1.1 * sum(w.nbytes for w in WEIGHTS)
 
 

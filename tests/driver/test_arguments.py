@@ -90,21 +90,21 @@ def test_flags_change_what_a_saved_program_was_compiled_with(saved: Path, tmp_pa
     again = tmp_path / "again.mxr"
     assert drive("compile", saved, "--num-threads", "2", "-o", again) == 0
     loaded = mgx_numba.load(again)
-    assert loaded._options is not None
-    assert (loaded._options.num_threads, loaded._options.fast_math) == (2, False)
+    assert loaded.compile_options is not None
+    assert (loaded.compile_options.num_threads, loaded.compile_options.fast_math) == (2, False)
     assert drive("compile", saved, "--ref", "-o", again) == 0
     loaded = mgx_numba.load(again)
-    assert loaded._target == mgx_numba.get_target("ref")
-    assert loaded._options is not None and not loaded._options.fast_math
+    assert loaded.compile_target == mgx_numba.get_target("ref")
+    assert loaded.compile_options is not None and not loaded.compile_options.fast_math
 
 
 def test_part_of_a_saved_program_is_compiled_as_the_whole_was(saved: Path, tmp_path: Path, capsys: Any) -> None:
     part = tmp_path / "part.mxr"
     assert drive("compile", saved, "--trim", "2", "-o", part) == 0
     loaded = mgx_numba.load(part)
-    assert loaded._options is not None
-    assert (loaded._options.num_threads, loaded._options.fast_math) == (1, False)
-    assert "softmax" not in str(loaded._portable)
+    assert loaded.compile_options is not None
+    assert (loaded.compile_options.num_threads, loaded.compile_options.fast_math) == (1, False)
+    assert "softmax" not in str(loaded.portable)
     assert drive("read", saved, "-p", "fuse_pointwise", "dead_code_elimination") == 0
     assert "pointwise(" in capsys.readouterr().out
 

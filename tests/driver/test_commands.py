@@ -246,7 +246,7 @@ def test_cpp_output_builds_the_program(model: Path, tmp_path: Path, capsys: Any)
     assert capsys.readouterr().out == ""
     text = (tmp_path / "model.cpp").read_text()
     assert text.startswith("migraphx::program p;") and text == to_cpp(
-        mgx_numba.parse_onnx(str(model), default_dim_value=1)._portable
+        mgx_numba.parse_onnx(str(model), default_dim_value=1).portable
     )
     assert drive("read", model, "--cpp") == 0
     assert capsys.readouterr().out == text

@@ -156,7 +156,7 @@ def test_numbers_that_passes_read_are_options(value: str, monkeypatch: Any) -> N
 
 def _pointwise(program: mgx_numba.program) -> list[int]:
     """Operations of each cluster."""
-    bodies = [i.module_args[0] for i in program._shown.main if i.name in ("pointwise", "fused_reduce")]
+    bodies = [i.module_args[0] for i in program.shown.main if i.name in ("pointwise", "fused_reduce")]
     return sorted(sum(not i.name.startswith("@") for i in body) for body in bodies)
 
 
@@ -172,8 +172,8 @@ def test_fusion_is_switched_off(monkeypatch: Any) -> None:
 
 def test_clusters_have_one_result(monkeypatch: Any) -> None:
     def tuples(program: mgx_numba.program) -> int:
-        run_passes(program._portable, ["fuse_pointwise"])
-        return sum(ins.name == "get_tuple_elem" for ins in program._portable.main)
+        run_passes(program.portable, ["fuse_pointwise"])
+        return sum(ins.name == "get_tuple_elem" for ins in program.portable.main)
 
     assert tuples(_parsed()) > 0
     monkeypatch.setenv("MIGRAPHX_DISABLE_MULTI_OUTPUT_FUSION", "1")
@@ -193,13 +193,13 @@ def test_broken_rewrites_are_found(monkeypatch: Any) -> None:
     x = m.add_parameter("x", mgx_numba.shape(type="float", lens=[2]))
     m.add_return([m.add_instruction(mgx_numba.op("neg"), [m.add_instruction(mgx_numba.op("neg"), [x])])])
     with pytest.raises(mgx_numba.errors.MgxError, match="after rule '.*': shape rule gives another"):
-        run_passes(p._portable, ["simplify_algebra"])
+        run_passes(p.portable, ["simplify_algebra"])
 
 
 def test_quantisation_is_traced(model: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setenv("MIGRAPHX_8BITS_QUANTIZATION_PARAMS", "1")
     monkeypatch.setenv("MIGRAPHX_TRACE_QUANTIZATION", "1")
-    program = mgx_numba.parse_onnx(model, default_dim_value=1)._portable
+    program = mgx_numba.parse_onnx(model, default_dim_value=1).portable
     quantize_8bits(program, "ref", [{"x": np.ones((1, 6), np.float32)}])
     out = capsys.readouterr().out
     assert "Pass: quantize_8bits" in out and "int8, error 0, range" in out and ", scale " in out
@@ -216,7 +216,7 @@ def test_rewrites_without_a_log_are_traced(monkeypatch: Any, capsys: Any) -> Non
         mgx_numba.op("contiguous"), [m.add_instruction(mgx_numba.op("transpose", permutation=[1, 0]), [x])]
     )
     m.add_return([m.add_instruction(mgx_numba.op("dot"), [m.add_instruction(mgx_numba.op("exp"), [a]), x])])
-    run_passes(p._portable, ["propagate_constant", "eliminate_contiguous"])
+    run_passes(p.portable, ["propagate_constant", "eliminate_contiguous"])
     out = capsys.readouterr().out
     assert "Constant replace: exp -> float_type, {2, 3}" in out
     assert "eliminate_contiguous: dot takes inputs [1] as they lie" in out

@@ -85,9 +85,9 @@ def test_flags_and_passes_of_migraphx_that_do_nothing_say_why(model: Path, tmp_p
 def test_literals_become_parameters(model: Path, tmp_path: Path, capsys: Any) -> None:
     assert drive("read", model, "--replace-literals", "--batch", "3", "-o", tmp_path / "p.mxr") == 0
     changed, plain = mgx_numba.load(tmp_path / "p.mxr"), mgx_numba.parse_onnx(model, default_dim_value=3)
-    weights = [i.literal.numpy() for i in plain._portable.main if i.literal is not None]
+    weights = [i.literal.numpy() for i in plain.portable.main if i.literal is not None]
     names = [n for n in changed.get_parameter_names() if n != "x"]
-    assert len(names) == len(weights) and not any(i.is_literal for i in changed._portable.main)
+    assert len(names) == len(weights) and not any(i.is_literal for i in changed.portable.main)
     x = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
     by_shape = {w.shape: w for w in weights}
     shapes = changed.get_parameter_shapes()
@@ -130,7 +130,7 @@ def test_compiled_model_is_verified(model: Path, tmp_path: Path, capsys: Any) ->
 
 
 def test_reference_in_double(model: Path, capsys: Any) -> None:
-    program = mgx_numba.parse_onnx(model, default_dim_value=2)._portable
+    program = mgx_numba.parse_onnx(model, default_dim_value=2).portable
     x = {"x": np.random.default_rng(3).standard_normal((2, 6)).astype(np.float32)}
     wide = in_double(program)
     assert {i.shape.type.name for i in wide.main if i.name in ("dot", "add", "relu", "softmax")} == {"double_type"}
@@ -160,7 +160,7 @@ def test_layers_are_compared(model: Path, tmp_path: Path, capsys: Any) -> None:
 
 
 def test_a_wrong_layer_is_found(model: Path) -> None:
-    program = mgx_numba.parse_onnx(model, default_dim_value=2, use_debug_symbols=True)._portable
+    program = mgx_numba.parse_onnx(model, default_dim_value=2, use_debug_symbols=True).portable
     x = {"x": np.random.default_rng(3).standard_normal((2, 6)).astype(np.float32)}
     wrong = program.clone()
     relu = next(i for i in wrong.main if i.name == "relu")

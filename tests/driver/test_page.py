@@ -145,7 +145,7 @@ def test_uses_of_memory_do_not_overlap_unless_in_place() -> None:
     for _ in range(3):
         values.append(m.add_instruction(mgx_numba.op("dot"), [values[-1], x]))
     m.add_return([m.add_instruction(mgx_numba.op("concat", axis=0), values[1:])])
-    (stage,) = stages_of(p.compile("cpu")._compiled, {"x": np.zeros((128, 128), np.float32)})
+    (stage,) = stages_of(p.compile("cpu").compiled, {"x": np.zeros((128, 128), np.float32)})
     plan = stage.plan
     assert all(0 <= u.first <= u.last < len(plan.steps) for u in plan.uses)
     assert max((u.offset + u.bytes for u in plan.uses), default=0) <= plan.arena_bytes
@@ -160,7 +160,7 @@ def test_kept_plans_have_their_uses(model: Path, tmp_path: Path) -> None:
     program = mgx_numba.parse_onnx(model, map_input_dims={"x": [64, 6]}).compile("cpu")
     program.save(path)
     mgx_numba.load(path)
-    (stage,) = stages_of(mgx_numba.load(path)._compiled, {"x": np.zeros((64, 6), np.float32)})
+    (stage,) = stages_of(mgx_numba.load(path).compiled, {"x": np.zeros((64, 6), np.float32)})
     assert stage.plan.uses == (Use(0, 1024, 0, 1),)
 
 

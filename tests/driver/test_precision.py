@@ -90,7 +90,7 @@ def parse_onnx_file() -> Program:
 
     with tempfile.TemporaryDirectory() as folder:
         path = coarse(Path(folder) / "coarse.onnx")
-        return parse_onnx(str(path), map_input_dims={"x": [4, 8]}, use_debug_symbols=True)._portable
+        return parse_onnx(str(path), map_input_dims={"x": [4, 8]}, use_debug_symbols=True).portable
 
 
 def test_what_a_pair_limits_stays_limited() -> None:

@@ -30,7 +30,7 @@ def _mixed() -> mgx_numba.program:
 def test_every_step_is_noted_and_results_stay(threads: int) -> None:
     p = _mixed().compile("cpu", num_threads=threads)
     x = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32) / 16
-    executable = p._compiled.executable  # type: ignore[union-attr]
+    executable = p.compiled.executable  # type: ignore[union-attr]
     expected = executable.run([x])
     for _ in range(3):
         found, spans = executable.run_timed([x])
@@ -50,7 +50,7 @@ def test_a_program_without_steps_has_no_spans() -> None:
     p = mgx_numba.program()
     m = p.get_main_module()
     m.add_return([m.add_parameter("x", mgx_numba.shape(type="float", lens=[0, 3]))])
-    executable = p.compile("cpu")._compiled.executable  # type: ignore[union-attr]
+    executable = p.compile("cpu").compiled.executable  # type: ignore[union-attr]
     assert executable.run_timed([np.zeros((0, 3), np.float32)])[1] == []
 
 

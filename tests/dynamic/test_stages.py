@@ -86,7 +86,7 @@ def check_products_of_chosen_rows(target: str, none: bool) -> None:
             a, b = np.asarray(result), np.asarray(wanted)
             assert a.shape == b.shape
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-    compiled = program._compiled
+    compiled = program.compiled
     assert compiled is not None
     labels: list[str] = []
     compiled.observe(feeds, lambda seen: labels.append(seen.label))
@@ -106,7 +106,7 @@ def test_what_the_stages_of_a_device_hand_on_stays_there(monkeypatch: pytest.Mon
     wanted = evaluate(chosen_rows(), feeds)
     with interpreted():
         program = public_program.wrap(chosen_rows()).compile("gpu", fast_math=False, offload_copy=False)
-        compiled = program._compiled
+        compiled = program.compiled
         assert isinstance(compiled, SplitGpuProgram) and compiled.entry() is None and not compiled.output_parameters()
         given = {name: to_device(engine(), value, "an input") for name, value in feeds.items()}
         for inputs in (feeds, given):
@@ -124,7 +124,7 @@ def test_regions_that_a_detector_chose_were_pooled_in_host_steps() -> None:
     program = public_program.wrap(parse_onnx(case.model)).compile("cpu")
     feeds = case.draw(np.random.default_rng(4))
     program.run(feeds)
-    compiled = program._compiled
+    compiled = program.compiled
     assert compiled is not None
     plans = [p.executable.plan for p in compiled._all() if p.executable is not None]  # type: ignore[attr-defined]
     assert len(plans) == 2

@@ -160,8 +160,8 @@ def test_files_and_text(tmp_path: Path) -> None:
     loaded = migraphx.load(tmp_path / "m.mxr").compile("cpu")
     x = normal(2, 3)
     assert loaded.run({"x": x})[0] == program.compile("ref").run({"x": x})[0]
-    value = shape_to_value(program._portable.output_shapes()[0])
-    assert shape_from_value(value) == program._portable.output_shapes()[0]
+    value = shape_to_value(program.portable.output_shapes()[0])
+    assert shape_from_value(value) == program.portable.output_shapes()[0]
     value["element"]["element"]["sub_shapes"].pop()
     with pytest.raises(FormatError, match="a map holds"):
         shape_from_value(value)

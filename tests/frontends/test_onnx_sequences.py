@@ -336,7 +336,7 @@ def test_files_and_text(format: str, tmp_path: Path) -> None:
     assert "sequence_type[dynamic, float_type, {...}]" in text and "sequence_insert" in text
     program.compile("cpu").save(tmp_path / "s.mxr", format=format)
     loaded = migraphx.load(tmp_path / "s.mxr", format=format)
-    assert str(loaded._portable) == str(program._portable)
+    assert str(loaded.portable) == str(program.portable)
     feeds = {"n": np.array(3), "x": counting(3), "q": ITEMS}
     for found, wanted in zip(loaded.run(feeds), program.run(feeds), strict=True):
         if isinstance(wanted, list):

@@ -22,7 +22,7 @@ def test_expressions_are_fused_and_functions_run_on_the_host(lens: tuple[int, ..
         swish = main.add_instruction(mgx_numba.op("test.gpu::Swish", beta=2), [x])
         twice = main.add_instruction(mgx_numba.op("test.gpu::Twice"), [swish])
         main.add_return([main.add_instruction(mgx_numba.op("add"), [twice, x])])
-        program = compiled(built._portable, interpreter())
+        program = compiled(built.portable, interpreter())
         feed = normal(*lens)
         (found,) = program.run({"x": feed})
         np.testing.assert_allclose(found, 2 * (feed / (1 + np.exp(-2 * feed))) + feed, rtol=1e-5, atol=1e-6)

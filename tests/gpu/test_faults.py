@@ -181,7 +181,7 @@ def test_a_host_step_that_raises_leaves_the_program_usable(where: str) -> None:
         return [main.add_instruction(mgx.op("add"), [x, x]), main.add_instruction(mgx.op("nonzero"), [x])]
 
     model = one_input(reshaped, "float", [3, 5]).compile("gpu", offload_copy=False)
-    step = next(s for s in model._compiled.executable.plan.steps if hasattr(s, "function"))
+    step = next(s for s in model.compiled.executable.plan.steps if hasattr(s, "function"))
     genuine = step.function
     x = np.abs(numbers(0)[0]) + 1
     given = {"x": mgx.to_gpu(x)}

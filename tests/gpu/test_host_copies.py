@@ -50,7 +50,7 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 def form_of(model: Any) -> Any:
-    (context,) = model._compiled.executable._idle
+    (context,) = model.compiled.executable._idle
     return next(iter(context._forms.values()))
 
 
@@ -186,7 +186,7 @@ def test_inputs_are_let_go_when_a_run_has_returned(where: str) -> None:
 
 @pytest.mark.parametrize("way", ["run_traced", "time_steps"])
 def test_inputs_were_kept_after_a_run_step_by_step(where: str, way: str) -> None:
-    executable = softmax_of_sum(LENS).compile("gpu")._compiled.executable
+    executable = softmax_of_sum(LENS).compile("gpu").compiled.executable
     given = [numbers(0, LENS)[0], numbers(1, LENS)[0]]
     refs = [weakref.ref(x) for x in given]
     if way == "run_traced":
@@ -347,7 +347,7 @@ def test_an_index_of_a_run_that_failed_is_not_told_of_the_next(where: str, monke
             model.run({"x": right + 5})
     np.testing.assert_array_equal(model.run({"x": right})[0], right.astype(np.float32))
     with pytest.raises(ZeroDivisionError):
-        model._compiled.observe({"x": right + 5}, lambda step: 1 / 0)
+        model.compiled.observe({"x": right + 5}, lambda step: 1 / 0)
     np.testing.assert_array_equal(model.run({"x": right})[0], right.astype(np.float32))
 
 
@@ -355,9 +355,9 @@ def test_traces_and_times_of_steps(where: str) -> None:
     model = softmax_of_sum(LENS).compile("gpu")
     x, y = numbers(0, LENS)
     seen = []
-    results = model._compiled.observe({"x": x, "y": y}, lambda step: seen.append(step.outputs()))
+    results = model.compiled.observe({"x": x, "y": y}, lambda step: seen.append(step.outputs()))
     close(results, wanted(x, y))
-    assert seen and len(model._compiled.step_seconds({"x": x, "y": y})) == len(seen)
+    assert seen and len(model.compiled.step_seconds({"x": x, "y": y})) == len(seen)
 
 
 def test_how_much_is_large() -> None:

@@ -137,13 +137,13 @@ def test_plans_for_all_lengths_are_kept_and_run_in_another_process(
             net.compile(mgx.get_target("gpu"))
             found.append([list(map(np.asarray, net.run(feeds))) for feeds in drawn])
             compiles.append("end")
-        assert isinstance(net._compiled, RestoredDeviceProgram)
+        assert isinstance(net.compiled, RestoredDeviceProgram)
         first = compiles.index("end")
         assert first > 0 and compiles[first:] == ["end", "end"]
         outside = {name: np.zeros([100, *array.shape[1:]], array.dtype) for name, array in drawn[0].items()}
         with pytest.raises(MgxError):
             net.run(outside)
-        assert net._compiled.kernels() and net._compiled.open_plans()
+        assert net.compiled.kernels() and net.compiled.open_plans()
     for mine, theirs in zip(*found):
         for one, other in zip(mine, theirs, strict=True):
             np.testing.assert_array_equal(one, other)
@@ -202,8 +202,8 @@ def test_a_plan_is_kept_for_devices_of_one_model(tmp_path: Path, monkeypatch: py
         net = mgx.load(str(path), device_id=number)
         x, y = numbers(1)
         close(list(net.run({"x": x, "y": y})), wanted(x, y))
-        assert net._compiled is not None and net._compiled.device == number
-        return not isinstance(net._compiled, GpuProgram)
+        assert net.compiled is not None and net.compiled.device == number
+        return not isinstance(net.compiled, GpuProgram)
 
     with interpreted(3):
         made = softmax_of_sum()
@@ -277,7 +277,7 @@ def test_a_program_that_was_saved_compiled_is_loaded_without_compiling(
     made.compile(mgx.get_target("gpu"))
     mgx.save(made, str(tmp_path / "a.mxr"))
     loaded = mgx.load(str(tmp_path / "a.mxr"))
-    assert loaded._compiled is not None and "executable" not in vars(loaded._compiled)
+    assert loaded.compiled is not None and "executable" not in vars(loaded.compiled)
     x, y = numbers(1)
     close(list(loaded.run({"x": x, "y": y})), wanted(x, y))
     made.save(str(tmp_path / "b.mxr"), embed_objects=True)

@@ -87,11 +87,11 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_models_that_come_quantised(name: str, fast: bool, on: Engine) -> None:
     given, inputs = MODELS[name]()
-    made = compiled(given._portable, on, fast_math=fast)
+    made = compiled(given.portable, on, fast_math=fast)
     assert made.executable is not None and not hosted(made), made.fallback_reasons()
     labels = [step.label for step in made.executable.plan.steps]
     assert sum("warpgroup_int32" in label for label in labels) == 1, labels
-    (got,), (wanted,) = made.run(inputs), reference(given._portable, inputs).results
+    (got,), (wanted,) = made.run(inputs), reference(given.portable, inputs).results
     if got.dtype == np.float32:
         step = np.ptp(inputs["x"]) / 255 * 127 * SCALES["ws"]  # of one element that lies between two codes
         np.testing.assert_allclose(got, wanted, atol=1.01 * step)
@@ -106,9 +106,9 @@ def test_sums_of_integers_less_their_zero_point(on: Engine) -> None:
         codes(U8, 1, 3, 4, 5),
         {"w": codes(I8, 5, 3, 3, 3), "xz": U8(3)},
     )
-    made = compiled(given._portable, on)
+    made = compiled(given.portable, on)
     assert not hosted(made), made.fallback_reasons()
-    np.testing.assert_array_equal(made.run(inputs)[0], reference(given._portable, inputs).results[0])
+    np.testing.assert_array_equal(made.run(inputs)[0], reference(given.portable, inputs).results[0])
 
 
 def residual_block() -> tuple[Program, dict[str, np.ndarray]]:

@@ -214,13 +214,13 @@ def test_what_is_measured_decides_is_kept_and_is_not_measured_again(
 ) -> None:
     net = network()
     net.compile(mgx.get_target("gpu"), exhaustive_tune=True)
-    assert chosen(net) == [("warpgroup", c) for c in (dict(net._records[0].configuration),) * 2]
-    assert net._records[0].configuration["rows"] * net._records[0].configuration["columns"] == 64 * 32
+    assert chosen(net) == [("warpgroup", c) for c in (dict(net.tuning_records[0].configuration),) * 2]
+    assert net.tuning_records[0].configuration["rows"] * net.tuning_records[0].configuration["columns"] == 64 * 32
     solvers = {candidate.solver.name for _, candidate in measured}
     assert solvers == {"warpgroup", "tensor", "patch", "tiled"}
     agrees(net)
-    assert sorted(Database(default_path()).records(), key=repr) == sorted(net._records, key=repr)
-    assert all(r.fingerprint.features == ("sm_90a",) for r in net._records)
+    assert sorted(Database(default_path()).records(), key=repr) == sorted(net.tuning_records, key=repr)
+    assert all(r.fingerprint.features == ("sm_90a",) for r in net.tuning_records)
     measured.clear()
     for options in ({"exhaustive_tune": True}, {}):
         again = network()
@@ -230,7 +230,7 @@ def test_what_is_measured_decides_is_kept_and_is_not_measured_again(
     mgx.save(net, path)
     default_path().unlink()
     loaded = mgx.load(str(path))
-    assert chosen(loaded) == chosen(net) and loaded._records == net._records
+    assert chosen(loaded) == chosen(net) and loaded.tuning_records == net.tuning_records
     agrees(loaded)
 
 
@@ -242,7 +242,7 @@ def test_a_record_of_another_device_is_a_hint(measured: list[tuple[DeviceBench, 
         for r in read_records(tmp_path / "records.json")
     ]
     again = network()
-    again._records = there
+    again.tuning_records[:] = there
     with pytest.warns(RuntimeWarning, match="hints"):
         again.compile(mgx.get_target("gpu"))
     assert chosen(again) == chosen(net)
@@ -261,7 +261,7 @@ def test_a_budget_of_nothing_measures_nothing(measured: list[tuple[DeviceBench, 
     net = network()
     with pytest.warns(RuntimeWarning, match="budget is spent: 2 of 2 problems are not measured"):
         net.compile(mgx.get_target("gpu"), exhaustive_tune=True, tune_budget=0)
-    assert not measured and net._records == []
+    assert not measured and net.tuning_records == []
 
 
 def test_the_interpreter_is_not_measured(hopper: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ def from_text(program: Program) -> Program:
     names: dict[str, Any] = {}
     source = to_py(program)
     exec(compile(source, "<model>", "exec"), names)
-    built: Program = names["p"]._portable
+    built: Program = names["p"].portable
     assert to_py(built) == source
     for a, b in pairs(built, program):
         if b.literal is not None:

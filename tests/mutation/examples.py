@@ -28,10 +28,10 @@ def write_examples(folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     programs = {build.__name__: migraphx.program.wrap(build()) for build in PROGRAMS}
     programs["opened"] = migraphx.program.wrap(PROGRAMS[0]())
-    programs["opened"]._portable.open_dims = {"x": {0: "batch", 2: ""}}
+    programs["opened"].portable.open_dims = {"x": {0: "batch", 2: ""}}
     programs["compiled_ref"] = migraphx.program.wrap(PROGRAMS[0]()).compile(migraphx.get_target("ref"))
     programs["compiled_cpu"] = network().compile(num_threads=2)
-    programs["compiled_cpu"]._records = [record(4), record(5)]
+    programs["compiled_cpu"].tuning_records[:] = [record(4), record(5)]
     migraphx.save(programs["compiled_cpu"], folder / "embedded.msgpack", embed_objects=True)
     migraphx.save(programs["compiled_cpu"], folder / "summed.msgpack")
     # Without checksums, so that changes reach what decodes a file.

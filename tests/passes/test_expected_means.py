@@ -44,7 +44,7 @@ class Net:
         else:
             last = self.add("dot", value, self.weights(*lens[:-2], lens[-1], 4))
         self.main.add_return([last, value])
-        main = self.program._portable.main
+        main = self.program.portable.main
         product = main.results()[0]
         assert is_constant(product.inputs[1])
         return expected_means(main, [product]).get(product)
@@ -183,8 +183,8 @@ def test_empty_values_and_dynamic_lengths_are_followed_or_left() -> None:
     first, second = (main.add_literal(rng.standard_normal(lens).astype(np.float32)) for lens in ((6, 9), (9, 5)))
     value = main.add_instruction(op("relu"), [main.add_instruction(op("dot"), [x, first])])
     main.add_return([main.add_instruction(op("dot"), [value, second])])
-    product = p._portable.main.results()[0]
-    (found,) = expected_means(p._portable.main, [product]).values()
+    product = p.portable.main.results()[0]
+    (found,) = expected_means(p.portable.main, [product]).values()
     assert found.shape == (9,) and (found > 0).all()
 
 

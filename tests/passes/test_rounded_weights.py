@@ -86,7 +86,7 @@ def product(build: Any) -> Any:
     p = mgx_numba.program()
     main = p.get_main_module()
     main.add_return([build(main)])
-    return p._portable.main.results()[0]
+    return p.portable.main.results()[0]
 
 
 def dot(main: Any, weights: Any, lens: tuple[int, ...] = (3, 20)) -> Any:

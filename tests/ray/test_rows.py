@@ -113,8 +113,8 @@ print(rows.batch_size, *found["best"], "numba" in sys.modules)
 def test_prepare_keeps_tuning_records_and_one_length() -> None:
     program = mgx_numba.parse_onnx(classifier())
     tuned = mgx_numba.load_buffer(prepare(program, batch_sizes=[4], num_threads=1, exhaustive_tune=True))
-    assert not program.is_compiled() and tuned._options is not None and tuned._options.num_threads == 1
-    assert {r.problem.fields["batch"] for r in tuned._records if r.problem.operation == "convolution"} == {4}
+    assert not program.is_compiled() and tuned.compile_options is not None and tuned.compile_options.num_threads == 1
+    assert {r.problem.fields["batch"] for r in tuned.tuning_records if r.problem.operation == "convolution"} == {4}
     fixed = mgx_numba.load_buffer(prepare(mgx_numba.parse_onnx(classifier(2)), num_threads=1))
     assert fixed.get_parameter_shapes()["image"].lens()[0] == 2
 

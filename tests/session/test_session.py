@@ -225,12 +225,12 @@ def test_saved_program_brings_names_metadata_and_options(path: str, tmp_path: Pa
     first = mgx_numba.session.InferenceSession(path, options, ["CPUExecutionProvider"], [{"fast_math": False}])
     for _ in range(2):  # decoded, then from the kept plan if there is one
         again = mgx_numba.session.InferenceSession(saved)
-        assert again._program._options.num_threads == 1 and not again._program._options.fast_math
+        assert again._program.compile_options.num_threads == 1 and not again._program.compile_options.fast_math
         assert again.get_inputs() == first.get_inputs() and again.get_outputs() == first.get_outputs()
         assert again.get_modelmeta() == first.get_modelmeta()
         same(again.run(["best", "top"], feed()), first.run(["best", "top"], feed()))
     changed = mgx_numba.session.InferenceSession(saved, providers=[("CPUExecutionProvider", {"fast_math": True})])
-    assert changed._program._options.num_threads == 1 and changed._program._options.fast_math
+    assert changed._program.compile_options.num_threads == 1 and changed._program.compile_options.fast_math
 
 
 def test_program_without_names_has_numbered_results(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_results_of_a_tensorflow_graph_have_its_names(tmp_path: Path) -> None:
 def test_part_of_a_program_has_none_of_its_names() -> None:
     program = mgx_numba.parse_onnx_buffer(elementwise(TensorProto.FLOAT, "Neg"))
     assert program.get_output_names() == ["y"]
-    assert mgx_numba.program.wrap(keep_until(program._portable, 0)).get_output_names() == ["output_0"]
+    assert mgx_numba.program.wrap(keep_until(program.portable, 0)).get_output_names() == ["output_0"]
 
 
 def test_many_threads_run_one_session(path: str) -> None:
@@ -325,7 +325,7 @@ def test_entries_without_effect_are_told(path: str) -> None:
 def test_disabled_optimisation_is_exact_arithmetic(path: str) -> None:
     options = mgx_numba.session.SessionOptions()
     options.graph_optimization_level = mgx_numba.session.GraphOptimizationLevel.ORT_DISABLE_ALL
-    assert not mgx_numba.session.InferenceSession(path, options)._program._options.fast_math
+    assert not mgx_numba.session.InferenceSession(path, options)._program.compile_options.fast_math
 
 
 @pytest.mark.parametrize(

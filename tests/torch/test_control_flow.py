@@ -39,7 +39,7 @@ def test_bodies_become_submodules(name: str, programs: list[Any]) -> None:
         with torch.no_grad():
             torch.testing.assert_close(compiled(*args), function(*args))
     (made,) = programs
-    assert ("if" if "cond" in name else "loop") in {i.name for i in made._portable.main}
+    assert ("if" if "cond" in name else "loop") in {i.name for i in made.portable.main}
 
 
 def test_exported_branch_of_an_open_length() -> None:

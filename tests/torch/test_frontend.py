@@ -43,7 +43,7 @@ class Block(nn.Module):
 
 def test_encoder_layer_keeps_its_patterns() -> None:
     program = check(Block(), [torch.randn(2, 5, 16)], target="cpu")
-    names = {i.name for i in mgx.from_torch(Block(), torch.randn(2, 5, 16))._portable.main}
+    names = {i.name for i in mgx.from_torch(Block(), torch.randn(2, 5, 16)).portable.main}
     assert {"attention", "gelu_erf", "rsqrt", "dot"} <= names
     assert program.is_compiled()
 
@@ -133,7 +133,7 @@ def test_parameters_are_used_where_they_lie_and_tied_ones_once() -> None:
 
     model = Tied()
     portable = mgx.from_torch(model.eval(), torch.tensor([[1, 2]]))
-    literals = [i for i in portable._portable.main if i.literal is not None and i.literal.shape.lens == (11, 8)]
+    literals = [i for i in portable.portable.main if i.literal is not None and i.literal.shape.lens == (11, 8)]
     assert len(literals) == 1
     assert literals[0].literal.numpy().ctypes.data == model.embed.weight.data_ptr()
 
@@ -231,5 +231,5 @@ def test_quantised_products_become_products_of_integers() -> None:
             return nn.functional.linear(ops.dequantize_per_tensor(x8, 0.05, 3, 0, 255, torch.uint8), w)
 
     program = check(Layer(), [torch.randn(9, 40)], target="cpu", tolerance=1e-4)
-    kernels = [step.kernel.name for step in program._compiled.executable.plan.steps if step.kernel]
+    kernels = [step.kernel.name for step in program.compiled.executable.plan.steps if step.kernel]
     assert any("int8" in name for name in kernels)

@@ -33,7 +33,7 @@ def test_large_weights_are_not_held_twice_with_low_memory(rows: int, programs: l
     x = torch.randn(rows, 640)
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
-    constants = programs[-1]._compiled.executable.plan.constants
+    constants = programs[-1].compiled.executable.plan.constants
     weights = [p.detach().numpy() for p in model.parameters()]
     copied = [c for c in constants if not any(np.shares_memory(c, w) for w in weights)]
     assert sum(c.nbytes for c in copied) < weights[0].nbytes / 4

@@ -67,5 +67,5 @@ def check(net: migraphx.program) -> None:
 
 def choices(net: migraphx.program) -> list[str]:
     """Return each step of the compiled program as text: kernel, number of tasks, integer arguments."""
-    steps = net._compiled.executable.plan.steps
+    steps = net.compiled.executable.plan.steps
     return [f"{s.kernel.name} {s.geometry.tasks} {[a for a in s.args if isinstance(a, int)]}" for s in steps]

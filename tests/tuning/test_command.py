@@ -23,7 +23,7 @@ def test_tune_into_a_file_then_list_and_export(tmp_path: Path, capsys: Any, monk
     plain, tuned, exported = (str(tmp_path / name) for name in ("net.mxr", "tuned.mxr", "records.json"))
     migraphx.save(network(), plain)
     assert main(["tune", plain, "--num-threads", "2", "-o", tuned]) == 0
-    assert len(migraphx.load(tuned)._records) == len(Database(default_path()).records()) == 2
+    assert len(migraphx.load(tuned).tuning_records) == len(Database(default_path()).records()) == 2
     out = capsys.readouterr().out
     assert "conv 1x8x9x9 -> 12, 3x3/1x1 + relu float32 2t" in out and "dot 1x10x972 float32 2t" in out
     for words in (["--list"], ["--list", tuned]):
@@ -49,7 +49,7 @@ def test_explaining_names_the_fields_that_differ(tmp_path: Path, capsys: Any, mo
     migraphx.save(product(m=4), plain)
     assert main(["tune", "--explain", plain, "--num-threads", "2"]) == 0
     assert "the nearest record differs: the problem in m (recorded 3, wanted 4)" in capsys.readouterr().out
-    (found,) = migraphx.load(tuned)._records
+    (found,) = migraphx.load(tuned).tuning_records
     write_records(other, [replace(found, fingerprint=replace(found.fingerprint, cpu="skylake", cores=96))])
     assert main(["tune", "--list", other]) == 0
     assert "the machine in cores (recorded 96, wanted" in capsys.readouterr().out

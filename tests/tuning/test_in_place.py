@@ -61,7 +61,7 @@ def test_tuning_measures_what_the_plan_does(blocks: int, wanted: str, monkeypatc
     net.compile(exhaustive_tune=True, num_threads=2)
     assert {request.replaced for request in seen if request.epilogue.operands} == {wanted}
     assert not any(request.replaced for request in seen if not request.epilogue.operands)
-    steps = [s for s in net._compiled.executable.plan.steps if isinstance(s, Step)]
+    steps = [s for s in net.compiled.executable.plan.steps if isinstance(s, Step)]
     in_place = [sum(isinstance(a, Pointer) and a == s.outputs[0].pointer for a in s.args) > 1 for s in steps]
     assert any(in_place) == bool(wanted)
 

@@ -149,7 +149,7 @@ def test_killed_save_leaves_the_old_file_or_the_new_one(folder: Path, moment: st
     if moment == "fsync" and has_unnamed_files(folder):
         assert os.listdir(folder) == ["net.mxr"]
     kill(process)
-    (literal,) = [i.literal.numpy() for i in migraphx.load(path)._portable.main if i.literal is not None]
+    (literal,) = [i.literal.numpy() for i in migraphx.load(path).portable.main if i.literal is not None]
     assert literal.shape == (1 << 20,) and literal.min() == literal.max()
     assert literal[0] == 1 if moment != "anywhere" else literal[0] in (1, 2)
     for left in folder.glob(".*"):

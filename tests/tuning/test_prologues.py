@@ -60,7 +60,7 @@ def test_tuned_network_is_right_and_keeps_its_choice():
     net, again, wanted = network(), network(), network()
     net.compile(exhaustive_tune=True, num_threads=2)
     assert any("mul_gemm" in step for step in choices(net))
-    (record,) = (r for r in net._records if "prologue" in r.problem.fields)
+    (record,) = (r for r in net.tuning_records if "prologue" in r.problem.fields)
     assert record.solver == "conv_1x1"
     assert record.problem.fields["prologue"] == {"name": "mul", "operands": [["float32", "per_k", [20]]]}
     wanted.compile(migraphx.get_target("ref"))

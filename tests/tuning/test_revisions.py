@@ -59,7 +59,7 @@ def test_records_stayed_whatever_became_of_the_kernels(
     monkeypatch.setattr(GemmPacked, "revision", 1)
     with pytest.warns(RuntimeWarning, match=r"hints.* versions.solver gemm \(recorded null, wanted \"1\"\)"):
         hinted = tuned()
-    assert sorted(hinted._records, key=repr) == sorted(before, key=repr) and not measured
+    assert sorted(hinted.tuning_records, key=repr) == sorted(before, key=repr) and not measured
     tuned(exhaustive_tune=True)
     assert measured == ["dot"]
     records = Database(default_path()).records()
@@ -71,7 +71,7 @@ def test_records_stayed_whatever_became_of_the_kernels(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         again = tuned(exhaustive_tune=True)
-    assert not measured and new in again._records
+    assert not measured and new in again.tuning_records
     write_table([new], "here")
     assert "this machine" in capsys.readouterr().out
 
@@ -88,7 +88,7 @@ def test_records_travel_to_packages_with_other_kernels(
         monkeypatch.setattr(GemmPacked, "revision", 2 - revision)
         with pytest.warns(RuntimeWarning, match="versions.solver gemm "):
             net = migraphx.load(str(tmp_path / f"{revision}.mxr"))
-        assert len(net._records) == 2
+        assert len(net.tuning_records) == 2
         check(net)
     assert not measured
 

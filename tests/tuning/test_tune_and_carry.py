@@ -50,15 +50,15 @@ def test_tuned_network_is_right_and_its_records_are_kept(monkeypatch: pytest.Mon
     net = network()
     net.compile(exhaustive_tune=True, num_threads=2)
     check(net)
-    assert {r.problem.operation for r in net._records} == {"dot", "convolution"}
-    assert sorted(Database(default_path()).records(), key=repr) == sorted(net._records, key=repr)
+    assert {r.problem.operation for r in net.tuning_records} == {"dot", "convolution"}
+    assert sorted(Database(default_path()).records(), key=repr) == sorted(net.tuning_records, key=repr)
     monkeypatch.setattr(Bench, "sample", never)
     again = network()
     again.compile(exhaustive_tune=True, num_threads=2)
     plain = network()
     plain.compile(num_threads=2)
     assert choices(again) == choices(plain) == choices(net)
-    assert again._records == net._records
+    assert again.tuning_records == net.tuning_records
 
 
 def test_loading_elsewhere_measures_nothing_and_chooses_the_same(tuned_file: Path, tmp_path: Path):
@@ -70,27 +70,27 @@ def test_loading_elsewhere_measures_nothing_and_chooses_the_same(tuned_file: Pat
         "Bench.sample = never\n"
         "net = mgx_numba.load(sys.argv[1])\n"
         "check(net)\n"
-        "print(json.dumps([choices(net), [[r.solver, r.configuration] for r in net._records]]))\n"
+        "print(json.dumps([choices(net), [[r.solver, r.configuration] for r in net.tuning_records]]))\n"
     )
     (tmp_path / "empty").mkdir()
     there = json.loads(run_python(program, str(tuned_file), folder=tmp_path / "empty"))
     here = migraphx.load(str(tuned_file))
-    assert there == [choices(here), [[r.solver, dict(r.configuration)] for r in here._records]]
+    assert there == [choices(here), [[r.solver, dict(r.configuration)] for r in here.tuning_records]]
     assert not (tmp_path / "empty" / "tuning.sqlite").exists()
 
 
 def test_records_survive_every_form_and_recompilation(tuned_file: Path, tmp_path: Path):
     net = migraphx.load(str(tuned_file))
-    records = net._records
+    records = net.tuning_records
     assert len(records) == 2
     migraphx.save(net, tmp_path / "net.json", format="json")
-    assert migraphx.load(tmp_path / "net.json", format="json")._records == records
+    assert migraphx.load(tmp_path / "net.json", format="json").tuning_records == records
     copy = migraphx.load_buffer(migraphx.save_buffer(net)).clone()
-    assert copy._records == records
+    assert copy.tuning_records == records
     copy.compile(num_threads=3, fast_math=False)
-    assert copy._records == records
+    assert copy.tuning_records == records
     copy.compile(migraphx.get_target("ref"))
-    assert copy._records == records
+    assert copy.tuning_records == records
 
 
 def other_machine(tuned_file: Path, path: Path) -> None:
@@ -112,7 +112,7 @@ def test_records_of_another_machine_are_hints_told_once(tuned_file: Path, tmp_pa
     assert [str(w.message) for w in told if "hints" in str(w.message)]
     assert len(told) == 1 and 'cpu (recorded "another"' in str(told[0].message)
     check(net)
-    assert all(r.configuration["rows"] == 12 for r in net._records)
+    assert all(r.configuration["rows"] == 12 for r in net.tuning_records)
     plain = network()
     plain.compile(num_threads=2)
     assert choices(net) != choices(plain)
@@ -127,7 +127,7 @@ def test_tuning_a_file_of_another_machine_keeps_both_records(tuned_file: Path, t
         warnings.simplefilter("error")
         net.compile(exhaustive_tune=True, num_threads=2)
     check(net)
-    assert sorted(r.fingerprint.cpu == "another" for r in net._records) == [False, False, True, True]
+    assert sorted(r.fingerprint.cpu == "another" for r in net.tuning_records) == [False, False, True, True]
 
 
 def test_malformed_records_in_a_file_are_refused(tuned_file: Path, tmp_path: Path):
@@ -172,7 +172,7 @@ def test_budget_of_nothing_measures_nothing(monkeypatch: pytest.MonkeyPatch):
     with pytest.warns(RuntimeWarning, match="budget is spent: 2 of 2 problems are not measured"):
         net.compile(exhaustive_tune=True, tune_budget=0, num_threads=2)
     check(net)
-    assert net._records == []
+    assert net.tuning_records == []
 
 
 def test_a_spent_budget_keeps_the_records_of_problems_that_were_begun(monkeypatch: pytest.MonkeyPatch):
@@ -187,7 +187,7 @@ def test_a_spent_budget_keeps_the_records_of_problems_that_were_begun(monkeypatc
     net = network()
     with pytest.warns(RuntimeWarning, match="1 of 2 problems are not measured, 1 record saved"):
         net.compile(exhaustive_tune=True, tune_budget=0.1, num_threads=2)
-    assert len(net._records) == 1
+    assert len(net.tuning_records) == 1
 
 
 def test_interrupted_tuning_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch):
@@ -205,7 +205,7 @@ def test_interrupted_tuning_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch):
     with pytest.warns(RuntimeWarning, match="interrupted: 1 of 2 problems are not measured"):
         net.compile(exhaustive_tune=True, num_threads=2)
     check(net)
-    assert len(net._records) == len(Database(default_path()).records()) == 1
+    assert len(net.tuning_records) == len(Database(default_path()).records()) == 1
 
 
 def test_progress_tells_done_remaining_and_best(monkeypatch: pytest.MonkeyPatch):
@@ -222,7 +222,7 @@ def test_progress_tells_done_remaining_and_best(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Bench, "sample", sample)
     tuning = open_tuning(BACKEND, exhaustive=True, progress=lambda *entry: told.append(entry))
-    compile_for("cpu", network()._portable, TargetOptions(num_threads=2, tuning=tuning))
+    compile_for("cpu", network().portable, TargetOptions(num_threads=2, tuning=tuning))
     assert [(done, left) for done, left, _ in told] == [(0, 2), (1, 1)]
     assert all(best.endswith("1.000 ms") for _, _, best in told)
     assert len(sampled) > len({request for request, _ in sampled}) == 2
@@ -247,7 +247,7 @@ def test_damaged_user_database_does_not_lose_the_compilation():
     with pytest.warns(RuntimeWarning, match="tuning records are ignored"):
         net.compile(exhaustive_tune=True, num_threads=2)
     check(net)
-    assert len(net._records) == 2
+    assert len(net.tuning_records) == 2
 
 
 def test_option_values():

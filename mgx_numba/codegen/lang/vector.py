@@ -46,7 +46,7 @@ class Vec(types.Type):
 
 @register_model(Vec)
 class _VecModel(models.PrimitiveModel):
-    def __init__(self, manager: Any, vec: Vec) -> None:
+    def __init__(self, manager: object, vec: Vec) -> None:
         element = element_type(vec.dtype)
         super().__init__(manager, vec, ir.VectorType(element, vec.lanes) if vec.lanes else element)
 

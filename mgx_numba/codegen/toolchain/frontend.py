@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from llvmlite import ir
 
@@ -23,7 +22,7 @@ __all__ = ["Refused", "write_function"]
 def write_function(
     builder: ir.IRBuilder,
     function: ast.FunctionDef,
-    namespace: Mapping[str, Any],
+    namespace: Mapping[str, object],
     arguments: Sequence[tuple[types.Type, ir.Value]],
     returned: types.Type = types.void,
     unrolled: int = 0,

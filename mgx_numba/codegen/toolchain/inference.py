@@ -341,7 +341,7 @@ class Inference:
     def _called(
         self,
         node: ast.AST,
-        function: Any,
+        function: object,
         arguments: tuple[types.Type, ...],
         chosen: dict[ast.AST, tuple[Any, Any]] | None = None,
     ) -> Any:

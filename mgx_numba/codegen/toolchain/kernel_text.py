@@ -13,7 +13,7 @@ from .assignment import Unassigned, check_assignments
 __all__ = ["failure", "read_text"]
 
 
-def read_text(source: KernelSource, vocabulary: Mapping[str, Any]) -> tuple[ast.FunctionDef, dict[str, Any]]:
+def read_text(source: KernelSource, vocabulary: Mapping[str, object]) -> tuple[ast.FunctionDef, dict[str, Any]]:
     """Parse a kernel's text; return its function ``kernel`` and the names that it may use.
 
     The names are the vocabulary and the constants that the text defines.

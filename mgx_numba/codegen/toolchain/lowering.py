@@ -271,7 +271,7 @@ class StatementWriter:
             return self._constant(kind, kind.literal_value)
         return _EXPRESSIONS[type(node)](self, node)
 
-    def _constant(self, kind: types.Type, value: Any) -> ir.Value:
+    def _constant(self, kind: types.Type, value: object) -> ir.Value:
         if isinstance(value, str):  # which whoever is called reads from the type
             return ir.Constant(ir.IntType(8).as_pointer(), None)
         return ir.Constant(self.context.get_value_type(types.unliteral(kind)), value)

@@ -117,17 +117,17 @@ def target() -> Any:
 
 
 @functools.cache
-def _function(value: Any) -> types.Type | None:
+def _function(value: object) -> types.Type | None:
     return _typing()._lookup_global(value)  # `resolve_value_type` would import cffi and Numba's typed containers
 
 
-def is_function(value: Any) -> bool:
+def is_function(value: object) -> bool:
     """Return whether Numba can call a value."""
     return isinstance(value, Intrinsic) or isinstance(_function(value), types.Function)
 
 
 @functools.cache
-def signature(function: Any, arguments: tuple[types.Type, ...]) -> Any:
+def signature(function: object, arguments: tuple[types.Type, ...]) -> Any:
     """Return the signature of an intrinsic or operator for arguments of these types, which may be literal types.
 
     Raises:
@@ -158,7 +158,7 @@ def _defined(function: Intrinsic, arguments: tuple[types.Type, ...]) -> tuple[An
 
 
 @functools.cache
-def implementation(function: Any, arguments: tuple[types.Type, ...], chosen: Any) -> Any:
+def implementation(function: object, arguments: tuple[types.Type, ...], chosen: object) -> Any:
     """Return ``write(builder, values) -> value`` for the signature that `signature` chose for these argument types."""
     if isinstance(function, Intrinsic):
         lower = _defined(function, arguments)[1]

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from ...errors import FormatError
 from ...graph.atomic_file import replace_file
@@ -46,7 +45,7 @@ def read_records(path: str | os.PathLike[str]) -> list[TuningRecord]:
         raise FormatError(f"{path}: {error}") from None
 
 
-def records_from(values: Any) -> list[TuningRecord]:
+def records_from(values: object) -> list[TuningRecord]:
     """Convert JSON values to records.
 
     Raises:

@@ -18,7 +18,7 @@ _REVISION = "solver "
 _MAX_PARAMETER = 1 << 40  # more than any length in memory, and far from overflowing an int64
 
 
-def canonical(value: Any) -> str:
+def canonical(value: object) -> str:
     """Return the canonical JSON text of a value: sorted keys, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
@@ -45,7 +45,7 @@ class Problem:
     key: str
 
     @classmethod
-    def of(cls, operation: str, threads: int, fields: Mapping[str, Any]) -> Problem:
+    def of(cls, operation: str, threads: int, fields: Mapping[str, object]) -> Problem:
         """Return the problem decoded from its JSON fields."""
         return cls(canonical({**fields, "operation": operation, "threads": threads}))
 
@@ -64,7 +64,7 @@ class Problem:
         return str(self.fields["operation"])
 
     @classmethod
-    def from_json(cls, value: Any) -> Problem:
+    def from_json(cls, value: object) -> Problem:
         """Return the problem with these ``fields``.
 
         Raises:
@@ -128,7 +128,7 @@ class DeviceFingerprint:
         }
 
     @classmethod
-    def from_json(cls, value: Any) -> DeviceFingerprint:
+    def from_json(cls, value: object) -> DeviceFingerprint:
         """Return the fingerprint in a JSON object of `to_json`.
 
         Raises:
@@ -182,7 +182,7 @@ class TuningRecord:
         }
 
     @classmethod
-    def from_json(cls, value: Any) -> TuningRecord:
+    def from_json(cls, value: object) -> TuningRecord:
         """Return the record in a JSON object of `to_json`.
 
         Raises:
@@ -240,7 +240,7 @@ def _distance(record: TuningRecord, problem: Problem, fingerprint: DeviceFingerp
     return len(own), len(_differences(record.fingerprint.to_json(), fingerprint.to_json()))
 
 
-def _differences(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+def _differences(recorded: Mapping[str, object], wanted: Mapping[str, object]) -> list[str]:
     found = []
     for name in sorted(recorded.keys() | wanted.keys()):
         old, new = recorded.get(name), wanted.get(name)
@@ -257,9 +257,9 @@ def _differences(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> list
     return found
 
 
-def _is_zero(value: Any) -> bool:
+def _is_zero(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value == 0
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MAX_PARAMETER

@@ -149,7 +149,7 @@ class Tuning:
         """Extents of all problems with records."""
         return self._sources.extents
 
-    def knows(self, problem: Any) -> bool:
+    def knows(self, problem: object) -> bool:
         """Return whether a record of the problem may exist: a faster test than `recorded`."""
         return extents_of(vars(problem)) in self.extents
 

@@ -19,19 +19,19 @@ class SolverSet(Generic[R]):
         """Return the solvers for a request, applicable or not; of equal costs the first one wins."""
         raise NotImplementedError
 
-    def refusal(self, solver: Any, request: R) -> str | None:
+    def refusal(self, solver: object, request: R) -> str | None:
         """Return the reason why a solver does not apply; None or "" if it applies."""
         raise NotImplementedError
 
-    def seconds(self, solver: Any, request: R) -> float:
+    def seconds(self, solver: object, request: R) -> float:
         """Return the estimated time (s) of an applicable solver."""
         raise NotImplementedError
 
-    def cost(self, solver: Any, request: R) -> float:
+    def cost(self, solver: object, request: R) -> float:
         """Return the number by which solvers are compared, by default `seconds`."""
         return self.seconds(solver, request)
 
-    def configured(self, solver: Any, request: R, configuration: Mapping[str, int]) -> Candidate | None:
+    def configured(self, solver: object, request: R, configuration: Mapping[str, int]) -> Candidate | None:
         """Return an applicable solver with the blocking of a tuning record; None if the solver lacks that blocking."""
         raise NotImplementedError
 

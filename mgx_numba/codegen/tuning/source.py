@@ -107,7 +107,7 @@ class UserLayer:
             self._rows = (self._ask(lambda database: database.rows()) if exists else None) or {}
         return self._rows
 
-    def _read(self, rows: Sequence[Any]) -> list[TuningRecord]:
+    def _read(self, rows: Sequence[object]) -> list[TuningRecord]:
         return (self._ask(lambda database: [database.record(row) for row in rows]) or []) if rows else []
 
     def _ask(self, question: Callable[[Any], Any]) -> Any:

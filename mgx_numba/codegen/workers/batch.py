@@ -182,7 +182,7 @@ class ObjectBatch:
         for process in list(self._processes):
             _kill(process)
 
-    def _help(self, target: Callable[..., None], *given: Any) -> None:
+    def _help(self, target: Callable[..., None], *given: object) -> None:
         run = copy_context().run  # back ends find there for which device they compile
         helper = threading.Thread(target=run, args=(target, *given), daemon=True, name="mgx-worker")
         self._helpers.append(helper)

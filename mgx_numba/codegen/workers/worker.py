@@ -42,14 +42,14 @@ def read_message(stream: IO[bytes]) -> Any:
     return msgpack.unpackb(body)
 
 
-def write_message(stream: IO[bytes], message: Any) -> None:
+def write_message(stream: IO[bytes], message: object) -> None:
     """Send one message and flush."""
     body = msgpack.packb(message)
     stream.write(_LENGTH.pack(len(body)) + body)
     stream.flush()
 
 
-def _answer(stream: IO[bytes], message: Any) -> None:
+def _answer(stream: IO[bytes], message: object) -> None:
     """Send a message; exit silently if the reader has gone."""
     try:
         write_message(stream, message)

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     compile_model(model, args)
     found = model.explain(args.name, inputs, args.iterations)
     print("\n\n".join(map(str, found)))
-    own = model._target
+    own = model.compile_target
     record = None if own is None else (target(own.name()).machine() or {}).get("record")
     if record:
         print(f"\nmachine record: {record}")

@@ -90,7 +90,7 @@ def _tune(args: argparse.Namespace) -> None:
     if args.database:
         args.problem_cache = [args.database, *args.problem_cache]
     model = compile_model(load_model(args), args)
-    write_table(model._records, "model")
+    write_table(model.tuning_records, "model")
     if args.output or args.form:
         write_model(model, args)
 

@@ -77,9 +77,9 @@ def run(args: argparse.Namespace) -> int:
         return _by_precision(model, args, inputs)
     tested = _compiled_model(args, inputs) if args.compiled_model else compile_model(model, args)
     arrays = model._checked(inputs)
-    compiled, target = tested._compiled, compilation(tested, args)[0]
+    compiled, target = tested.compiled, compilation(tested, args)[0]
     assert compiled is not None
-    tolerance = _tolerance([model._portable, compiled.resolve(arrays)], args)
+    tolerance = _tolerance([model.portable, compiled.resolve(arrays)], args)
     if args.per_instruction:
         checks = check_steps(compiled, arrays, tolerance)
         return _conclude(checks, target, f"{len(checks)} instructions")
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     if args.onnxruntime:
         name, expected = "ONNX Runtime", _onnxruntime(args, _as_modelled(model, arrays))
     else:
-        name, expected = REFERENCE, reference(model._portable, arrays, args.ref_use_double)
+        name, expected = REFERENCE, reference(model.portable, arrays, args.ref_use_double)
     return _conclude(check_results(compiled.run(arrays), expected, tolerance), target, f"comparison with {name}")
 
 
@@ -127,7 +127,7 @@ def _layerwise(
     args: argparse.Namespace,
     target: str,
 ) -> int:
-    portable = model._portable
+    portable = model.portable
     if not any(ins.debug_symbols for ins in portable.main):
         raise OptionError(
             "--layerwise: the program has no names of nodes (an ONNX file, or --debug-symbols when saved)"
@@ -145,11 +145,11 @@ def _by_precision(model: program, args: argparse.Namespace, inputs: Mapping[str,
     """
     arrays = model._checked(inputs)
     kinds = requested_kinds(args)
-    plain = load_model(without_quantisation(args, kinds))._portable if kinds else model._portable
+    plain = load_model(without_quantisation(args, kinds)).portable if kinds else model.portable
     name, options = compilation(model, args)
     settings = TargetOptions(**{key: options[key] for key in _OPTIONS})
     lens = {key: array.shape for key, array in arrays.items()}
-    exact, changed = (specialize(p, lens) if is_dynamic(p) else p for p in (in_float32(plain), model._portable))
+    exact, changed = (specialize(p, lens) if is_dynamic(p) else p for p in (in_float32(plain), model.portable))
     check = PrecisionCheck(exact, changed, lambda part: compile_for(name, part, settings), arrays)
     errors = check.errors()
     for error in errors:
@@ -166,7 +166,7 @@ def _by_precision(model: program, args: argparse.Namespace, inputs: Mapping[str,
 
 
 def _by_parts(model: program, args: argparse.Namespace, inputs: Mapping[str, np.ndarray]) -> int:
-    portable = model._portable
+    portable = model.portable
     arrays = model._checked(inputs)
     name, options = compilation(model, args)
     if name == REFERENCE:

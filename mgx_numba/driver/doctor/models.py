@@ -64,7 +64,7 @@ class _OnnxGraph:
         """Add random weights, scaled so that products keep the magnitude of their inputs."""
         return self.constant(self.rng.standard_normal(lens) / np.sqrt(np.prod(lens[1:] if len(lens) > 2 else lens[:1])))
 
-    def constant(self, values: Any, dtype: str = "float32") -> str:
+    def constant(self, values: object, dtype: str = "float32") -> str:
         """Add a constant, and return its name."""
         name = f"constant_{len(self.weights)}"
         self.weights[name] = np.asarray(values, dtype)

@@ -138,7 +138,7 @@ def tried(name: str) -> ModelTrial:
                     errors.append(check.difference.rms)
                     if not check.difference.passed:
                         problems.append(f"{check.what}: {check.difference.problem}")
-            reasons = program._compiled.fallback_reasons() if program._compiled is not None else {}
+            reasons = program.compiled.fallback_reasons() if program.compiled is not None else {}
             worst = float(np.max(errors))
             found |= {
                 "error": worst if math.isfinite(worst) else None,

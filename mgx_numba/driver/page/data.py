@@ -41,7 +41,7 @@ def page_data(model: program, measured: Measurement, batch: Batch, title: str) -
 
     ``machine`` is empty and ``limits`` None if the target does not know them, for instance of a substituted engine.
     """
-    compiled, chosen = model._compiled, model._target
+    compiled, chosen = model.compiled, model.compile_target
     assert compiled is not None and chosen is not None
     plans = [stage.plan for stage in measured.stages if stage.plan is not None]
     kernels = {kernel: number for number, kernel in enumerate(compiled.kernels())}
@@ -54,7 +54,7 @@ def page_data(model: program, measured: Measurement, batch: Batch, title: str) -
         for (_, line), place in graph.places.items():
             if line in choice.instructions:
                 graph.instructions[place]["solver"] = solver
-    options = dataclasses.asdict(model._options) if model._options is not None else {}
+    options = dataclasses.asdict(model.compile_options) if model.compile_options is not None else {}
     machine = target(chosen.name()).machine(options.get("device_id", 0))
     return {
         "format": FORMAT,
@@ -72,7 +72,7 @@ def page_data(model: program, measured: Measurement, batch: Batch, title: str) -
         "kernels": [{"name": k.name, "symbol": k.symbol, "text": k.text} for k in kernels],
         "instructions": graph.instructions,
         "inputs": graph.parameters,
-        "nodes": _nodes(model._portable),
+        "nodes": _nodes(model.portable),
         "memory": _memory(plans) if plans else None,
     }
 

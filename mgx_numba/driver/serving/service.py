@@ -76,7 +76,7 @@ def tensor_of(given: Mapping[str, Any]) -> np.ndarray:
     return np.frombuffer(given["data"], Type(given["type"]).numpy).reshape(given["lens"])
 
 
-def attributes_of(given: Any) -> dict[str, Any]:
+def attributes_of(given: object) -> dict[str, Any]:
     """Return an operator's attributes from a map, or from JSON text with names that need no quotes.
 
     Raises:
@@ -93,7 +93,7 @@ def attributes_of(given: Any) -> dict[str, Any]:
     return {key: _attribute(value) for key, value in given.items()}
 
 
-def _attribute(value: Any) -> Any:
+def _attribute(value: object) -> Any:
     if isinstance(value, list):
         return [_attribute(member) for member in value]
     if isinstance(value, dict) and list(value) == ["float"]:
@@ -138,7 +138,7 @@ class Service:
         self._held: dict[int, _Held] = {}
         self._numbers = itertools.count()
 
-    def answer(self, request: Mapping[str, Any]) -> Answer:
+    def answer(self, request: Mapping[str, object]) -> Answer:
         """Execute a request and return the answer; ``do`` names the method, the other entries are its arguments.
 
         Raises:
@@ -172,13 +172,13 @@ class Service:
         self._held = {number: other for number, other in self._held.items() if other is not held}
         return {}
 
-    def do_parse_onnx(self, file: str, external_data_path: str, **options: Any) -> Answer:
+    def do_parse_onnx(self, file: str, external_data_path: str, **options: object) -> Answer:
         """Read a program from an ONNX file, with its external data in the same folder."""
         if external_data_path:
             raise OptionError("external_data_path is of parse_onnx_buffer; a file's external data lie beside it")
         return self._hold(parse_onnx(file, **_onnx_options(options)))
 
-    def do_parse_onnx_buffer(self, data: bytes, **options: Any) -> Answer:
+    def do_parse_onnx_buffer(self, data: bytes, **options: object) -> Answer:
         """Read a program from the bytes of an ONNX file."""
         for name in ("max_loop_iterations", "limit_max_iterations"):  # only parse_onnx has these, as in Python
             options.pop(name)
@@ -215,7 +215,7 @@ class Service:
 
     def do_graph(self, held: _Held, brief: bool) -> Answer:
         """Return a program's graph in Graphviz's language."""
-        return {"text": to_dot(held.model._shown, brief)}
+        return {"text": to_dot(held.model.shown, brief)}
 
     def do_is_compiled(self, held: _Held) -> Answer:
         """Return whether a program is compiled."""
@@ -251,7 +251,7 @@ class Service:
 
     def do_reshape(self, held: _Held, lengths: Mapping[str, Sequence[int]]) -> Answer:
         """Change the lengths of inputs, and recompile a compiled program."""
-        target, options = held.model._target, held.model._options
+        target, options = held.model.compile_target, held.model.compile_options
         held.model.reshape(lengths)
         if options is not None and not held.model.is_compiled():
             held.model.compile(target, asdict(options))
@@ -286,7 +286,7 @@ class Service:
         define_remote(name, function, rule)
         return {}
 
-    def do_check_operation(self, name: str, attributes: Any) -> Answer:
+    def do_check_operation(self, name: str, attributes: object) -> Answer:
         """Raise an error if there is no such operator, or if it has no such attributes."""
         op(name, **attributes_of(attributes))
         return {}
@@ -299,11 +299,11 @@ class Service:
         """Add a submodule and return its number."""
         return held.take_module(held.model.create_module(name))
 
-    def do_add_parameter(self, held: _Held, module: int, name: str, shape: Mapping[str, Any]) -> Answer:
+    def do_add_parameter(self, held: _Held, module: int, name: str, shape: Mapping[str, object]) -> Answer:
         """Add a parameter to a module."""
         return held.take(held.modules[module].add_parameter(name, shape_of(shape)))
 
-    def do_add_literal(self, held: _Held, module: int, value: Mapping[str, Any]) -> Answer:
+    def do_add_literal(self, held: _Held, module: int, value: Mapping[str, object]) -> Answer:
         """Add a literal to a module."""
         return held.take(held.modules[module].add_literal(tensor_of(value)))
 
@@ -312,7 +312,7 @@ class Service:
         held: _Held,
         module: int,
         name: str,
-        attributes: Any,
+        attributes: object,
         inputs: Sequence[int],
         modules: Sequence[tuple[int, int]],
     ) -> Answer:
@@ -320,14 +320,14 @@ class Service:
         added = op(name, **attributes_of(attributes))
         bodies = [self._held[owner].modules[number] for owner, number in modules]
         for body in bodies:
-            held.model._portable.adopt(body._value)
+            held.model.portable.adopt(body._value)
         return held.take(held.modules[module].add_instruction(added, self._instructions(held, inputs), bodies))
 
     def do_add_return(self, held: _Held, module: int, inputs: Sequence[int]) -> Answer:
         """Append a return instruction to a module."""
         return held.take(held.modules[module].add_return(self._instructions(held, inputs)))
 
-    def do_add_allocation(self, held: _Held, module: int, shape: Mapping[str, Any]) -> Answer:
+    def do_add_allocation(self, held: _Held, module: int, shape: Mapping[str, object]) -> Answer:
         """Append an allocation of uninitialised memory to a module."""
         allocated = op("allocate", shape=shape_of(shape))
         return held.take(held.modules[module].add_instruction(allocated, []))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ...graph.folding import Constants
 from ...graph.instruction import Instruction
@@ -45,7 +45,7 @@ class GraphReader(Protocol):
     def parse_nodes(self, g: Builder, nodes: Sequence[NodeProto], scope: NameScope, graph: str) -> None:
         """See `GraphParser.parse_nodes`."""
 
-    def literal(self, g: Builder, tensor: Any, initializer: int | None = None) -> Instruction:
+    def literal(self, g: Builder, tensor: object, initializer: int | None = None) -> Instruction:
         """See `GraphParser.literal`."""
 
 

@@ -66,7 +66,7 @@ class Finding:
 
 
 @np.errstate(all="ignore")
-def check(source: Any, options: ParseOptions) -> list[Finding]:
+def check(source: object, options: ParseOptions) -> list[Finding]:
     """Return all faults of a model: first errors, then accepted deviations from the ONNX specification.
 
     Args:

@@ -7,7 +7,7 @@ names (before 6), ``consumed_inputs`` (before 6), training by ``is_test`` (befor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -48,7 +48,7 @@ def modernised(g: Builder, node: Node, schema: Schema, inputs: Sequence[Instruct
     return list(inputs)
 
 
-def _replace(node: Node, name: str, value: Any) -> None:
+def _replace(node: Node, name: str, value: object) -> None:
     from onnx import helper
 
     node.attributes[name] = helper.make_attribute(name, value)

@@ -117,7 +117,7 @@ class Node:
         """Return whether an output may be used."""
         return output < len(self.outputs) and bool(self.outputs[output])
 
-    def _value(self, name: str, kind: int, default: Any) -> Any:
+    def _value(self, name: str, kind: int, default: object) -> Any:
         attribute = self.attributes.get(name)
         if attribute is None:
             if default is None:
@@ -228,7 +228,7 @@ class Node:
         """Return the value of a type attribute."""
         return self._value(name, 13, None)
 
-    def refuse(self, name: str, default: Any, why: str = "") -> None:
+    def refuse(self, name: str, default: object, why: str = "") -> None:
         """Raise ``UnsupportedError`` if an integer or string attribute is set to another value than ``default``."""
         if not self.has(name):
             return

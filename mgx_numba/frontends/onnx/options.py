@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any
 
 import numpy as np
 
@@ -100,14 +99,14 @@ def as_range(dim: int | DynamicDimension) -> DynamicDimension:
     return dim if isinstance(dim, DynamicDimension) else DynamicDimension(int(dim), int(dim))
 
 
-def _check_dims(option: str, name: str, dims: Any, dynamic: bool) -> None:
+def _check_dims(option: str, name: str, dims: object, dynamic: bool) -> None:
     if isinstance(dims, (str, bytes)) or not hasattr(dims, "__iter__"):
         raise OptionError(f"{option}[{name!r}] must be a list of dimensions, got {dims!r}")
     for dim in dims:
         _check_dim(option, name, dim, dynamic)
 
 
-def _check_dim(option: str, name: str, dim: Any, dynamic: bool) -> None:
+def _check_dim(option: str, name: str, dim: object, dynamic: bool) -> None:
     if dynamic and isinstance(dim, DynamicDimension):
         return
     if isinstance(dim, bool) or not hasattr(dim, "__index__") or dim.__index__() < 0:

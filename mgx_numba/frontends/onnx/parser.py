@@ -56,7 +56,7 @@ time. Products of all other nodes are rounded to the operands' type, as for MatM
 
 
 @np.errstate(all="ignore")
-def parse(source: Any, options: ParseOptions) -> Program:
+def parse(source: object, options: ParseOptions) -> Program:
     """Parse a model with the given options; see `mgx_numba.frontends.onnx.parse_onnx`.
 
     Overflow and NaN in constants raise no NumPy warnings. ``MIGRAPHX_TRACE_ONNX_PARSER`` prints each node with its

@@ -242,5 +242,5 @@ def _differ(schema: Schema, types: Sequence[str | None], positions: list[int]) -
     )
 
 
-def _one_of(values: Sequence[Any]) -> str:
+def _one_of(values: Sequence[object]) -> str:
     return str(values[0]) if len(values) == 1 else f"one of {', '.join(map(str, values))}"

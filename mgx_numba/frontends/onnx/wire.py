@@ -85,7 +85,7 @@ def _without_raw_data(view: Any, begin: int, end: int, smallest: int) -> tuple[b
     return b"".join([*pieces, view[kept:end]]), span
 
 
-def fields(view: Any, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+def fields(view: object, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield each field of a message: its key, the start of the key, and the begin and end of the value."""
     position = begin
     while position < end:

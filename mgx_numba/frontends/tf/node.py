@@ -41,7 +41,7 @@ class TfNode:
         """Return whether the attribute is set."""
         return name in self.attributes
 
-    def value(self, name: str, kind: str, default: Any = None) -> Any:
+    def value(self, name: str, kind: str, default: object = None) -> Any:
         """Return the value of an attribute of a kind (the field's name in ``AttrValue``).
 
         Raises:

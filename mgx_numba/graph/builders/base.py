@@ -37,7 +37,7 @@ class Macro:
 _MACROS: dict[str, Macro] = {}
 
 
-def macro(*names: str, inputs: tuple[int, int], **options: Any) -> Callable[[Expand], Expand]:
+def macro(*names: str, inputs: tuple[int, int], **options: object) -> Callable[[Expand], Expand]:
     """Register the decorated function as the expansion of the named macros."""
 
     def add(function: Expand) -> Expand:
@@ -50,7 +50,7 @@ def macro(*names: str, inputs: tuple[int, int], **options: Any) -> Callable[[Exp
     return add
 
 
-def macro_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def macro_options(name: str, options: Mapping[str, object]) -> dict[str, Any]:
     """All options of a macro, defaults included; those of a plain operator are its attributes.
 
     Raises:
@@ -94,7 +94,7 @@ def add_macro(
     name: str,
     inputs: Sequence[Instruction],
     modules: Sequence[Module] = (),
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> list[Instruction]:
     """Insert the instructions that a macro stands for before ``before`` (at the end for ``None``).
 
@@ -131,7 +131,7 @@ class MacroBuilder(Emitter):
         """Insert one operation."""
         return self._module.insert_instruction(self._before, make_op(op, **attributes), inputs)
 
-    def literal(self, value: Any, type: Type | None = None) -> Instruction:
+    def literal(self, value: object, type: Type | None = None) -> Instruction:
         """A constant at the front of the module; a number becomes a scalar."""
         array = np.asarray(value)
         return self._module.add_literal(array if type is None else array.astype(type.numpy))
@@ -145,7 +145,7 @@ class MacroBuilder(Emitter):
         type = common_type([v.shape.type for v in values])
         return self.same_lens(*(self.convert(v, type) for v in values))
 
-    def pointwise(self, name: str, *values: Instruction, **attributes: Any) -> Instruction:
+    def pointwise(self, name: str, *values: Instruction, **attributes: object) -> Instruction:
         """A pointwise operation on values of any types and lengths that go together."""
         return self.op(name, *self.common(*values), **attributes)
 

@@ -56,7 +56,7 @@ class RewriteBuilder(Emitter):
         """Insert an operation that runs submodules."""
         return self._keep(self.module.insert_instruction(self.before, op, inputs, modules))
 
-    def literal(self, array: Any, type: Type | None = None) -> Instruction:
+    def literal(self, array: object, type: Type | None = None) -> Instruction:
         """Insert a constant at the front of the module; a zero-dimensional array is a scalar."""
         value = np.asarray(array) if type is None else np.asarray(array).astype(type.numpy)
         return self._keep(self.module.add_literal(literal_argument(value)))
@@ -81,7 +81,7 @@ class RewriteBuilder(Emitter):
         """Insert a constant with the strides of its value."""
         return self._keep(self.module.add_literal(value))
 
-    def scalar(self, value: Any, like: Instruction | Shape) -> Instruction:
+    def scalar(self, value: object, like: Instruction | Shape) -> Instruction:
         """Insert a constant of the type and lengths of ``like`` whose elements all equal ``value``."""
         shape = like.shape if isinstance(like, Instruction) else like
         literal = self.literal(scalar_array(value, shape.type))

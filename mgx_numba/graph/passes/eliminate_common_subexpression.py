@@ -72,7 +72,7 @@ def _equal_literal(ins: Instruction, literals: dict[Hashable, list[Instruction]]
     return ins
 
 
-def _bits(value: Any) -> Any:
+def _bits(value: object) -> Any:
     """Return a key that separates attributes of equal value and different type or sign; NaN equals NaN."""
     if isinstance(value, float):
         return value.hex()

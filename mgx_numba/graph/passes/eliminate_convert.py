@@ -10,7 +10,7 @@ from ..constants import uniform_value
 from ..instruction import Instruction
 from .build import RewriteBuilder
 from .match import Match, op, rule, some
-from .rewriter import RulePass
+from .rewriter import rule_pass
 
 HALVES = frozenset({Type.half_type, Type.bf16_type})
 FLOAT8 = frozenset({Type.fp8e4m3fn_type, Type.fp8e4m3fnuz_type, Type.fp8e5m2_type, Type.fp8e5m2fnuz_type})
@@ -98,9 +98,4 @@ def narrow_pointwise(m: Match, b: RewriteBuilder) -> object:
     return b.op(inner.op, *operands) if widened else None
 
 
-class EliminateConvert(RulePass):
-    """Remove ``convert`` to the same type, of a lossless ``convert``, and around an operation that converts
-    internally."""
-
-    name = "eliminate_convert"
-    rules = (convert_same_type, nested_convert, narrow_pointwise)
+EliminateConvert = rule_pass("eliminate_convert", convert_same_type, nested_convert, narrow_pointwise)

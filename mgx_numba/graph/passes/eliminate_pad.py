@@ -12,7 +12,7 @@ from ...ops.window import PaddingMode
 from ..instruction import Instruction
 from .build import RewriteBuilder
 from .match import Match, op, rule, some
-from .rewriter import RulePass
+from .rewriter import rule_pass
 
 
 def _spatial_pads(pad: Instruction) -> tuple[list[int], list[int]] | str:
@@ -82,8 +82,4 @@ def _padded_pooling(m: Match, b: RewriteBuilder, lowest: float) -> Instruction |
     return b.op(m.ins.op.with_attributes(**changes), m.x)
 
 
-class EliminatePad(RulePass):
-    """Merge ``pad`` before ``convolution`` and ``pooling`` into their ``padding``."""
-
-    name = "eliminate_pad"
-    rules = (pad_of_convolution, pad_of_pooling, low_pad_of_pooling)
+EliminatePad = rule_pass("eliminate_pad", pad_of_convolution, pad_of_pooling, low_pad_of_pooling)

@@ -4,7 +4,8 @@
 Matched from the softmax outward: below it a chain of scalings and masks over ``dot(q, k^T)``, above it ``dot(., v)``.
 Queries, keys or scores may carry the scale; masks may be added or chosen by ``where``. Scores may be reshaped in
 between for masks of windows or heads. 16-bit products may have a float32 softmax between them, like the operator. The
-operator rounds its weights for the second product as a conversion there does, but before dividing by their sum.
+operator rounds its weights for the second product as a conversion there does, but before dividing by their sum. A row
+masked completely by -infinity gives NaN like softmax, or zeros if the weights are guarded.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..instruction import Instruction
 from .attention_masks import MaskStep, before_broadcast, fitted, read_masks, repeated
 from .build import RewriteBuilder
 from .match import Match, either, op, rule, some
-from .rewriter import RulePass
+from .rewriter import rule_pass
 from .storage_types import STORAGE, widens
 
 Lens = tuple[int, ...]
@@ -295,11 +296,4 @@ def _before_swap(kt: Instruction, k: Instruction) -> Instruction:
     return k
 
 
-class FuseAttention(RulePass):
-    """Recognise attention with axes for positions and features, and one or more before them.
-
-    A row masked completely by -infinity gives NaN like softmax, or zeros if the weights are guarded.
-    """
-
-    name = "fuse_attention"
-    rules = (find_attention_with_low_fills, find_attention)
+FuseAttention = rule_pass("fuse_attention", find_attention_with_low_fills, find_attention)

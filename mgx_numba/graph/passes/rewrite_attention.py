@@ -9,7 +9,7 @@ from ...ops.attention import Attention
 from ..instruction import Instruction
 from .build import RewriteBuilder
 from .match import Match, op, rule
-from .rewriter import RulePass
+from .rewriter import rule_pass
 
 
 def _check(m: Match) -> str | None:
@@ -88,8 +88,4 @@ def _seen(b: RewriteBuilder, queries: int, keys: int) -> Instruction:
     return b.op("less_or_equal", b.broadcast(columns, lens), b.broadcast(last, lens))
 
 
-class RewriteAttention(RulePass):
-    """Decompose attention that `Options.attention_refusal` refuses."""
-
-    name = "rewrite_attention"
-    rules = (written_out,)
+RewriteAttention = rule_pass("rewrite_attention", written_out)

@@ -11,7 +11,7 @@ from ...ops.caches import BYTE_TYPES, CachedAttention
 from ..instruction import Instruction
 from .build import RewriteBuilder
 from .match import Match, op, rule
-from .rewriter import RulePass
+from .rewriter import rule_pass
 
 
 def _check(m: Match) -> str | None:
@@ -101,8 +101,4 @@ def with_mask(m: Match, b: RewriteBuilder) -> object:
     return b.convert(b.reshape(mixed, made.lens), made.type)
 
 
-class RewriteCachedAttention(RulePass):
-    """Decompose ``cached_attention`` where the target has no kernel for it."""
-
-    name = "rewrite_cached_attention"
-    rules = (with_mask,)
+RewriteCachedAttention = rule_pass("rewrite_cached_attention", with_mask)

@@ -10,7 +10,7 @@ from ..instruction import Instruction
 from .build import RewriteBuilder
 from .eliminate_data_type import copies
 from .match import Match, op, rule
-from .rewriter import RulePass
+from .rewriter import rule_pass
 from .rules.quantized import Parameters, parameters
 
 
@@ -49,8 +49,4 @@ def _widened(
     return made.get(value)
 
 
-class RewriteFloat8(RulePass):
-    """``dequantizelinear(move(quantizelinear(x)))`` of float8 -> ``move(nearest_float8(x))``."""
-
-    name = "rewrite_float8"
-    rules = (nearest_float8,)
+RewriteFloat8 = rule_pass("rewrite_float8", nearest_float8)

@@ -7,7 +7,7 @@ Sources: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), exact and w
 from __future__ import annotations
 
 from .match import Operation, Pattern, becomes, either, op, scalar, some
-from .rewriter import RulePass
+from .rewriter import rule_pass
 
 NEAR = 2e-5
 """Relative tolerance of constants, which models round to five digits; results differ by at most 6e-6."""
@@ -51,11 +51,9 @@ TANH = op("tanh", INNER)
 LOGISTIC = op("add", op("exp", op("neg", X)), ONE)
 
 
-class RewriteGelu(RulePass):
-    """Recognises GELU (exact and with tanh), sigmoid, SiLU, softplus and Mish."""
-
-    name = "rewrite_gelu"
-    rules = tuple(
+RewriteGelu = rule_pass(
+    "rewrite_gelu",
+    *(
         becomes(f"find_{name}", pattern, op(name, X), exact=False)
         for name, patterns in (
             ("gelu_erf", _gate(op("add", ERF, ONE), ERF)),
@@ -66,4 +64,5 @@ class RewriteGelu(RulePass):
             ("mish", (op("mul", X, op("tanh", op("softplus", X))),)),
         )
         for pattern in patterns
-    )
+    ),
+)

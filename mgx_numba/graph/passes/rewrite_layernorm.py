@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .build import RewriteBuilder
 from .match import Match, becomes, op, rule, scalar, some, spread
-from .rewriter import RulePass
+from .rewriter import rule_pass
 from .rules.units import divide_by_root, reciprocal_of_root, square
 
 
@@ -26,8 +26,6 @@ divide_by_power = becomes(
 )
 
 
-class RewriteLayernorm(RulePass):
-    """Brings normalizations over axes to one form."""
-
-    name = "rewrite_layernorm"
-    rules = (squared_difference, divide_by_power, square, divide_by_root, reciprocal_of_root)
+RewriteLayernorm = rule_pass(
+    "rewrite_layernorm", squared_difference, divide_by_power, square, divide_by_root, reciprocal_of_root
+)

@@ -6,7 +6,7 @@ from ...core.dim import known_equal, known_same
 from ...ops.pooling import PoolingMode
 from .build import RewriteBuilder
 from .match import Match, op, rule, some
-from .rewriter import RulePass
+from .rewriter import rule_pass
 
 REDUCTION = {PoolingMode.average: "reduce_mean", PoolingMode.max: "reduce_max"}
 
@@ -34,8 +34,4 @@ def single_pooling(m: Match, b: RewriteBuilder) -> object:
     return m.x  # pooling of single elements -> x
 
 
-class RewritePooling(RulePass):
-    """Pooling of whole images becomes ``reduce_mean`` or ``reduce_max``; pooling of single elements vanishes."""
-
-    name = "rewrite_pooling"
-    rules = (single_pooling, global_pooling)
+RewritePooling = rule_pass("rewrite_pooling", single_pooling, global_pooling)

@@ -10,7 +10,7 @@ from ..constants import compact, constant_array, is_constant, uniform_value
 from ..instruction import Instruction
 from .build import RewriteBuilder
 from .match import Match, constant, op, rule
-from .rewriter import RulePass
+from .rewriter import rule_pass
 from .rules.merging import all_finite, merged_product
 from .rules.quantized import EIGHT_BITS, INT8
 
@@ -191,8 +191,6 @@ def unpack(m: Match, b: RewriteBuilder) -> object:
     return None if packed is None else b.constant(m.ins.op.compute(m.ins.shape, [packed]), m.ins.shape)
 
 
-class RewriteQuantization(RulePass):
-    """Decompose ``quantizelinear`` and ``dequantizelinear``; unpack 4-bit constants."""
-
-    name = "rewrite_quantization"
-    rules = (quantize_products, quantize, dequantize_sums, dequantize, bias_of_sums, unpack)
+RewriteQuantization = rule_pass(
+    "rewrite_quantization", quantize_products, quantize, dequantize_sums, dequantize, bias_of_sums, unpack
+)

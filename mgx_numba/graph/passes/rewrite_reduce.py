@@ -9,7 +9,7 @@ from ...core.dim import known_equal
 from ..instruction import Instruction
 from .build import RewriteBuilder
 from .match import Match, op, rule, some
-from .rewriter import RulePass
+from .rewriter import rule_pass
 
 SELECTIONS = "reduce_max reduce_min reduce_any reduce_all"
 SUMS = "reduce_sum reduce_mean reduce_prod"
@@ -86,15 +86,12 @@ def reduce_single_elements(m: Match, b: RewriteBuilder) -> object:
     return m.x  # sum over axes of length 1 -> x
 
 
-class RewriteReduce(RulePass):
-    """``softmax`` and ``logsoftmax`` in primitive operations (float32 or wider inside), nested reductions merged."""
-
-    name = "rewrite_reduce"
-    rules = (
-        expand_softmax_with_reciprocal,
-        expand_softmax,
-        expand_log_softmax,
-        merge_selections,
-        merge_reductions,
-        reduce_single_elements,
-    )
+RewriteReduce = rule_pass(
+    "rewrite_reduce",
+    expand_softmax_with_reciprocal,
+    expand_softmax,
+    expand_log_softmax,
+    merge_selections,
+    merge_reductions,
+    reduce_single_elements,
+)

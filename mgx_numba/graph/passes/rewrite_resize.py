@@ -12,7 +12,7 @@ from ...core.shape import MAX_RANK
 from ...ops.resize import nearest_index, source_coordinates
 from .build import RewriteBuilder
 from .match import Match, op, rule, some
-from .rewriter import RulePass
+from .rewriter import rule_pass
 from .rules.views import reshaped
 
 SAMPLE = 4
@@ -77,8 +77,4 @@ def _repeats_evenly(attributes: Mapping[str, Any], n: int, out: int, scale: floa
     return np.array_equal(nearest_index(attributes["nearest_mode"], coordinate, n), np.arange(out) // (out // n))
 
 
-class RewriteResize(RulePass):
-    """Rewrite nearest-neighbour enlargement by integer factors; leave all remaining resizes."""
-
-    name = "rewrite_resize"
-    rules = (repeat_elements,)
+RewriteResize = rule_pass("rewrite_resize", repeat_elements)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .build import RewriteBuilder
 from .match import Match, either, op, rule, some, spread
-from .rewriter import RulePass
+from .rewriter import rule_pass
 
 X = some("x")
 SHIFTED = op("sub", X, spread(op("reduce_max", X, bind="max")), bind="shifted")
@@ -54,8 +54,11 @@ def log_of_softmax(m: Match, b: RewriteBuilder) -> object:
     return b.op("logsoftmax", m.x, **m.inner.op.attributes())  # log(softmax(x)) -> logsoftmax(x), exact where that is 0
 
 
-class RewriteSoftmax(RulePass):
-    """Recognises softmax and log-softmax over one axis."""
-
-    name = "rewrite_softmax"
-    rules = (softmax_quotient, softmax_product, softmax_without_maximum, log_softmax_difference, log_of_softmax)
+RewriteSoftmax = rule_pass(
+    "rewrite_softmax",
+    softmax_quotient,
+    softmax_product,
+    softmax_without_maximum,
+    log_softmax_difference,
+    log_of_softmax,
+)

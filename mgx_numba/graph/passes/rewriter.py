@@ -253,3 +253,8 @@ class RulePass(Pass):
     def refusals(self, rule: str | None = None) -> list[Refusal]:
         """Return the matches that were refused so far, with reasons."""
         return self.log.refusals(rule)
+
+
+def rule_pass(name: str, *rules: RewriteRule) -> type[RulePass]:
+    """Return the class of the pass ``name``, which applies the rules until none matches."""
+    return type(name, (RulePass,), {"name": name, "rules": rules, "__module__": f"{__package__}.{name}"})

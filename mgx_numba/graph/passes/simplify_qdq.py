@@ -17,7 +17,7 @@ from ..instruction import Instruction
 from .build import RewriteBuilder
 from .integer_products import INTEGER_PRODUCTS, is_depthwise, pads_of, shifted_left
 from .match import Match, op, rule
-from .rewriter import RulePass
+from .rewriter import rule_pass
 from .rules.merging import is_kept
 from .rules.quantized import INT8, PRODUCTS_OF_FLOAT8, QUANTIZED_RULES, SHIFT, multiplies_signed
 
@@ -181,15 +181,11 @@ def _zero(values: np.ndarray, point: int) -> np.ndarray:
     return point * values.sum(tuple(range(1, values.ndim)), dtype=np.int64)
 
 
-class SimplifyQdq(RulePass):
-    """Rewrite ``dot`` and ``convolution`` of dequantised values, integer contractions with zero points, and operators
-    between them that move values, to 8 bits."""
-
-    name = "simplify_qdq"
-    rules = (
-        *QUANTIZED_RULES,
-        quantized_dot,
-        quantized_convolution,
-        quantized_transposed_convolution,
-        *INTEGER_PRODUCTS,
-    )
+SimplifyQdq = rule_pass(
+    "simplify_qdq",
+    *QUANTIZED_RULES,
+    quantized_dot,
+    quantized_convolution,
+    quantized_transposed_convolution,
+    *INTEGER_PRODUCTS,
+)

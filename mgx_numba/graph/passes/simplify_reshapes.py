@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from .rewriter import RulePass
+from .rewriter import rule_pass
 from .rules.moves import MOVE_RULES
 from .rules.slices import SLICE_RULES
 from .rules.views import VIEW_RULES
 
-
-class SimplifyReshapes(RulePass):
-    """Apply the rules of ``rules/views.py``, ``rules/slices.py`` and ``rules/moves.py`` until none matches."""
-
-    name = "simplify_reshapes"
-    rules = (*VIEW_RULES, *SLICE_RULES, *MOVE_RULES)
+SimplifyReshapes = rule_pass("simplify_reshapes", *VIEW_RULES, *SLICE_RULES, *MOVE_RULES)

@@ -36,7 +36,7 @@ def config_of_gguf(file: GgufFile, context: int | None) -> tuple[DecoderArchitec
 
 
 def _config(file: GgufFile, name: str, a: DecoderArchitecture, context: int | None) -> ModelConfig:
-    def value(key: str, default: Any = None) -> Any:
+    def value(key: str, default: object = None) -> Any:
         found = file.metadata.get(f"{name}.{key}", a.gguf_keys.get(key, default))
         if found is None:
             raise KeyError(f"{name}.{key}")
@@ -46,7 +46,7 @@ def _config(file: GgufFile, name: str, a: DecoderArchitecture, context: int | No
             found = found[0]
         return found
 
-    def length(key: str, default: Any = None, most: int = MOST_LENGTH) -> int:
+    def length(key: str, default: object = None, most: int = MOST_LENGTH) -> int:
         return length_of(f"{name}.{key}", value(key, default), most)
 
     hidden, heads = length("embedding_length"), length("attention.head_count")

@@ -100,7 +100,7 @@ def _tokens(given: Any) -> tuple[int, ...]:
     return tuple(map(int, given)) if isinstance(given, list) else (int(given),)
 
 
-def _token(*given: Any) -> int:
+def _token(*given: object) -> int:
     return next((found[0] for found in map(_tokens, given) if found), -1)
 
 

@@ -74,7 +74,7 @@ class Generator:
         if params.guidance is not None and options.num_beams > 1:
             raise OptionError("guidance with num_beams above 1 is not supported")
 
-    def append_tokens(self, tokens: Any) -> None:
+    def append_tokens(self, tokens: object) -> None:
         """Append tokens to every sequence and run the model on them.
 
         Args:

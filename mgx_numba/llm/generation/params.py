@@ -136,7 +136,7 @@ class GeneratorParams:
         self.set_search_options(**{k: v for k, v in model.search.items() if k in known and v is not None})
         self.search.max_length = min(self.search.max_length, model.context_length)
 
-    def set_search_options(self, **options: Any) -> None:
+    def set_search_options(self, **options: object) -> None:
         """Change search options.
 
         Raises:
@@ -148,7 +148,7 @@ class GeneratorParams:
         """Return all search options by name."""
         return dataclasses.asdict(self.search)
 
-    def set_speculative_options(self, **options: Any) -> None:
+    def set_speculative_options(self, **options: object) -> None:
         """Change options of speculative decoding.
 
         Raises:

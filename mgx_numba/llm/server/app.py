@@ -64,7 +64,7 @@ def make_app(model: LanguageModel, options: ServerOptions | None = None) -> Any:
     server = _Server(model, options or ServerOptions())
 
     @asynccontextmanager
-    async def lifespan(app: Any) -> AsyncIterator[None]:
+    async def lifespan(app: object) -> AsyncIterator[None]:
         with server.running():
             yield
 
@@ -123,15 +123,15 @@ class _Server:
 
         return context()
 
-    async def chat(self, request: Any) -> Any:
+    async def chat(self, request: object) -> Any:
         """Answer ``/v1/chat/completions``."""
         return await self._answered(request, asked_chat, ChatForm)
 
-    async def completions(self, request: Any) -> Any:
+    async def completions(self, request: object) -> Any:
         """Answer ``/v1/completions``."""
         return await self._answered(request, asked_completion, CompletionForm)
 
-    async def models(self, request: Any) -> Any:
+    async def models(self, request: object) -> Any:
         """Answer ``/v1/models``."""
         return _json({"object": "list", "data": [self._entry()]})
 
@@ -143,11 +143,11 @@ class _Server:
             return _json(failure.body, failure.status)
         return _json(self._entry())
 
-    async def health(self, request: Any) -> Any:
+    async def health(self, request: object) -> Any:
         """Answer ``/health``."""
         return _json({"status": "ok"})
 
-    async def metrics(self, request: Any) -> Any:
+    async def metrics(self, request: object) -> Any:
         """Answer ``/metrics``."""
         from starlette.responses import PlainTextResponse
 
@@ -163,7 +163,7 @@ class _Server:
     def _entry(self) -> dict[str, Any]:
         return {"id": self._name, "object": "model", "created": self._created, "owned_by": "mgx_numba"}
 
-    async def _answered(self, request: Any, parse: Callable[..., ParsedBody], form_type: type[AnswerForm]) -> Any:
+    async def _answered(self, request: object, parse: Callable[..., ParsedBody], form_type: type[AnswerForm]) -> Any:
         from starlette.requests import ClientDisconnect
         from starlette.responses import Response
 
@@ -279,7 +279,7 @@ class _Job:
             yield _sent({**form.base(), "choices": [], "usage": self.usage()})
         yield "data: [DONE]\n\n"
 
-    async def whole(self, form: AnswerForm, request: Any) -> Any:
+    async def whole(self, form: AnswerForm, request: object) -> Any:
         """Return the response with all texts; none if the client has gone."""
         asked = self._asked
         texts = [[asked.texts[k // asked.choices]] if asked.texts else [] for k in range(len(self.requests))]
@@ -320,11 +320,11 @@ class _Job:
         }
 
 
-def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Any:
+def _json(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Any:
     from starlette.responses import JSONResponse
 
     return JSONResponse(body, status, headers)
 
 
-def _sent(body: Any) -> str:
+def _sent(body: object) -> str:
     return f"data: {json.dumps(body, ensure_ascii=False)}\n\n"

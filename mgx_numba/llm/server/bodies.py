@@ -110,7 +110,7 @@ def asked_chat(body: Mapping[str, Any], model: LanguageModel, tokenizer: Tokeniz
     return asked
 
 
-def asked_completion(body: Mapping[str, Any], model: LanguageModel, tokenizer: Tokenizer) -> ParsedBody:
+def asked_completion(body: Mapping[str, object], model: LanguageModel, tokenizer: Tokenizer) -> ParsedBody:
     """Return what a body of ``/v1/completions`` asks for.
 
     Raises:
@@ -141,7 +141,7 @@ def asked_completion(body: Mapping[str, Any], model: LanguageModel, tokenizer: T
     return asked
 
 
-def _asked(body: Mapping[str, Any], model: LanguageModel) -> ParsedBody:
+def _asked(body: Mapping[str, object], model: LanguageModel) -> ParsedBody:
     """Return the options that the fields common to chat and completions set."""
     options = SearchOptions(max_length=model.context_length, top_k=0)
     temperature = _number(body, "temperature", float, 0, 10)
@@ -181,7 +181,7 @@ def _asked(body: Mapping[str, Any], model: LanguageModel) -> ParsedBody:
     )
 
 
-def _check_names(body: Mapping[str, Any], known: frozenset[str] | set[str]) -> None:
+def _check_names(body: Mapping[str, object], known: frozenset[str] | set[str]) -> None:
     for name, value in body.items():
         if name not in known and name not in _IGNORED and value is not None:
             raise BodyError(f"{name}: unknown or not supported{did_you_mean(name, known, 2)}", name)
@@ -202,14 +202,14 @@ def _number(body: Mapping[str, Any], name: str, kind: type, low: float | None, h
 _KINDS = {int: "an integer", float: "a number"}
 
 
-def _flag(body: Mapping[str, Any], name: str) -> bool:
+def _flag(body: Mapping[str, object], name: str) -> bool:
     value = body.get(name)
     if value is not None and type(value) is not bool:
         raise BodyError(f"{name}: expected true or false, got {json.dumps(value)[:80]}", name)
     return bool(value)
 
 
-def _message(message: Any, where: str) -> dict[str, Any]:
+def _message(message: object, where: str) -> dict[str, Any]:
     """Return a message whose content is a text: parts of text are joined."""
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise BodyError(f"{where}: expected an object with role and content", "messages")
@@ -226,7 +226,7 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     return {**message, "content": content or ""}
 
 
-def _guided(body: Mapping[str, Any]) -> tuple[str, str] | None:
+def _guided(body: Mapping[str, object]) -> tuple[str, str] | None:
     """Return the constraint in the fields that vLLM's server has for it."""
     given = [name for name in ("guided_json", "guided_regex", "guided_grammar") if body.get(name) is not None]
     if len(given) > 1:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -340,7 +340,7 @@ class Binding:
         return MgxError(f"run: for the lengths {self._lengths()} sizes exceed the bytes that can be addressed")
 
 
-def _table(rows: Sequence[Any]) -> np.ndarray:
+def _table(rows: Sequence[object]) -> np.ndarray:
     return np.array(rows, np.int64).reshape(-1)
 
 

@@ -322,7 +322,7 @@ def direct_call(
     pool_address: int,
     threads: int,
     idle: list[int],
-    contexts: Mapping[int, Any],
+    contexts: Mapping[int, object],
     limit: np.ndarray,
 ) -> Entry | None:
     """Return a native function that runs a plan without fallback steps; None where this interpreter or NumPy is not

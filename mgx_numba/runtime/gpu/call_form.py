@@ -189,7 +189,7 @@ class CallData:
             raise CompileError(f"a kernel reads {place.region.name} {place.index}, which is not on the device")
         return found + place.offset
 
-    def begin(self, inputs: Sequence[Any]) -> None:
+    def begin(self, inputs: Sequence[object]) -> None:
         """Set a call's inputs; ``segments`` copy them to the device."""
         if self.stop():
             self._queue.wait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..plan import ControlStep, FallbackStep, Plan, Region, Step
 from .call_form import CallData, ContextMemory, Segment
@@ -33,7 +33,7 @@ class DirectForm(CallData):
         run_between: RunBetween,
         bound: BoundLengths,
         launches: PlanLaunches,
-        batch: Any = None,
+        batch: object = None,
     ) -> None:
         """Create the form; other arguments are as in `CallForm`.
 

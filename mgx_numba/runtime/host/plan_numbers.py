@@ -106,7 +106,7 @@ def kept_jumps(plan: Plan, before: Sequence[int]) -> tuple[Jump, ...]:
     return tuple(dataclasses.replace(j, by=before[j.by], at=before[j.at], to=before[j.to]) for j in plan.jumps)
 
 
-def _replaced(value: Any, number: Callable[[Dim], int]) -> Any:
+def _replaced(value: object, number: Callable[[Dim], int]) -> Any:
     """Return a part of a plan with expressions replaced by numbers."""
     if isinstance(value, Dim):
         return number(value)

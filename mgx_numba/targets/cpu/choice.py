@@ -63,7 +63,7 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
         `LoweredProgram.direct`."""
         preferred: FastPath | None = None
 
-        def for_lengths(inputs: Any) -> list[Any] | None:
+        def for_lengths(inputs: object) -> list[Any] | None:
             nonlocal preferred
             for number, plan in enumerate(self._plans):
                 entry = plan.direct(result_type)

@@ -91,7 +91,7 @@ class RestoredProgram(Restored[LoweredProgram], LoweredProgram):
             return None
         kept = first
 
-        def for_lengths(inputs: Any) -> list[Any] | None:
+        def for_lengths(inputs: object) -> list[Any] | None:
             found, more = kept(inputs), self._more
             if found is not None or more is None:
                 return found

@@ -52,29 +52,29 @@ class DeviceCalls(ABC):
     def offload_copy(self) -> bool:
         return self._options.offload_copy
 
-    def run(self, inputs: Mapping[str, Any], stream: int | None = None) -> list[Any]:
+    def run(self, inputs: Mapping[str, object], stream: int | None = None) -> list[Any]:
         """See `Compiled.run`; inputs may lie on the device, and results stay there unless they are copied to the
         host."""
         return self.run_staying(inputs, stream, not self.offload_copy)
 
-    def run_there(self, inputs: Mapping[str, Any], stream: int | None = None) -> list[Any]:
+    def run_there(self, inputs: Mapping[str, object], stream: int | None = None) -> list[Any]:
         return self.run_staying(inputs, stream, True)
 
     @abstractmethod
-    def run_staying(self, inputs: Mapping[str, Any], stream: int | None, stays: bool) -> list[Any]:
+    def run_staying(self, inputs: Mapping[str, object], stream: int | None, stays: bool) -> list[Any]:
         """Run as `run` does; ``stays`` says whether results stay on the device."""
 
     @abstractmethod
-    def run_on(self, queue: Queue, inputs: Mapping[str, Any]) -> list[Any]:
+    def run_on(self, queue: Queue, inputs: Mapping[str, object]) -> list[Any]:
         """Enqueue a run on inputs that lie on the device, as part of an enclosing plan; return new results.
 
         The run is complete on return only if its last step is a fallback step, or if kernels check indices.
         """
 
-    def run_in(self, inputs: Mapping[str, Any], stream: int) -> list[Any]:
+    def run_in(self, inputs: Mapping[str, object], stream: int) -> list[Any]:
         return self.run(inputs, stream)
 
-    def trace(self, inputs: Mapping[str, Any], level: int, out: TextIO) -> list[Any]:
+    def trace(self, inputs: Mapping[str, object], level: int, out: TextIO) -> list[Any]:
         """See `Compiled.trace`; results are where `run` leaves them."""
         from ..tracing import traced  # late: few programs are traced
 
@@ -139,13 +139,13 @@ class DeviceProgram(DeviceCalls):
             self.__dict__["executable"] = made
             return made
 
-    def serves(self, inputs: Mapping[str, Any]) -> bool:
+    def serves(self, inputs: Mapping[str, object]) -> bool:
         lengths, shapes = self._lengths(), self._shapes(inputs)
         if lengths is not None:
             return lengths.bound(shapes) is not None
         return all(not p.lens or p.lens == own for p, own in zip(self.first_plan().parameters, shapes))
 
-    def symbol_values(self, inputs: Mapping[str, Any]) -> dict[Dim, int] | None:
+    def symbol_values(self, inputs: Mapping[str, object]) -> dict[Dim, int] | None:
         lengths = self._lengths()
         if lengths is not None:
             return lengths.values(self._shapes(inputs))
@@ -161,10 +161,10 @@ class DeviceProgram(DeviceCalls):
     def _lengths(self) -> OpenLengths | None:
         return None if self.executable is None else self.executable.lengths
 
-    def _shapes(self, inputs: Mapping[str, Any]) -> Shapes:
+    def _shapes(self, inputs: Mapping[str, object]) -> Shapes:
         return tuple([lens_of(inputs[p.name]) for p in self.first_plan().parameters])
 
-    def _shown(self, inputs: Mapping[str, Any]) -> tuple[Program, Callable[[str], str]]:
+    def _shown(self, inputs: Mapping[str, object]) -> tuple[Program, Callable[[str], str]]:
         """Return the program with the inputs' lengths, and a function that maps an instruction's text in the plan to
         its text there."""
         return with_lengths(self.program, self.symbol_values(inputs))
@@ -201,7 +201,7 @@ class DeviceProgram(DeviceCalls):
             outputs = [inputs.get(output_buffer(k)) for k in range(len(executable.plan.outputs))]
         return grouped(self._trees, executable.run(self._arrays(inputs), outputs, stream))
 
-    def run_on(self, queue: Queue, inputs: Mapping[str, Any]) -> list[Any]:
+    def run_on(self, queue: Queue, inputs: Mapping[str, object]) -> list[Any]:
         assert self.executable is not None
         return grouped(self._trees, self.executable.run_on(queue, self._arrays(inputs)))
 
@@ -212,7 +212,7 @@ class DeviceProgram(DeviceCalls):
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
         return self._shown(inputs)[0]
 
-    def observe(self, inputs: Mapping[str, Any], observer: Observer) -> list[Any]:
+    def observe(self, inputs: Mapping[str, object], observer: Observer) -> list[Any]:
         """See `Compiled.observe`; seconds are device times. Inputs come from the host, and results go there."""
         inputs = {name: on_host(self._engine, value) for name, value in inputs.items()}
         assert self.executable is not None
@@ -223,7 +223,7 @@ class DeviceProgram(DeviceCalls):
 
         return grouped(self._trees, self.executable.run_traced(self._arrays(inputs), step_observer(note)))
 
-    def step_seconds(self, inputs: Mapping[str, Any]) -> list[float]:
+    def step_seconds(self, inputs: Mapping[str, object]) -> list[float]:
         inputs = {name: on_host(self._engine, value) for name, value in inputs.items()}
         assert self.executable is not None
         return self.executable.time_steps(self._arrays(inputs))
@@ -288,7 +288,7 @@ class OpenLengthsProgram(DeviceProgram):
         raise NotImplementedError
 
 
-def on_host(engine: Engine, value: Any) -> Any:
+def on_host(engine: Engine, value: object) -> Any:
     """Return a value as a host array; an array on the device is copied."""
     if not isinstance(value, DeviceArray):
         return value

@@ -45,7 +45,7 @@ class OpenBody:
         """Return the kernels of the program that was compiled for the examples."""
         return self._example.kernels()  # type: ignore[no-any-return]
 
-    def run_on(self, queue: Queue, inputs: Mapping[str, Any]) -> list[Any]:
+    def run_on(self, queue: Queue, inputs: Mapping[str, object]) -> list[Any]:
         places = (self._sources[symbol] for symbol in self._symbols)
         key = tuple([lens_of(inputs[name])[axis] for name, axis in places])
         with self._lock:

@@ -67,7 +67,9 @@ class DynamicGpuProgram(OpenPlans[Any], OpenLengthsProgram):
         made.executable = DeviceExecutable(plan, on, progress, options.store, self._constants)
         return made
 
-    def _in_two(self, head: Any, tail: Any, split_point: SplitPoint, trees: list[Tree] | None, whole: Program) -> Any:
+    def _in_two(
+        self, head: object, tail: object, split_point: SplitPoint, trees: list[Tree] | None, whole: Program
+    ) -> Any:
         return DeviceSymbolicSplit(head, tail, split_point, trees, lambda: whole, self._engine, self._options)
 
     def _with_fixed_lengths(self, program: Program) -> Any:

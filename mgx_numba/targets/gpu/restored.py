@@ -38,7 +38,7 @@ class DevicePlans(ServingPlans[Any], OpenLengthsProgram):
 class RestoredDeviceProgram(Restored[Any], OpenLengthsProgram):
     """A program read from a file, for a device; see `Restored`."""
 
-    def __init__(self, kept: Any, compile: Callable[[Any], Any], on: Engine, options: TargetOptions) -> None:
+    def __init__(self, kept: object, compile: Callable[[Any], Any], on: Engine, options: TargetOptions) -> None:
         """Create the program for the engine ``on``; ``kept`` and ``compile`` are as in `Restored`."""
         DeviceProgram.__init__(self, on, options, None, None, lambda: self._whole().program)
         Restored.__init__(self, kept, compile)

@@ -83,7 +83,7 @@ class SplitGpuProgram(DeviceCalls, SplitCompiled):
         return seconds
 
     def idle(self, inputs: Inputs) -> None:
-        """Do nothing, as `GpuProgram.idle` does."""
+        """Do nothing, as `DeviceProgram.idle` does."""
 
     def kernels(self) -> list[KernelSource]:
         """Return the distinct kernels of both stages."""

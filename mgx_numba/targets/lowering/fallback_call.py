@@ -33,7 +33,7 @@ class FallbackCall:
     def __init__(
         self,
         ins: Instruction,
-        layout: Sequence[Any],
+        layout: Sequence[object],
         captured: Sequence[Instruction],
         bodies: Mapping[Module, Body] | None,
     ) -> None:
@@ -129,10 +129,10 @@ class EvaluatedBody:
     def at(self, values: Mapping[Dim, int]) -> EvaluatedBody:
         return EvaluatedBody(self._program, self.captured, values)
 
-    def within(self, outer: Mapping[Instruction, Any]) -> Callable[[Sequence[Any]], list]:
+    def within(self, outer: Mapping[Instruction, object]) -> Callable[[Sequence[Any]], list]:
         return lambda arguments: evaluate_module(self._main, [*arguments, *(outer[value] for value in self.captured)])
 
-    def repeat(self, *how: Any) -> None:
+    def repeat(self, *how: object) -> None:
         """See `Body.repeat`."""
 
     def write(self, lengths: LengthsWriter) -> tuple[str, Any, Sequence[Instruction]]:

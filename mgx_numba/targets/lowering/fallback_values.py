@@ -28,7 +28,7 @@ def rebuild(tree: Any, arrays: list) -> Any:
     return arrays[tree] if isinstance(tree, int) else tuple(rebuild(t, arrays) for t in tree)
 
 
-def leaves(value: Any) -> list:
+def leaves(value: object) -> list:
     """Return all arrays of a value; the members of tuples in order."""
     return [leaf for v in value for leaf in leaves(v)] if isinstance(value, (tuple, list)) else [np.asarray(value)]
 
@@ -43,7 +43,7 @@ def has_memory(shape: Shape) -> bool:
     return not shape.is_dynamic and (shape.type.coded or not shape.type.hosted)
 
 
-def made_by_fallback(value: Any) -> bool:
+def made_by_fallback(value: object) -> bool:
     """Return whether a value, or a member of a tuple, lies in the memory region of fallback steps."""
     if isinstance(value, View):
         return value.buffer.region is Region.HOST

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class FunctionCall:
     """A call of a function of this package, with values (which may hold symbols) and then with the step's arrays."""
 
-    def __init__(self, function: Callable[..., np.ndarray], *values: Any) -> None:
+    def __init__(self, function: Callable[..., np.ndarray], *values: object) -> None:
         self._function, self._values = function, values
 
     def __call__(self, arrays: list) -> list:

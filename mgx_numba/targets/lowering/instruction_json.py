@@ -37,7 +37,7 @@ class InstructionWriter:
         """Return a shape as JSON values."""
         return shape_to_json(shape, self._lengths)
 
-    def value(self, value: Any) -> Any:
+    def value(self, value: object) -> Any:
         """Return an operator's attribute as a JSON value.
 
         Raises:
@@ -123,7 +123,7 @@ class InstructionReader:
         """Return the shape that `InstructionWriter.shape` wrote."""
         return shape_from_json(written, self.length)
 
-    def value(self, written: Any) -> Any:
+    def value(self, written: object) -> Any:
         """Return the attribute that `InstructionWriter.value` wrote."""
         if not isinstance(written, dict):
             return written
@@ -150,7 +150,7 @@ class InstructionReader:
         made: Operator = (_OWN.get(name) or operator_class(name))(**self._fields(values))
         return made
 
-    def _fields(self, written: Mapping[str, Any]) -> dict[str, Any]:
+    def _fields(self, written: Mapping[str, object]) -> dict[str, Any]:
         return {name: self.value(value) for name, value in written.items()}
 
     def program(self, written: list[Any]) -> Program:

@@ -46,12 +46,12 @@ class Body(Protocol):
     def at(self, values: Mapping[Dim, int]) -> Body:
         """Return the body with the symbols of its lengths replaced by values."""
 
-    def within(self, outer: Mapping[Instruction, Any]) -> Callable[[Sequence[Any]], list]:
+    def within(self, outer: Mapping[Instruction, object]) -> Callable[[Sequence[Any]], list]:
         """Return a function that runs the body on arguments, with captured values ``outer``."""
 
     def repeat(
         self,
-        outer: Mapping[Instruction, Any],
+        outer: Mapping[Instruction, object],
         trips: int,
         condition: np.ndarray,
         carried: Sequence[np.ndarray],

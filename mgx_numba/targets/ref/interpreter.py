@@ -51,7 +51,9 @@ def evaluate(program: Program, parameters: Mapping[str, np.ndarray], trace: Trac
     return _run(program.main, values, trace)
 
 
-def evaluate_module(module: Module, arguments: Sequence[Any], outer: Mapping[Instruction, Any] | None = None) -> list:
+def evaluate_module(
+    module: Module, arguments: Sequence[object], outer: Mapping[Instruction, object] | None = None
+) -> list:
     """Run a submodule on positional arguments, in the order in which its parameters are declared."""
     values: dict[Instruction, Any] = dict(outer or {})
     parameters = module.parameters()
@@ -65,7 +67,7 @@ def _run(module: Module, values: dict[Instruction, Any], trace: Trace | None) ->
     remaining = {ins: len(ins.users) for ins in module}
     results = set(module.results())
 
-    def run(inner: Module, arguments: Sequence[Any]) -> list:
+    def run(inner: Module, arguments: Sequence[object]) -> list:
         return evaluate_module(inner, arguments, values)
 
     for ins in module:
@@ -153,7 +155,7 @@ def expanded(ins: Instruction, args: Sequence[Any]) -> Program:
     return program
 
 
-def deferred_value(op: Deferred, program: Program, results: Sequence[Any]) -> Any:
+def deferred_value(op: Deferred, program: Program, results: Sequence[object]) -> Any:
     """Return the value of a deferred node from the results of its `expanded` program."""
     shapes = op.result.flatten()
     values = [_ranked(v, r.shape, s) for v, r, s in zip(results, program.main.results(), shapes, strict=True)]

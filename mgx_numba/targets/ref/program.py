@@ -56,7 +56,7 @@ class RefProgram:
         names = instruction_names(self.program.reachable_modules())
         last = time.perf_counter()
 
-        def note(ins: Instruction, value: Any) -> None:
+        def note(ins: Instruction, value: object) -> None:
             nonlocal last
             seconds = time.perf_counter() - last
             if not ins.name.startswith("@"):
@@ -77,7 +77,7 @@ class RefProgram:
         names = instruction_names(self.program.reachable_modules())
         start = last = time.perf_counter()
 
-        def show(ins: Instruction, value: Any) -> None:
+        def show(ins: Instruction, value: object) -> None:
             nonlocal last
             now = time.perf_counter()
             write_trace(out, format_instruction(ins, names), now - last, now - start, value, level)
@@ -112,7 +112,7 @@ class RefProgram:
         raise OptionError("the target ref makes no machine code")
 
 
-def _fresh(value: Any, shape: Shape) -> Any:
+def _fresh(value: object, shape: Shape) -> Any:
     """Return a row-major copy with the shape's rank: a result may be a view of an input or of a literal."""
     if isinstance(value, (tuple, list)):
         return [_fresh(v, s) for v, s in zip(value, shape.sub_shapes)]
@@ -122,5 +122,5 @@ def _fresh(value: Any, shape: Shape) -> Any:
     return copy.reshape(()) if shape.without_axes else copy
 
 
-def _arrays(value: Any) -> list[np.ndarray]:
+def _arrays(value: object) -> list[np.ndarray]:
     return [a for v in value for a in _arrays(v)] if isinstance(value, (tuple, list)) else [np.asarray(value)]

@@ -65,12 +65,15 @@ class Walk:
 
     @property
     def follow(self) -> bool:
-        """Return whether every input is full and in columns that are contiguous in memory from step to step."""
+        """Return whether every input is full and in columns that are contiguous in memory from step to step, or is one
+        value everywhere."""
         if self.row_mode or not self.reduce_space.rank or not all(self.is_full[: len(self.inputs)]):
             return False
         cols, full = self.keep_space.lens[-1], [k for k, is_full in enumerate(self.is_full) if is_full]
-        return all(known_equal(row[-1], cols) for row in self.reduce_space.strides) and all(
-            known_in(self.keep_space.strides[k][-1], 1) for k in full
+        return all(
+            (known_equal(row[-1], cols) and known_in(self.keep_space.strides[k][-1], 1))
+            or all(known_in(s, 0) for s in (row[-1], self.keep_space.strides[k][-1]))
+            for k, row in zip(full, self.reduce_space.strides)
         )
 
     def repeats_along_rows(self, tensor: Tensor) -> bool:

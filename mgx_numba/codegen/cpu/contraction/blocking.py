@@ -234,25 +234,30 @@ class _Steps(NamedTuple):
 
 def _block(tile: RegisterTile, m: Length, n: Length, steps: _Steps, way: _Way, threads: int) -> Blocking:
     """Return the blocking of kind ``way``."""
-    p_block = _panels(tile, n, steps, way.parts, way.panel_limit, threads)
-    most, limit = _most_rows(tile, m, steps, way.parts, p_block)
+    l2_bytes = machine().l2_bytes
+    p_block = _panels(tile, n, steps, way.parts, way.panel_limit, threads, l2_bytes)
+    most, limit = _most_rows(tile, m, steps, way.parts, p_block, l2_bytes)
     m_block = _rows(tile, most, limit, way.row_limit)
     rows = select(way.equal_rows, _equal_rows(m, way.parts, m_block), m_block)
     return Blocking(rows, p_block, steps.taps, steps.depth, way.parts)
 
 
-def _panels(tile: RegisterTile, n: Length, steps: _Steps, parts: Length, limit: Length, threads: int) -> Any:
+def _panels(
+    tile: RegisterTile, n: Length, steps: _Steps, parts: Length, limit: Length, threads: int, l2_bytes: int
+) -> Any:
     """Return the number of panels of a block."""
-    room = PANEL_EIGHTHS * machine().l2_bytes // 8
+    room = PANEL_EIGHTHS * l2_bytes // 8
     near = maximum(
         1, room // (ITEMSIZE[tile.right_word] * tile.packing.parts * tile.columns * steps.taps * steps.depth)
     )
     return _even(ceil_div(ceil_div(n, tile.columns) * parts, threads), minimum(limit, near), 1)
 
 
-def _most_rows(tile: RegisterTile, m: Length, steps: _Steps, parts: Length, p_block: Length) -> tuple[Any, Any]:
+def _most_rows(
+    tile: RegisterTile, m: Length, steps: _Steps, parts: Length, p_block: Length, l2_bytes: int
+) -> tuple[Any, Any]:
     """Return the rows of a part, and the most rows of a block: whole tiles unless the cache has less room."""
-    room, sums = ROWS_EIGHTHS * machine().l2_bytes // 8, SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
+    room, sums = ROWS_EIGHTHS * l2_bytes // 8, SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
     most = ceil_div(m, parts * tile.rows) * tile.rows
     limit = maximum(tile.rows, room // (ITEMSIZE[tile.left_word] * tile.packing.parts * steps.depth))
     limit = minimum(select(less(1, steps.count), sums // p_block, most), limit)
@@ -291,7 +296,7 @@ def _best(
     beside: bool,
     forming: bool,
     shared: bool,
-    _of: Machine,
+    of: Machine,
 ) -> tuple[_Way, Blocking, float, Callable[[_Way], float]]:
     """Return the cheapest kind of blocking on a machine, its blocking and cost, and a function for the cost of any
     kind.
@@ -309,15 +314,17 @@ def _best(
     for parts in _divisors(threads) if beside or groups % threads else (1,):
         known: list[Length] = []
         for panel_limit in (NEAR_PANELS, 4, 2, 1):
-            p_block = _panels(tile, n, steps, parts, panel_limit, threads)
+            p_block = _panels(tile, n, steps, parts, panel_limit, threads, of.l2_bytes)
             if p_block in known:
                 continue
             known.append(p_block)
-            most, limit = _most_rows(tile, m, steps, parts, p_block)
+            most, limit = _most_rows(tile, m, steps, parts, p_block, of.l2_bytes)
             if sums < p_block * (tallest if steps.count == 1 else min(most, tile.rows)):
                 continue
             before: Length = 0
             for row_limit in (32, 16, 8, 4, 2, 1):
+                if before and row_limit * tile.rows >= most:  # the same block
+                    continue
                 m_block = _rows(tile, most, limit, row_limit)
                 if m_block == before:
                     continue
@@ -339,8 +346,8 @@ def _best(
                         best = Blocking(rows, p_block, steps.taps, steps.depth, parts)
 
     def kind_cost(way: _Way) -> float:
-        p_block = _panels(tile, n, steps, way.parts, way.panel_limit, threads)
-        most, limit = _most_rows(tile, m, steps, way.parts, p_block)
+        p_block = _panels(tile, n, steps, way.parts, way.panel_limit, threads, of.l2_bytes)
+        most, limit = _most_rows(tile, m, steps, way.parts, p_block, of.l2_bytes)
         m_block = _rows(tile, most, limit, way.row_limit)
         rows = _equal_rows(m, way.parts, m_block) if way.equal_rows else m_block
         return tried.get((rows, p_block, way.parts), float("inf"))

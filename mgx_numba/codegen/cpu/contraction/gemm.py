@@ -203,7 +203,7 @@ def product_launches(
     epilogue: Epilogue,
     batched: Batched,
     w: Operand,
-    w_steps: tuple[Any, Any],
+    w_steps: tuple[object, object],
     threads: int,
     blocking: Blocking | None,
     masked: bool = False,

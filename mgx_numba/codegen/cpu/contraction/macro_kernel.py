@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import field, fields
-from typing import Any
 
 from ....core.dim import Length, ceil_div
 from ....dataclass import dataclass
@@ -400,7 +399,7 @@ KEPT = 256
 _printed: dict[Hashable, KernelSource] = {}
 
 
-def _hashable(part: Any) -> Hashable:
+def _hashable(part: object) -> Hashable:
     if isinstance(part, dict):
         return tuple(part.items())
     return tuple(part) if isinstance(part, list) else part

@@ -151,7 +151,7 @@ def solve_open(
     general, names = _picked(open_, table)
     where = _thresholds(open_, samples, table, names)
 
-    def planned(name: str, given: tuple[Any, Any]) -> Solution:
+    def planned(name: str, given: tuple[object, object]) -> Solution:
         solver = open_.named(name)
         reason = solver.refusal(given[0])
         if reason is not None:

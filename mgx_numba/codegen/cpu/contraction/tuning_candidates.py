@@ -35,7 +35,7 @@ class CpuSolvers(SolverSet[Request]):
         """See `SolverSet.choose`; the cost includes the memory of packed weights."""
         return Candidate(select(request.problem, request.threads))
 
-    def configured(self, solver: Any, request: Request, configuration: Mapping[str, int]) -> Candidate:
+    def configured(self, solver: object, request: Request, configuration: Mapping[str, int]) -> Candidate:
         """See `SolverSet.configured`. Blockings are adjusted to fit."""
         numbers = (max(1, int(configuration.get(name, 1))) for name in _BLOCKING)
         return Candidate(solver, Blocking(*numbers) if configuration else None)

@@ -119,7 +119,7 @@ class _BFloat16(_MatrixRows):
 class _BFloat16Finished(_BFloat16, FinishWriter):
     """Writes the same tiles with an epilogue in registers; never with rows that share a vector (``thin``)."""
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, *args: object) -> None:
         super().__init__(*args)
         self.line = host.CACHE_LINE // _WORD_BYTES
 

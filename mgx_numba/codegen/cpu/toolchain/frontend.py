@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from typing import Any
 
 from llvmlite import ir
 
@@ -27,7 +26,7 @@ loops longer."""
 _ARGUMENTS = (types.CPointer(types.int64), types.int64, types.int64)
 
 
-def lower(function: ast.FunctionDef, namespace: Mapping[str, Any], symbol: str) -> str:
+def lower(function: ast.FunctionDef, namespace: Mapping[str, object], symbol: str) -> str:
     """Return the LLVM IR of ``function(args, begin, end)``, exported as ``void symbol(i64*, i64, i64)``.
 
     A function annotated ``-> int`` returns an i64 instead.

@@ -53,7 +53,7 @@ class LibrarySolver:
         device."""
         raise NotImplementedError
 
-    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
+    def plan(self, contraction: GpuContraction, tiling: object = None) -> Solution:
         raise NotImplementedError
 
     def refusal(self, contraction: GpuContraction) -> str:
@@ -75,13 +75,13 @@ class LibrarySolver:
     def chosen(self, contraction: GpuContraction) -> Any | None:
         return self.tilings(contraction)[0]
 
-    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
+    def estimate(self, contraction: GpuContraction, tiling: object = None) -> float:
         """See `GpuSolver.estimate`: the roofline, from which tuning derives the number of repetitions."""
         problem, here = contraction.problem, machine()
         products = PRODUCTS * 2 / ITEMSIZE[problem.types.a] * here.multiprocessors * here.clock
         return max(problem.flops / 2 / products, least_bytes(problem) / here.bandwidth) + BEGINNING / here.clock
 
-    def builds(self, contraction: GpuContraction, tiling: Any) -> bool:
+    def builds(self, contraction: GpuContraction, tiling: object) -> bool:
         """Return whether the library accepts a tiling from a tuning record."""
         here = device()
         try:

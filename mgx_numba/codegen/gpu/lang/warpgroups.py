@@ -9,7 +9,6 @@ elements. `codegen.gpu.products` has types and names.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from llvmlite import ir
 
@@ -73,7 +72,7 @@ class WarpgroupSums(types.Type):
 
 @register_model(WarpgroupSums)
 class _SumsModel(models.PrimitiveModel):
-    def __init__(self, manager: Any, sums: WarpgroupSums) -> None:
+    def __init__(self, manager: object, sums: WarpgroupSums) -> None:
         super().__init__(manager, sums, ir.LiteralStructType([_NUMBERS[sums.dtype]] * sums.count))
 
 

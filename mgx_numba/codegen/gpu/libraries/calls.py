@@ -45,7 +45,7 @@ def call_launch(
     library: str,
     name: str,
     unit: str,
-    fields: Mapping[str, Any],
+    fields: Mapping[str, object],
     operands: Mapping[str, Operand],
     flops: int,
     bytes: int,

@@ -66,7 +66,7 @@ class RequestedConvolution:
     alignment: int
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> RequestedConvolution:
+    def of(cls, fields: Mapping[str, object]) -> RequestedConvolution:
         """Restore from the JSON form of `dataclasses.asdict`."""
         own: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
         return cls(**own)

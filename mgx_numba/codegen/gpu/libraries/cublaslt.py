@@ -135,7 +135,7 @@ class _Descriptions:
         self.out = self._layout(types.out, matrices.out, rows, columns, batch)
         self.added = self._layout(types.out, matrices.added or matrices.out, rows, columns, batch)
 
-    def _new(self, kind: str, *arguments: Any) -> c_void_p:
+    def _new(self, kind: str, *arguments: object) -> c_void_p:
         made = c_void_p()
         self._library.call(f"cublasLt{kind}Create", byref(made), *arguments)
         self._made.append((kind, made))

@@ -143,7 +143,7 @@ class Descriptor:
         self._told: list[Any] = []
         library.call("cudnnBackendCreateDescriptor", int(kind), byref(self.pointer))
 
-    def set(self, name: Attribute, kind: Value, *values: Any) -> Descriptor:
+    def set(self, name: Attribute, kind: Value, *values: object) -> Descriptor:
         """Set an attribute; return this descriptor."""
         own = [v.pointer if isinstance(v, Descriptor) else v for v in values]
         self._told += values
@@ -173,7 +173,7 @@ class Descriptor:
         self._get(name, Value.DESCRIPTOR, most, count, stored)
         return made[: count.value]
 
-    def _get(self, name: Attribute, kind: Value, most: int, count: c_int64, stored: Any) -> None:
+    def _get(self, name: Attribute, kind: Value, most: int, count: c_int64, stored: object) -> None:
         self._library.call(
             "cudnnBackendGetAttribute", self.pointer, int(name), int(kind), c_int64(most), byref(count), stored
         )

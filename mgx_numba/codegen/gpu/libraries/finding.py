@@ -30,7 +30,7 @@ class ContractionLibrary(Library):
     create: ClassVar[str]
     least: ClassVar[int]
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: object) -> None:
         """Check the version.
 
         Raises:

@@ -96,7 +96,7 @@ def features(arch: Architecture) -> frozenset[str]:
 
 def lower(
     function: ast.FunctionDef,
-    namespace: Mapping[str, Any],
+    namespace: Mapping[str, object],
     symbol: str,
     shape: BlockShape,
     arch: Architecture,

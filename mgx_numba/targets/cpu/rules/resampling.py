@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -95,7 +94,7 @@ def lower_pad_with(low: Lowering, ins: Instruction) -> None:
 
 
 def _launch(
-    low: Lowering, ins: Instruction, operands: Mapping[str, View], planner: Callable[..., Launch], *arguments: Any
+    low: Lowering, ins: Instruction, operands: Mapping[str, View], planner: Callable[..., Launch], *arguments: object
 ) -> None:
     """Append the launches that a planner makes of its arguments."""
     low.launch_all(low.solve(planner, *arguments, low.origin(ins)), operands, ins)
