@@ -222,12 +222,12 @@ def started(command: list[str], port: int, path: str = "/health") -> Iterator[su
             try:
                 connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
                 connection.request("GET", path)
-                connection.getresponse().read()
-                break
+                if connection.getresponse().status < 500:  # llama-server answers 503 while it loads
+                    break
             except OSError:
                 if server.poll() is not None:
                     raise
-                time.sleep(0.5)
+            time.sleep(0.5)
         yield server
     finally:
         server.terminate()

@@ -85,9 +85,14 @@ class StandingCall:
         fitting = buffer_of(name, memory, self._form.results[k], self._form, self._program._open_dims)
         self._standing[output_buffer(k)] = fitting
 
-    def run(self, params: Mapping[str, Any]) -> list[Any]:
-        """Run on the other inputs and return the results on the device, in the form of the compiled program."""
-        return self._on.run_there({**self._standing, **{name: self._checked(name, params[name]) for name in params}})
+    def run(self, params: Mapping[str, Any], stream: int | None = None) -> list[Any]:
+        """Run on the other inputs and return the results on the device, in the form of the compiled program.
+
+        Args:
+            stream: enqueue the run in this stream and do not wait for it, if all inputs lie on the device.
+        """
+        checked = {name: self._checked(name, value) for name, value in params.items()}
+        return self._on.run_there({**self._standing, **checked}, stream)
 
     def _checked(self, name: str, value: Any) -> Any:
         return check(name, value, self._shapes[name], self._form, self._program._open_dims)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .cache_buffers import CacheBuffers, DeviceBuffers, HostBuffers, on_host
 from .decoder import CompiledDecoder, PagedDecoder
 
 if TYPE_CHECKING:
@@ -22,8 +23,11 @@ def runs_on_device(program: Program) -> bool:
 class CacheMemory:
     """Runs a decoder's steps over caches that stay where the program runs.
 
-    Caches move to the device with a step, and back when `arrays` is called. On a device the logits of equal steps go to
-    the same memory, so that the recorded launches of the step before run again.
+    Caches that a step makes anew move to the device with the first step, and back when `arrays` is called. On a device
+    the logits of equal steps go to the same memory, so that the recorded launches of the step before run again.
+
+    Attributes:
+        buffers: makes and copies the caches that steps update in place.
     """
 
     def __init__(self, decoder: CompiledDecoder | PagedDecoder, in_place: bool) -> None:
@@ -34,25 +38,33 @@ class CacheMemory:
         """
         self._decoder, self._in_place = decoder, in_place
         self.on_device = runs_on_device(decoder.program)
+        self.buffers: CacheBuffers = DeviceBuffers(self.device) if self.on_device else HostBuffers()
         self._host: list[np.ndarray] = []
         self._there: list[Any] = []  # on the device; empty while the arrays on the host are valid
         self._calls: dict[tuple[int, ...], StandingCall] = {}  # of the last step, by the lengths of its tokens
         self._updating: UpdatingCall | None = None  # on the host, of the caches in `_host`
 
-    def put(self, arrays: Sequence[np.ndarray]) -> None:
-        """Use arrays as the caches; a step in place writes to them, on a device once `arrays` is called."""
-        self._host, self._there, self._updating = list(arrays), [], None
+    @property
+    def device(self) -> int:
+        """Return the number of the program's device."""
+        options = self._decoder.program.compile_options
+        return 0 if options is None else options.device_id
+
+    def put(self, caches: Sequence[Any]) -> None:
+        """Use arrays of the host as the caches; or, for steps in place, what `buffers` has made."""
+        if self.on_device and self._in_place:
+            from ..api.device import device_argument
+
+            self._there, self._calls = [device_argument.wrap(cache) for cache in caches], {}
+        else:
+            self._host, self._there, self._updating = list(caches), [], None
 
     def arrays(self) -> list[np.ndarray]:
-        """Return the caches on the host."""
+        """Return the caches on the host; copies of caches that steps on a device update in place."""
+        if self._there and self._in_place:
+            return list(map(on_host, self._there))
         if self._there:
-            found = list(map(_on_host, self._there))
-            if self._in_place:
-                for array, now in zip(self._host, found, strict=True):
-                    array[...] = now
-            else:
-                self._host = found
-            self._there = []
+            self._host, self._there = list(map(on_host, self._there)), []
         return self._host
 
     def run(self, feeds: Mapping[str, object], ids: np.ndarray) -> np.ndarray:
@@ -61,7 +73,7 @@ class CacheMemory:
         Args:
             feeds: the inputs beside the caches.
         """
-        return _on_host(self.run_there(feeds, ids)) if self.on_device else self._run_here(feeds)
+        return on_host(self.run_there(feeds, ids)) if self.on_device else self._run_here(feeds)
 
     def _run_here(self, feeds: Mapping[str, Any]) -> np.ndarray:
         decoder, caches = self._decoder, self._decoder.caches
@@ -85,8 +97,7 @@ class CacheMemory:
         decoder, caches = self._decoder, self._decoder.caches
         program = decoder.program
         if not self._there:
-            device = 0 if program.compile_options is None else program.compile_options.device_id
-            self._there = [to_gpu(np.ascontiguousarray(a), device_id=device) for a in self._host]
+            self._there = [to_gpu(np.ascontiguousarray(a), device_id=self.device) for a in self._host]
             self._calls = {}
         call = self._calls.get(ids.shape)
         if call is None:
@@ -103,9 +114,3 @@ class CacheMemory:
             call.keep(program.get_output_names()[decoder.logits], logits)
             self._calls = {ids.shape: call}
         return logits
-
-
-def _on_host(tensor: object) -> np.ndarray:
-    from ..api.device import from_gpu
-
-    return np.asarray(from_gpu(tensor))

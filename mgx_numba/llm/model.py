@@ -34,6 +34,7 @@ class LanguageModel:
         shares_buffer: whether caches are buffers of fixed length.
         tokenizer_source: what `Tokenizer` reads: a ``tokenizer.json``, or metadata of a GGUF file.
         chat_template: the model's chat template, or None.
+        choices: programs that choose tokens on a device, by rows, vocabulary, type and candidates.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class LanguageModel:
         self.chat_template: str | None = None
         self.tokenizer_source: Any = None
         self.search: dict[str, Any] = {}
+        self.choices: dict[tuple[Any, ...], Program] = {}
         self._make: Callable[[], CompiledDecoder]
         self._make_whole: Callable[[], CompiledDecoder]
         self._make_paged: Callable[[], PagedDecoder] | None = None

@@ -259,8 +259,8 @@ class OnDevice(Protocol):
     def run_in(self, inputs: Mapping[str, object], stream: int) -> list[Any]:
         """Enqueue a run on a stream of the driver and return its results, which the device may still be computing."""
 
-    def run_there(self, inputs: Mapping[str, object]) -> list[Any]:
-        """Run with results that stay on the device, whatever `offload_copy` says."""
+    def run_there(self, inputs: Mapping[str, object], stream: int | None = None) -> list[Any]:
+        """Run with results that stay on the device, whatever `offload_copy` says; with a stream as `run_in` does."""
 
     def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], list[Any]] | None:
         """Return a function that runs the program on positional arguments, or None.

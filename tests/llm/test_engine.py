@@ -136,7 +136,7 @@ def test_caches_stay_on_the_device_between_steps(kind, tmp_path):
         assert places and (len(places) == 1) == shared
         other = DecoderBatch(model.decoder, 1, shared)
         other.step(np.array([[6, 3]]))
-        engine.join(other)  # on the host, and back
+        engine.join(other)
         logits = engine.step(np.array([[2], [11]]))
         for row, text in enumerate(([*tokens[:5], 2], [6, 3, 11])):
             np.testing.assert_allclose(logits[row, -1], decoder.logits(text)[-1], atol=2e-4)

@@ -17,7 +17,8 @@ from .sampling import draw, likeliest
 class Chooser:
     """Tokens of one sequence, and the state of its random numbers and its grammar.
 
-    A draw depends on the seed and on how many tokens were drawn before, not on other sequences of a batch.
+    A draw depends on the seed and on how many tokens were drawn before, not on other sequences of a batch. ``changes``
+    is whether anything beside ``min_length`` may change logits.
     """
 
     def __init__(
@@ -41,12 +42,21 @@ class Chooser:
         self.guide = guide
         self._processors = tuple(processors)
         self._seed = seed
-        self._changes = changes_logits(options, self._processors) or guide is not None
+        self.changes = changes_logits(options, self._processors) or guide is not None
+        self._numbers: list[float] = []  # that were taken back
 
     @functools.cached_property
     def _random(self) -> np.random.Generator:
         """Return the random numbers; greedy texts do without loading NumPy's."""
         return np.random.default_rng(self._seed)
+
+    def number(self) -> float:
+        """Return the random number of the next draw."""
+        return self._numbers.pop() if self._numbers else self._random.random()
+
+    def take_back(self, number: float) -> None:
+        """Let the next draw have a number that was drawn for nothing."""
+        self._numbers.append(number)
 
     @property
     def draws(self) -> bool:
@@ -61,7 +71,7 @@ class Chooser:
             length: tokens of the sequence, with padding.
         """
         found = np.asarray(logits, np.float32)
-        if self._changes or length < self.options.min_length:
+        if self.changes or length < self.options.min_length:
             found = processed(found, self.history, length, self.options, tuple(self.ends), self._processors)
         if self.guide is not None and not self.guide.ended:
             self.guide.exclude(found)
@@ -74,7 +84,7 @@ class Chooser:
             ParameterError: a logit is NaN, or all tokens are excluded.
         """
         found = self.processed(logits, length)
-        return draw(found, self.options, self._random) if self.draws else likeliest(found)
+        return draw(found, self.options, self.number()) if self.draws else likeliest(found)
 
     def accept(self, token: int) -> None:
         """Append a token that was chosen."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import OptionError
+from ..cache_buffers import HostBuffers, on_host
 from ..cache_memory import CacheMemory
 from ..decoder import CompiledDecoder
 
@@ -16,15 +17,14 @@ _ROOM = 64
 
 
 class Snapshot:
-    """Keys and values of the first tokens of one sequence: an array (1, heads, tokens, size) for each cache."""
+    """Keys and values of the first tokens of one sequence: (1, heads, tokens, size) for each cache.
 
-    def __init__(self, arrays: Sequence[np.ndarray]) -> None:
+    They lie where the caches lay; ``bytes`` is their size.
+    """
+
+    def __init__(self, arrays: Sequence[Any]) -> None:
         self.arrays = list(arrays)
-
-    @property
-    def bytes(self) -> int:
-        """Return the size in bytes."""
-        return sum(array.nbytes for array in self.arrays)
+        self.bytes = sum(a.nbytes if isinstance(a, np.ndarray) else a.shape.bytes for a in self.arrays)
 
 
 class DecoderBatch:
@@ -33,6 +33,7 @@ class DecoderBatch:
     Sequences of a batch may have different lengths (``lengths``), each step gives every sequence equally many tokens.
     Two forms of caches exist. A *growing* cache has exactly the columns of past tokens. A *shared* buffer has room for
     more tokens and more sequences, into which the program writes; it reads lengths from the attention mask.
+    ``buffers`` are the shared ones, with room for more sequences than there are.
     Decoders that are not ``compact`` keep one column for each step of the batch, so a sequence may have columns that
     its mask excludes.
     """
@@ -56,16 +57,33 @@ class DecoderBatch:
         self.shared = shared
         self.lengths = np.zeros(rows, np.int64)
         self._memory = CacheMemory(decoder, shared)
-        self._stored: list[np.ndarray] = []
+        self.buffers: list[Any] = []  # shared buffers, with room for more sequences than there are
         self._mask: np.ndarray | None = None  # (rows, columns); None: all sequences are of one length without gaps
         self._ones = np.ones(0, np.int64)
-        room = _ROOM if shared else 0
-        self._take([np.zeros((rows, c.heads, room, c.size), c.dtype) for c in decoder.caches])
+        if shared:
+            self._use(self._memory.buffers.zeros(decoder.caches, rows, _ROOM))
+        else:
+            self._memory.put(HostBuffers().zeros(decoder.caches, rows, 0))
 
-    def _take(self, arrays: list[np.ndarray]) -> None:
-        """Use arrays as the caches; shared buffers may have more sequences than there are."""
-        self._stored = arrays if self.shared else []
-        self._memory.put([array[: self.rows] for array in arrays])
+    def _use(self, buffers: list[Any]) -> None:
+        """Use the first rows of shared buffers as the caches."""
+        self.buffers = buffers
+        self._memory.put([self._memory.buffers.first(buffer, self.rows) for buffer in buffers])
+
+    @property
+    def on_device(self) -> bool:
+        """Return whether the decoder runs on a device with memory of its own."""
+        return self._memory.on_device
+
+    @property
+    def device(self) -> int:
+        """Return the number of the device."""
+        return self._memory.device
+
+    @property
+    def device_caches(self) -> list[Any]:
+        """Return the first `rows` rows of each shared buffer, as `DeviceArray`."""
+        return [self._memory.buffers.first(buffer, self.rows) for buffer in self.buffers]
 
     @property
     def rows(self) -> int:
@@ -89,26 +107,42 @@ class DecoderBatch:
             Logits (rows, tokens, vocabulary).
         """
         logits = self._memory.run(self.inputs(ids), ids)
-        self.lengths += ids.shape[1]
+        self.advance(ids.shape[1])
         return logits
+
+    def make_room(self, count: int) -> None:
+        """Make shared buffers large enough for ``count`` more tokens of every sequence."""
+        total = self.columns + count
+        if self.shared and total > self.room:
+            self._reserve(self.rows, max(total, 2 * self.room))
+
+    def advance(self, count: int) -> None:
+        """Count the tokens of a step."""
+        if self._mask is not None:
+            self._mask = self._extended(self._mask, count)
+        self.lengths += count
+
+    def take_back(self, count: int) -> None:
+        """Forget the last tokens of every sequence, in shared buffers."""
+        assert self.shared
+        self.lengths -= count
+        if self._mask is not None:
+            self._mask = _begun(self.lengths)
 
     def inputs(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """Make room for the next tokens, and return the inputs of their step beside the caches."""
         decoder, feeds = self.decoder, dict[str, np.ndarray]()
         count = ids.shape[1]
         total = self.columns + count
-        if self.shared and total > self._room:
-            self._reserve(self.rows, max(total, 2 * self._room))
+        self.make_room(count)
         feeds[decoder.input_ids] = np.ascontiguousarray(ids, decoder.types[decoder.input_ids])
         if decoder.positions is not None:
             places = self.lengths[:, None] + np.arange(count)
             feeds[decoder.positions] = np.ascontiguousarray(places, decoder.types[decoder.positions])
-        if self._mask is not None:
-            self._mask = self._extended(self._mask, count)
         if decoder.mask is not None:
-            mask = self._all_ones(total) if self._mask is None else self._mask
+            mask = self._all_ones(total) if self._mask is None else self._extended(self._mask, count)
             if self.shared and self._memory.on_device:  # steps of equal lengths are launched as recorded
-                mask = np.pad(mask, ((0, 0), (0, self._room - mask.shape[1])))
+                mask = np.pad(mask, ((0, 0), (0, self.room - mask.shape[1])))
             feeds[decoder.mask] = np.ascontiguousarray(mask, decoder.types[decoder.mask])
         return feeds
 
@@ -124,7 +158,7 @@ class DecoderBatch:
         assert self._mask is None
         assert length <= self.columns
         if length < self.columns and not self.shared:
-            self._take([np.ascontiguousarray(array[:, :, :length]) for array in self._arrays])
+            self._memory.put([np.ascontiguousarray(array[:, :, :length]) for array in self._arrays])
         self.lengths[:] = length
 
     def select(self, rows: Sequence[int] | np.ndarray) -> None:
@@ -139,14 +173,13 @@ class DecoderBatch:
             self._mask = self._mask[chosen]
         if not self.shared:
             if len(chosen) != len(self._arrays[0]) or not np.array_equal(chosen, np.arange(len(chosen))):
-                self._take([array[chosen] for array in self._arrays])
+                self._memory.put([array[chosen] for array in self._arrays])
         else:
-            if len(chosen) > len(self._buffers[0]):
-                self._reserve(len(chosen), self._room, columns)
+            if len(chosen) > self._row_room:
+                self._reserve(len(chosen), self.room, columns)
             moved = np.flatnonzero(chosen != np.arange(len(chosen)))
-            for buffer in self._buffers:
-                buffer[moved, :, :columns] = buffer[chosen[moved], :, :columns]
-            self._take(self._buffers)
+            self._memory.buffers.copy(self.buffers, moved, self.buffers, chosen[moved], columns)
+            self._use(self.buffers)
         self._tidy()
 
     def join(self, other: DecoderBatch) -> None:
@@ -156,16 +189,15 @@ class DecoderBatch:
         columns = max(mask.shape[1] for mask in masks)
         before, used = self.rows, [self.columns, other.columns]
         rows = before + other.rows
-        parts = self._arrays, other._arrays
+        parts = ([], []) if self.shared else (self._arrays, other._arrays)
         self.lengths = np.concatenate([self.lengths, other.lengths])
         if self.shared:
-            if rows > len(self._buffers[0]) or columns > self._room:
-                self._reserve(max(rows, 2 * before), max(columns, self._room), used[0])
-            for buffer, array in zip(self._buffers, parts[1], strict=True):
-                buffer[before:rows, :, : used[1]] = array[:, :, : used[1]]
-            self._take(self._buffers)
+            if rows > self._row_room or columns > self.room:
+                self._reserve(max(rows, 2 * before), max(columns, self.room), used[0])
+            self._memory.buffers.copy(self.buffers, range(before, rows), other.buffers, range(other.rows), used[1])
+            self._use(self.buffers)
         else:
-            self._take(
+            self._memory.put(
                 [np.concatenate([_padded(a, columns), _padded(b, columns)]) for a, b in zip(*parts, strict=True)]
             )
         self._mask = np.concatenate([np.pad(mask, ((0, 0), (0, columns - mask.shape[1]))) for mask in masks])
@@ -173,6 +205,11 @@ class DecoderBatch:
 
     def snapshot(self, length: int, row: int = 0) -> Snapshot:
         """Return a copy of the caches of the first ``length`` tokens of a sequence."""
+        if self.shared:
+            buffers = self._memory.buffers
+            copied = buffers.zeros(self.decoder.caches, 1, length)
+            buffers.copy(copied, [0], self.buffers, [row], length)
+            return Snapshot(copied)
         columns: Any = slice(length)
         if self._mask is not None and not self.decoder.compact:
             columns = np.flatnonzero(self._mask[row])[:length]
@@ -182,35 +219,39 @@ class DecoderBatch:
         """Fill the empty caches of the only sequence with the first ``length`` tokens of a snapshot."""
         assert self.rows == 1 and not self.columns
         if self.shared:
-            if length > self._room:
+            if length > self.room:
                 self._reserve(1, length)
-            for buffer, array in zip(self._buffers, snapshot.arrays, strict=True):
-                buffer[:1, :, :length] = array[:, :, :length]
+            known = [self._memory.buffers.taken(array) for array in snapshot.arrays]
+            self._memory.buffers.copy(self.buffers, [0], known, [0], length)
         else:
-            self._take([np.ascontiguousarray(array[:, :, :length]) for array in snapshot.arrays])
+            self._memory.put([np.ascontiguousarray(on_host(array)[:, :, :length]) for array in snapshot.arrays])
         self.lengths[:] = length
 
     @property
     def _arrays(self) -> list[np.ndarray]:
-        """Return the caches: of shared buffers only the sequences that there are."""
+        """Return the caches on the host: of shared buffers only the sequences that there are."""
         return self._memory.arrays()
 
     @property
-    def _buffers(self) -> list[np.ndarray]:
-        """Return the shared buffers, with all sequences that they have room for."""
-        self._memory.arrays()
-        return self._stored
+    def room(self) -> int:
+        """Return the number of columns of shared buffers."""
+        return self._buffer_lens[2]
 
     @property
-    def _room(self) -> int:
-        """Return the number of columns of shared buffers."""
-        return self._stored[0].shape[2] if self._stored else 0
+    def _row_room(self) -> int:
+        """Return the number of sequences that shared buffers have room for."""
+        return self._buffer_lens[0]
+
+    @property
+    def _buffer_lens(self) -> Sequence[int]:
+        """Return the lengths of the first shared buffer, zeros without buffers."""
+        first = self.buffers[0] if self.buffers else np.zeros((0,) * 4)
+        return first.shape if isinstance(first, np.ndarray) else first.shape.lens
 
     def _extended(self, mask: np.ndarray, count: int) -> np.ndarray:
         """Return the mask after ``count`` more tokens of each sequence."""
         if self.decoder.compact:
-            after = self.lengths + count
-            return (np.arange(after.max()) < after[:, None]).astype(np.int64)
+            return _begun(self.lengths + count)
         return np.concatenate([mask, np.ones((self.rows, count), np.int64)], axis=1)
 
     def _all_ones(self, columns: int) -> np.ndarray:
@@ -230,7 +271,7 @@ class DecoderBatch:
         if not used.all():
             self._mask = self._mask[:, used]
             if not self.shared:
-                self._take([np.ascontiguousarray(array[:, :, used]) for array in self._arrays])
+                self._memory.put([np.ascontiguousarray(array[:, :, used]) for array in self._arrays])
         if self._mask.all():
             self._mask = None
 
@@ -244,12 +285,15 @@ class DecoderBatch:
         """
         columns = self.columns if columns is None else columns
         room = -(-room // _ROOM) * _ROOM
-        larger = []
-        for old, cache in zip(self._buffers, self.decoder.caches, strict=True):
-            new = np.zeros((max(rows, len(old)), cache.heads, room, cache.size), cache.dtype)
-            new[: len(old), :, :columns] = old[:, :, :columns]
-            larger.append(new)
-        self._take(larger)
+        buffers, before = self._memory.buffers, range(self._row_room)
+        larger = buffers.zeros(self.decoder.caches, max(rows, len(before)), room)
+        buffers.copy(larger, before, self.buffers, before, columns)
+        self._use(larger)
+
+
+def _begun(lengths: np.ndarray) -> np.ndarray:
+    """Return the mask whose row k begins with `lengths[k]` ones."""
+    return (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
 
 
 def _padded(array: np.ndarray, length: int) -> np.ndarray:

@@ -18,6 +18,7 @@ from .sampling import likeliest
 
 if TYPE_CHECKING:
     from ..model import LanguageModel
+    from .ahead import StepsAhead
 
 
 class Generator:
@@ -49,6 +50,7 @@ class Generator:
         self._sequences: list[list[int]] = []
         self._logits: np.ndarray | None = None  # (rows, vocabulary) after the last tokens
         self._ahead: list[tuple[int, np.ndarray]] = []  # proposed tokens that ran, and the logits after each
+        self._there: StepsAhead | None = None  # steps whose tokens are chosen on the device
         self._choosers: list[Chooser] = []
         self._beams: list[BeamSearch] = []
         self._finished: list[bool] = []
@@ -130,12 +132,18 @@ class Generator:
         if self._options.num_beams > 1:
             self._step_beams()
             return
-        logits = self._current_logits()
         length = len(self._sequences[0])
-        chosen = [
-            0 if done else c.choose(row, length)
-            for c, row, done in zip(self._choosers, logits, self._finished, strict=True)
-        ]
+        if self._logits is None and self._goes_ahead(length):
+            assert self._there is not None
+            last = np.array([s[-1:] for s in self._sequences])
+            chosen = self._there.next(last, length + 1 < self._options.max_length).tolist()
+            self._steps += 1
+        else:
+            logits = self._current_logits()
+            chosen = [
+                0 if done else c.choose(row, length)
+                for c, row, done in zip(self._choosers, logits, self._finished, strict=True)
+            ]
         for row, token in enumerate(chosen):
             if self._finished[row]:
                 self._sequences[row].append(self._padding)
@@ -220,7 +228,7 @@ class Generator:
         self._drop_ahead()
         self._logits = None
         if new_length == 0:
-            self._engine, self._sequences, self._beams, self._results = None, [], [], None
+            self._engine, self._sequences, self._beams, self._results, self._there = None, [], [], None, None
             return
         if new_length < self.token_count():
             self._finished = [False]
@@ -329,6 +337,10 @@ class Generator:
         if self._logits is not None:
             return self._logits
         assert self._engine is not None
+        if self._there is not None and self._there.pending:
+            self._logits, numbers = self._there.logits()
+            self._take_back(numbers)
+            return self._logits
         # Finished rows run on their padding.
         proposal = [] if any(self._finished) or self._beams else self._proposal()
         if not proposal:  # the model has seen all tokens but the last ones
@@ -358,8 +370,33 @@ class Generator:
             return []
         return self._proposer.propose(chooser.history, min(self._params.speculative.max_draft_tokens, room))
 
+    def _goes_ahead(self, length: int) -> bool:
+        """Return whether the next tokens of sequences of this length are chosen on the device."""
+        first, engine, vocabulary = self._choosers[0], self._engine, self._model.vocab_size
+        if engine is None or not engine.on_device or first.changes or self._proposer is not None:
+            return False
+        from .ahead import StepsAhead, chooses_there  # late: builds programs, whose modules take time to import
+
+        if (
+            any(self._finished)
+            or length < self._options.min_length
+            or not chooses_there(engine, self._options, vocabulary, first.draws)
+        ):
+            return False
+        if self._there is None:
+            draw = (lambda: np.array([[c.number()] for c in self._choosers])) if first.draws else None
+            self._there = StepsAhead(engine, self._options, vocabulary, draw, self._model.choices)
+        return True
+
+    def _take_back(self, numbers: np.ndarray | None) -> None:
+        """Give the numbers of draws that were not used back to the rows."""
+        for chooser, number in zip(self._choosers, [] if numbers is None else numbers.ravel().tolist()):
+            chooser.take_back(number)
+
     def _drop_ahead(self) -> None:
-        """Take back proposed tokens that were not chosen."""
+        """Take back proposed tokens that were not chosen, and the step that a device is ahead."""
+        if self._there is not None:
+            self._take_back(self._there.drop())
         if self._ahead:
             assert self._engine is not None
             self._engine.truncate(self._engine.columns - len(self._ahead))

@@ -14,16 +14,16 @@ _FIRST = (512, 8192)
 """Numbers of largest logits that top-p looks at before it sorts all: of common models and values they have the mass."""
 
 
-def draw(logits: np.ndarray, options: SearchOptions, random: np.random.Generator) -> int:
+def draw(logits: np.ndarray, options: SearchOptions, number: float) -> int:
     """Return a token drawn by its probability.
 
     Args:
         logits: (vocabulary), float32; minus infinity for excluded tokens.
+        number: a random number from 0 to 1.
 
     Raises:
         ParameterError: a logit is NaN, or all tokens are excluded.
     """
-    number = random.random()
     if options.temperature and not (0 < options.top_k < len(logits) or options.top_p < 1 or options.min_p):
         return _drawn_of_all(logits, options.temperature, number)
     tokens, probabilities = candidates(logits, options)

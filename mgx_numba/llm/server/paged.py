@@ -46,6 +46,7 @@ class PagedCaches:
         self._digest: dict[int, bytes] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()  # known blocks without texts, those used last at the end
         self._memory = CacheMemory(decoder, in_place=True)
+        self._pool = self._memory.buffers.zeros(decoder.caches, 0, self._size)
         self._grow(_FIRST)
 
     @property
@@ -139,11 +140,11 @@ class PagedCaches:
         return block
 
     def _grow(self, count: int) -> None:
-        """Make the pool larger; pages of memory that were never written take no memory."""
-        before = self._memory.arrays()
-        pool = [np.zeros((count, c.heads, self._size, c.size), c.dtype) for c in self._decoder.caches]
-        for old, larger in zip(before, pool):
-            larger[: self._count] = old
+        """Make the pool larger."""
+        buffers, before = self._memory.buffers, range(self._count)
+        pool = buffers.zeros(self._decoder.caches, count, self._size)
+        buffers.copy(pool, before, self._pool, before, self._size)
+        self._pool = pool
         self._memory.put(pool)
         self._free += range(count - 1, self._count - 1, -1)  # the first blocks are taken first
         self._users += [0] * (count - self._count)

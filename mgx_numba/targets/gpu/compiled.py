@@ -57,8 +57,8 @@ class DeviceCalls(ABC):
         host."""
         return self.run_staying(inputs, stream, not self.offload_copy)
 
-    def run_there(self, inputs: Mapping[str, object]) -> list[Any]:
-        return self.run_staying(inputs, None, True)
+    def run_there(self, inputs: Mapping[str, object], stream: int | None = None) -> list[Any]:
+        return self.run_staying(inputs, stream, True)
 
     @abstractmethod
     def run_staying(self, inputs: Mapping[str, object], stream: int | None, stays: bool) -> list[Any]:
