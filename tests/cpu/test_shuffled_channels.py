@@ -62,7 +62,7 @@ def copies(found: list[str]) -> int:
 
 @pytest.mark.parametrize(
     ("lens", "wide", "groups", "stride", "turns"),
-    [((1, 136, 7, 9), 136, 4, 1, 0), ((2, 24, 9, 8), 68, 4, 2, 0), ((1, 12, 5, 5), 30, 3, 1, 5)],
+    [((1, 136, 7, 9), 136, 4, 1, 0), ((2, 24, 9, 8), 68, 4, 2, 0), ((1, 96, 5, 5), 240, 3, 1, 5)],
 )
 def test_units(lens: tuple[int, ...], wide: int, groups: int, stride: int, turns: int) -> None:
     found = labels(normal(*lens), lambda m, p: unit(m, p[0], wide, groups, stride, turns))

@@ -10,6 +10,7 @@ from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from ..handlers import Parser
 from .builder import AtenBuilder
+from .log_sums import log_of_sum
 from .node import AtenNode
 from .registry import register
 from .types import Operand, is_number, promoted
@@ -438,14 +439,6 @@ def addc(g: AtenBuilder, node: AtenNode, x: Operand, a: Operand, b: Operand, val
 def logaddexp(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand) -> Instruction:
     """Emit ``log(exp(a) + exp(b))`` without overflow."""
     return log_of_sum(g, g.value(a, node.type), g.value(b, node.type))
-
-
-def log_of_sum(g: AtenBuilder, a: Instruction, b: Instruction) -> Instruction:
-    """Emit ``log(exp(a) + exp(b))`` without overflow."""
-    top = g.pointwise("max", a, b)
-    distance = g.op("neg", g.op("abs", g.pointwise("sub", a, b)))
-    tail = g.op("log", g.pointwise("add", g.op("exp", distance), g.like(1, distance)))
-    return g.pointwise("where", g.op("isinf", top), top, g.pointwise("add", top, tail))
 
 
 @register("hypot")

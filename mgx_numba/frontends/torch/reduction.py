@@ -9,8 +9,8 @@ from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from .builder import AtenBuilder, rank
+from .log_sums import log_of_sum
 from .node import AtenNode
-from .pointwise import log_of_sum
 from .registry import register
 from .types import Axes, Results, limits
 

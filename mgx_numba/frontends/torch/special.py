@@ -83,8 +83,9 @@ def gamma(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
 
 
 CENTRAL = (-0.140543331, 0.914624893, -1.645349621, 0.886226899), (0.012229801, -0.329097515, 1.442710462, -2.118377725)
+"""Numerator and denominator (less a constant of 1) of erfinv's first guess near 0, as in ATen's ``calc_erfinv``."""
 TAIL = (1.641345311, 3.429567803, -1.624906493, -1.970840454), (1.637067800, 3.543889200)
-"""Numerators and denominators (less a constant of 1) of first guesses of erfinv, as in ATen's ``calc_erfinv``."""
+"""The same near 1 and -1."""
 
 
 @register("erfinv", "prims::erf_inv")

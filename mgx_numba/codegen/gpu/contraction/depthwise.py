@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from itertools import product
 from math import prod
 
+from ....core.dim import typical
 from ....dataclass import dataclass
 from ...launch import Launch, Solution
 from ...printer import CodeBuffer
@@ -162,7 +163,7 @@ def _columns(problem: ConvProblem, pixels: int) -> list[int]:
     return sorted({p * step + t * apart for p in range(pixels) for t in range(taps)})
 
 
-def _group(vectors: int, rows: int, problem: ConvProblem, others: int) -> tuple[int, int, int]:
+def _group(vectors: int, problem: ConvProblem, rows: int, others: int) -> tuple[int, int, int]:
     """Return the vectors and image rows of a group of threads, and the groups per block, for which warps with threads
     outside the image, and rows that several blocks load, cost least; ``others``: groups along all other axes."""
 
@@ -199,7 +200,8 @@ class _DepthwiseText(ContractionText):
         rank, vectors = len(problem.out_lens), problem.out_channels // self.lanes
         *outer, strips = _strips(problem, pixels)
         rows = outer.pop() if rank > 1 else 1
-        self.across, self.high, self.at_once = _group(vectors, rows, problem, prod(outer) * strips)
+        usual = typical(rows), typical(prod(outer) * strips)  # groups of any form compute all lengths
+        self.across, self.high, self.at_once = _group(vectors, problem, *usual)
         self.threads = self.across * self.high * self.at_once
         lens = [*outer, *[-(-rows // self.high)] * (rank > 1), strips, -(-vectors // self.across)]
         self.groups = prod(lens)
