@@ -19,7 +19,10 @@ from mgx_numba.codegen.gpu.driver.device import Device
 from mgx_numba.codegen.gpu.driver.graphs import GraphInMaking, KernelNode
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.gpu.transfer import transfer, transfer_kernel
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
+from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu import host_copies
 from mgx_numba.runtime.gpu.choice import engine
 from mgx_numba.runtime.gpu.context import DeviceContext
@@ -29,7 +32,7 @@ from mgx_numba.runtime.plan import TensorSpec
 from ..interpreter.run import interpret
 from ..running import at_once
 from .device_data import PLACES, numbers, one_input, place, softmax_of_sum, wanted
-from .programs import interpreter
+from .programs import compiled, interpreter
 from .test_streams import stream
 
 LENS = (7, 33)
@@ -421,3 +424,21 @@ def test_kernels_that_copy_are_not_counted_and_overlap() -> None:
     add, edge = "cuGraphAddKernelNode_v2", "cuGraphAddDependencies_v2"
     assert driver.names[1:] == [add, add, edge, add, edge]
     assert [parameters for _, parameters in making._asked] == [nodes[1]]
+
+
+def test_fallback_steps_of_empty_tensors_touch_no_memory() -> None:
+    """The place of such a tensor may be the end of the arena, which is no address of its memory."""
+    program = Program()
+    m = program.main
+    x = m.add_parameter("x", Shape(Type.float_type, (0, 5, 33)))
+    y = m.add_parameter("y", Shape(Type.float_type, (0, 17, 3)))
+    picked = m.add_instruction("gather", [x, m.add_literal(np.zeros(0, np.int64))], axis=0)
+    zeros = [m.add_literal(np.zeros((0, n, 33), np.float32)) for n in (2, 5)]
+    wide = m.add_instruction("concat", [*zeros, picked, x], axis=1)
+    weights = m.add_instruction("multibroadcast", [m.add_literal(np.ones((1, 33, 3), np.float32))], out_lens=(0, 33, 3))
+    product = m.add_instruction("exp", [m.add_instruction("dot", [wide, weights])])
+    few = m.add_instruction("slice", [picked], axes=[1], starts=[0], ends=[3])
+    m.add_return([few, m.add_instruction("max", [product, y])])
+    feeds = {"x": np.zeros((0, 5, 33), np.float32), "y": np.zeros((0, 17, 3), np.float32)}
+    found = compiled(program, interpreter()).run(feeds)
+    assert [np.asarray(result).shape for result in found] == [(0, 3, 33), (0, 17, 3)]

@@ -385,6 +385,8 @@ class DeviceContext:
         if made is not None:
             return self._on_host(made, queue)
         dtype = numpy_dtype(view.dtype)
+        if 0 in view.lens:  # its address may be the end of memory
+            return np.empty(view.lens, dtype)
         if dtype.hasobject:
             constant = place.region is Region.CONSTANT
             array = self._executable.host_constants[place.index] if constant else self._inputs[place.index]
@@ -493,6 +495,8 @@ class DeviceContext:
             return
         if result.shape != tuple(view.lens):
             raise ShapeError(f"fallback step {step.label}: returned shape {result.shape}, expected {tuple(view.lens)}")
+        if not result.size:
+            return
         low, high = _extent(view, dtype.itemsize)
         whole = high - low == result.nbytes
         memory = np.empty(high - low, np.uint8) if whole else self._copied(place, low, high, queue)
