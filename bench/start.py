@@ -51,11 +51,10 @@ import sys
 import numpy as np
 import mgx_numba
 program = mgx_numba.parse_onnx(sys.argv[1])
-program.compile(mgx_numba.get_target("cpu"), num_threads=int(sys.argv[3]))
-{_FEEDS}
+program.compile(mgx_numba.get_target("cpu"), num_threads=int(sys.argv[3]), wait={{wait}})
+{_FEEDS.replace("{", "{{").replace("}", "}}")}
 result = np.asarray(program.run(feeds)[0])
 """
-_BACKGROUND = _PARSE.replace("int(sys.argv[3]))", "int(sys.argv[3]), wait=False)")
 _MXR = f"""
 import sys
 import numpy as np
@@ -93,8 +92,8 @@ except (OSError, StopIteration):
 sys.stdout.write(f"done {peak}\\n"); sys.stdout.flush()
 """
 WAYS = {
-    "parse": _PARSE,
-    "background": _BACKGROUND,
+    "parse": _PARSE.format(wait=True),
+    "background": _PARSE.format(wait=False),
     "session": _SESSION.format(module="mgx_numba.session"),
     "mxr": _MXR,
 }

@@ -79,6 +79,7 @@ _SILENT_DEFAULTS = {
     "use_nhwc": True,
     "float32_matmul_precision": None,
     "memory": None,
+    "wait": True,
 }
 _FUSION_RULES: dict[str, str] = {
     "conv_bias_relu": "fuse_contraction",
@@ -123,6 +124,7 @@ def parse_compile_options(given: Mapping[str, Any], target: str = DEFAULT) -> Co
         without_effect = (key in _OF_A_DEVICE and key not in chosen.device_options) or (
             key in _OF_TUNING and not chosen.tunes
         )
+        without_effect = without_effect or (key == "wait" and target != DEFAULT)
         if without_effect and value != _SILENT_DEFAULTS.get(key, object()):
             _warn_once(key, value)
     requested_quantizations(given)

@@ -134,7 +134,7 @@ class program:
 
     def _running(self) -> LateForm | None:
         """Return the compilation in the background that has not ended; its ``stand_in`` computes runs."""
-        return None if self._background is None or self._background.ended() else self._background
+        return now if (now := self._background) is not None and not now.ended() else None
 
     def _runner(self) -> program:
         return self if (early := self._running()) is None else early.stand_in
@@ -254,7 +254,8 @@ class program:
             try:
                 self._form = background.result()
             finally:
-                self._background = None
+                if background.ended():  # an interrupt leaves the thread at work
+                    self._background = None
         return self
 
     def _quantized(self, kinds: Sequence[str], t: str, given: Mapping[str, Any]) -> Program:

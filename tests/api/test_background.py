@@ -14,7 +14,8 @@ import pytest
 
 import mgx_numba as mgx
 import mgx_numba.session
-from mgx_numba.api import compiling
+from mgx_numba.api import compiling, options
+from mgx_numba.api.background import LateForm
 from mgx_numba.errors import CompileError, OptionError, ParameterError
 
 from ..running import said
@@ -112,6 +113,29 @@ def test_an_error_of_the_compilation_is_raised_once(monkeypatch: pytest.MonkeyPa
             net.wait()
     assert not net.is_compiled()
     np.testing.assert_allclose(net.compile("cpu").run({"x": X})[0], wanted(), atol=1e-5)
+
+
+def test_an_interrupt_while_waiting_leaves_the_compilation_at_work(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = parsed().compile("cpu", wait=False)
+
+    def interrupted(form: LateForm) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LateForm, "result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            net.wait()
+    np.testing.assert_array_equal(net.run({"x": X})[0], wanted())
+    gate.set()
+    assert net.wait().kernels()
+
+
+def test_other_targets_are_waited_for_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "_warned", set[str]())
+    with pytest.warns(UserWarning, match="compile option wait=False has no effect on this target"):
+        assert parsed().compile("ref", wait=False).is_compiled()
 
 
 def test_quantised_programs_are_quantised_before_the_first_run(gate: threading.Event) -> None:

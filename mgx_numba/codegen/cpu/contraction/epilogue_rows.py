@@ -38,7 +38,7 @@ class Rows:
             arguments.pointer(f"e{k}_at", Operand(f"e{k}", offsets.get(f"e{k}", 0)), operand.dtype)
 
     def invariant(self) -> list[str]:
-        """Return statements before all loops: loads of scalar operands, and values that depend on these alone."""
+        """Return the statements before all loops: loads of scalar operands, and values computed from scalars only."""
         return [*self._splats("scalar", "0"), *self._invariant]
 
     def text(self) -> list[str]:
