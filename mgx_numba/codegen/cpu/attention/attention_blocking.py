@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....core.dim import all_of, ceil_div, less, less_equal, maximum, minimum, select
+from ....core.dim import all_of, ceil_div, less_equal, maximum, minimum, select
 from ....dataclass import dataclass
 from ...problems.attention import AttentionProblem
 from ..microkernels.register_tile import RegisterTile
 
 BUFFER_BYTES = 32768
 """Stack memory (bytes) of each buffer: packed queries, the scores of one step, a panel of values, sums."""
-QUERIES = 64
+LINE_BYTES = 64
+"""Bytes of a cache line."""
+VALUE_BYTES = 2 * BUFFER_BYTES
+"""Stack memory (bytes) of the values of one step in panels."""
+QUERIES = 96
 """Most queries of a task that packs queries."""
 MOST_QUERIES = 128
 """Most queries of any task: a task that packs keys and values packs them once for all its queries."""
@@ -53,8 +57,8 @@ def cut_many(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blo
     splits = _splits(problem, tasks, threads)
     part = ceil_div(problem.keys, splits)
     # with a causal bound, small panels skip more keys
-    group = tile.columns if problem.causal else select(less(room // queries, part), tile.columns, queries)
-    most = room // group
+    group = tile.columns if problem.causal else queries
+    most = minimum(room // score_row(group, problem.itemsize), VALUE_BYTES // problem.itemsize // width)
     if problem.gathered:
         most = minimum(most, room // longest)
     most = most // tile.rows * tile.rows
@@ -100,6 +104,15 @@ def cut_few(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Bloc
 def decode_queries(tile: RegisterTile) -> int:
     """Return the most queries for which lanes are better filled with features: a quarter of a vector."""
     return max(1, tile.lanes // 4)
+
+
+def score_row(group: Any, itemsize: int) -> Any:
+    """Return the elements between the scores of successive keys for a group of queries: an odd number of cache lines.
+
+    A column of scores then lies in all sets of the L1 cache, not in every second or fourth set.
+    """
+    line = LINE_BYTES // itemsize
+    return group + (1 - group // line % 2) * line
 
 
 def record_size(tile: RegisterTile, problem: AttentionProblem) -> int:

@@ -2,8 +2,8 @@
 
 Scores are computed transposed, keys by queries: the queries are packed into panels (and scaled), the keys are read in
 place as the tile's rows. So the softmax runs down the columns of the score block with queries in the lanes, without
-reductions across lanes. The block is the left-hand side of the product with the values, which are read in place except
-for a partial panel.
+reductions across lanes. The block is the left-hand side of the product with the values, which are copied to panels on
+the stack: in place, rows that are a multiple of 512 bytes apart share few sets of the L1 cache and displace each other.
 
 More keys than a block holds are processed block by block with running maxima and sums (Milakov and Gimelshein, "Online
 normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022).
@@ -23,7 +23,7 @@ from ...statements import indent
 from ..contraction.tile_source import epilogue_source, tile_record, tile_source
 from ..microkernels.tile_table import TILE_TABLE_ROWS, finish_block
 from ..records import RecordText
-from .attention_blocking import BUFFER_BYTES
+from .attention_blocking import BUFFER_BYTES, VALUE_BYTES, score_row
 from .attention_kernel import AttentionKernel, inverse
 
 BLOCK = finish_block(1)
@@ -36,14 +36,14 @@ FEW = 32
 class PrefillAttention(AttentionKernel):
     """The kernel for blocks of queries: a task is a block of queries of one head, by groups of panels.
 
-    ``scores`` holds [key, column] of a group.
+    ``scores`` holds [key, column] of a group, in rows of ``scores_row``.
     """
 
     def _declare(self) -> None:
         super()._declare()
         b = self.blocks
         direct = all_of(equal(b.splits, 1), less_equal(self.problem.keys, b.keys))
-        self.arguments.integers(q_group=b.group, direct=direct)
+        self.arguments.integers(q_group=b.group, scores_row=score_row(b.group, self.problem.itemsize), direct=direct)
 
     def setup(self) -> list[str]:
         mask = self.problem.mask
@@ -58,12 +58,14 @@ class PrefillAttention(AttentionKernel):
         if mask is not None and self.mask_rows():
             transposed = [f"turned = local_{mask.dtype}({self.tile.vectors * self.lanes * self.lanes})"]
         room = BUFFER_BYTES // self.problem.itemsize
-        near = [f"near_{name} = local_{self.dtype}({room + self.lanes})" for name in "kv" if self.problem.gathered]
+        values = VALUE_BYTES // self.problem.itemsize
         return [
-            *(f"{name} = local_{self.dtype}({room})" for name in ("packed", "panel")),
-            *near,
-            *self._tile_block(SCORES, "score_rows", *self._places["k"][1:], self.columns, "q_group"),
-            *self._tile_block(VALUES, "value_rows", 1, "q_group", self.columns, "sums_row"),
+            f"packed = local_{self.dtype}({room})",
+            f"near_v = local_{self.dtype}({values})",
+            *([f"near_k = local_{self.dtype}({room + self.lanes})"] if self.problem.gathered else []),
+            *self._tile_block(SCORES, "score_rows", *self._key_strides, "scores_row"),
+            *self._tile_block(VALUES, "value_rows", 1, "scores_row", "sums_row"),
+            *VALUES.fill(w="near_v", w_panel=f"k_block * {self.columns}"),
             *transposed,
         ]
 
@@ -114,37 +116,61 @@ class PrefillAttention(AttentionKernel):
         ]
 
     @property
-    def _places(self) -> dict[str, tuple[str, str, str]]:
-        """Return where the first key of a step is, and the strides of keys and features, of keys and values."""
-        if self.problem.gathered:
-            return {"k": ("near_k, 0", "depth", "1"), "v": ("near_v, 0", "wide", "1")}
-        first = {"k": "k, k0", "v": "v, v0 + e0"}
-        return {name: (f"{first[name]} + j0 * {name}_row", f"{name}_row", f"{name}_step") for name in "kv"}
+    def _key_strides(self) -> tuple[str, str]:
+        """Return the strides of a step's keys and of their features."""
+        return ("depth", "1") if self.problem.gathered else ("k_row", "k_step")
 
     def _gather(self) -> list[str]:
-        """Return statements that copy the keys and values of a step, which lie in blocks or are narrow, to the stack.
+        """Return statements that copy the keys of a step to the stack where they lie in blocks or are narrow, and the
+        values to panels.
 
-        A vector may be stored beyond its row, since the next row follows.
+        A vector of keys may be stored beyond its row, since the next row follows.
         """
         if not self.problem.gathered:
-            return []
+            return self._pack_values()
         lanes = self.lanes
+        load = self.kv(f"load(k, at + f, {lanes})")
+        tail = self.kv(f"load_tail(k, at + f, depth - f, 0, {lanes})")
+        return [
+            *self.find_rows(),
+            "for j in range(count):",
+            *indent(self.row_of("k", "j", "at")),
+            f"    for f in range(0, depth, {lanes}):",
+            f"        if f + {lanes} <= depth:",
+            f"            store(near_k, j * depth + f, {load})",
+            "        else:",
+            f"            store(near_k, j * depth + f, {tail})",
+            *self._pack_values(),
+        ]
 
-        def copied(name: str, first: str, count: str) -> list[str]:
-            load = self.kv(f"load({name}, at + f, {lanes})")
-            tail = self.kv(f"load_tail({name}, at + f, {count} - f, 0, {lanes})")
-            return [
-                *self.row_of(name, "j", "at"),
-                *([f"at += {first}"] if first else []),
-                f"for f in range(0, {count}, {lanes}):",
-                f"    if f + {lanes} <= {count}:",
-                f"        store(near_{name}, j * {count} + f, {load})",
-                "    else:",
-                f"        store(near_{name}, j * {count} + f, {tail})",
-            ]
+    def _pack_values(self) -> list[str]:
+        """Return statements that copy the values of a step to ``near_v``: panels [key, column] of ``k_block`` keys.
 
-        copies = [*copied("k", "", "depth"), *copied("v", "e0", "wide")]
-        return [*self.find_rows(), "for j in range(count):", *indent(copies)]
+        Columns beyond the last are zeros, or repeat the last column of strided features.
+        """
+        columns, lanes = self.columns, self.lanes
+        whole, part = [], []
+        for u in range(0, columns, lanes):
+            count = f"imin(imax(some - {u}, 0), {lanes})"
+            whole.append(f"store(panel, j * {columns} + {u}, {self.kv(f'load(v, at + {u}, {lanes})')})")
+            tail = self.kv(f"load_tail(v, at + {u}, {count}, 0, {lanes})")
+            part.append(f"store(panel, j * {columns} + {u}, {tail})")
+        strided = [
+            f"for c in range({columns}):",
+            f"    store_scalar(panel, j * {columns} + c, load_scalar(v, at + imin(c, some - 1) * v_step))",
+        ]
+        copy = [f"if e + {columns} <= wide:", *indent(whole), "else:", "    some = wide - e", *indent(part)]
+        if not self.problem.gathered:
+            strided = [f"some = imin(wide - e, {columns})", *strided]
+            copy = ["if v_step == 1:", *indent(copy), "else:", *indent(strided)]
+        return [
+            "for j in range(count):",
+            *indent(self.row_of("v", "j", "row")),
+            f"    for e in range(0, wide, {columns}):",
+            "        at = row + (e0 + e) * v_step",
+            "        panel = offset(near_v, e * k_block)",
+            *indent(copy, 2),
+        ]
 
     def _hide_missing(self) -> list[str]:
         """Return statements that hide the scores of keys in blocks that do not exist."""
@@ -152,13 +178,14 @@ class PrefillAttention(AttentionKernel):
         return self.hide_missing(
             [
                 f"for c in range(0, left, {lanes}):",
-                f"    store(scores, hidden * q_group + c, const_{self.dtype}(-INF, {lanes}))",
+                f"    store(scores, hidden * scores_row + c, const_{self.dtype}(-INF, {lanes}))",
             ]
         )
 
     def _scores(self) -> list[str]:
         """Return statements that compute the scores of the block's keys; long features are accumulated in parts."""
-        k, k_row, k_step = self._places["k"]
+        row, step = self._key_strides
+        first = "near_k, 0" if self.problem.gathered else "k, k0 + j0 * k_row"
         return [
             f"panels = idiv(left, {self.columns})",
             f"narrow = cast_int64(left - panels * {self.columns} <= {self.lanes})",
@@ -172,7 +199,7 @@ class PrefillAttention(AttentionKernel):
             *indent(self._pack(), 2),
             *indent(SCORES.fill(w="place", depth="some", w_panel=f"some * {self.columns}", accumulate="d0")),
             *indent(
-                self._product(SCORES, "count", f"offset({k} + i * {k_row} + d0 * {k_step})", "scores, i * q_group")
+                self._product(SCORES, "count", f"offset({first} + i * {row} + d0 * {step})", "scores, i * scores_row")
             ),
         ]
 
@@ -210,7 +237,7 @@ class PrefillAttention(AttentionKernel):
         return [
             "for j in range(count):",
             f"    for c in range(0, left, {self.lanes}):",
-            "        place = j * q_group + c",
+            "        place = j * scores_row + c",
             f"        store(scores, place, {self.capped(f'load(scores, place, {self.lanes})')})",
         ]
 
@@ -226,7 +253,7 @@ class PrefillAttention(AttentionKernel):
         return [
             "for j in range(imax(last + 1, 0), count):",
             f"    for c in range(0, left, {lanes}):",
-            "        place = j * q_group + c",
+            "        place = j * scores_row + c",
             f"        x = load(scores, place, {lanes})",
             f"        store(scores, place, where(lane_mask(j - last - c, {lanes}), -INF, x))",
         ]
@@ -262,7 +289,7 @@ class PrefillAttention(AttentionKernel):
         """Return statements that turn the scores of ``vectors`` vectors of queries into weights, and update maxima,
         sums and factors."""
         lanes = self.lanes
-        places = [(u, f"p + c + {u * lanes}", f"j * q_group + c + {u * lanes}") for u in range(vectors)]
+        places = [(u, f"p + c + {u * lanes}", f"j * scores_row + c + {u * lanes}") for u in range(vectors)]
         lines = [f"peak{u} = load(top, {row}, {lanes})" for u, row, _ in places]
         lines += ["shown = imin(imax(last + c + 1, 0), count)"] if self.problem.mask else []
         if self.mask_transposed():
@@ -334,69 +361,30 @@ class PrefillAttention(AttentionKernel):
         If the block has all keys, the result is stored at once.
         """
         columns, lanes = self.columns, self.lanes
-        v, v_row, v_step = self._places["v"]
-        x = "offset(scores, i)"
-        finish = [
-            f"for i in range(p, p + left, {lanes}):",
-            f"    x = load(total, i, {lanes})",
-            f"    store(factor, i, {inverse('x', self.problem)})",
-        ]
         return [
             *VALUES.fill(depth="count", accumulate="started"),
-            "whole = 0",
-            f"if {v_step} == 1:",
-            f"    panels = idiv(wide, {columns})",
-            f"    narrow = cast_int64(wide - panels * {columns} == {lanes})",
-            f"    whole = panels * {columns} + narrow * {lanes}",
-            *indent(VALUES.fill(w=f"offset({v})", w_step=v_row)),
-            "if whole > 0:",
+            f"panels = idiv(wide, {columns})",
+            f"some = wide - panels * {columns}",
+            f"narrow = cast_int64(some > 0 and some <= {lanes})",
+            f"panels += cast_int64(some > {lanes})",
             # sums are divided by the total weights at the end of the task
-            "    finish = cast_int64(direct and whole == wide and ready == p)",
-            *indent([VALUES.put("finish", "finish")]),
-            "    if finish:",
-            *indent(finish, 2),
-            *indent(self._product(VALUES, "left", x, "sums, (p + i) * sums_row", finish=True)),
-            "    if finish:",
-            *indent(self.store_rows("p + done", "p + left"), 2),
-            "        ready = p + left",
-            *indent([VALUES.put("finish", 0)]),
-            f"for e in range(whole, wide, {columns}):",
-            f"    some = imin(wide - e, {columns})",
-            f"    values = offset({v} + e * {v_step})",
-            *indent(self._copy_panel()),
-            *indent(VALUES.fill(w="panel", w_step=columns)),
-            f"    narrow = cast_int64(some <= {lanes})",
-            "    panels = 1 - narrow",
-            *indent(self._product(VALUES, "left", x, "sums, (p + i) * sums_row + e")),
+            f"finish = cast_int64(direct and ready == p and (some == 0 or some == {lanes}))",
+            VALUES.put("finish", "finish"),
+            "if finish:",
+            f"    for i in range(p, p + left, {lanes}):",
+            f"        x = load(total, i, {lanes})",
+            f"        store(factor, i, {inverse('x', self.problem)})",
+            *self._product(VALUES, "left", "offset(scores, i)", "sums, (p + i) * sums_row", finish=True),
+            "if finish:",
+            *indent(self.store_rows("p + done", "p + left")),
+            "    ready = p + left",
         ]
 
-    def _copy_panel(self) -> list[str]:
-        """Return statements that copy values [key, column] of the ``some`` columns of a partial panel, or of strided
-        features."""
-        columns, lanes, vectors = self.columns, self.lanes, range(self.tile.vectors)
-        _, v_row, v_step = self._places["v"]
-        part = []
-        for u in vectors:
-            count = f"imin(imax(some - {u * lanes}, 0), {lanes})"
-            x = f"load_tail(values, at + {u * lanes}, {count}, 0, {lanes})"
-            part.append(f"store(panel, j * {columns} + {u * lanes}, {x})")
-        return [
-            "for j in range(count):",
-            f"    at = j * {v_row}",
-            f"    if {v_step} == 1:",
-            *indent(part, 2),
-            "    else:",
-            f"        for c in range({columns}):",
-            f"            x = load_scalar(values, at + imin(c, some - 1) * {v_step})",
-            f"            store_scalar(panel, j * {columns} + c, x)",
-        ]
+    def _tile_block(self, block: RecordText, table: str, row: int | str, x_step: str, acc_row: str) -> list[str]:
+        """Return statements that fill the argument block of a tile.
 
-    def _tile_block(
-        self, block: RecordText, table: str, row: int | str, x_step: str, w_step: int, acc_row: str
-    ) -> list[str]:
-        """Return statements that fill the argument block of a tile, whose rows are ``row`` elements apart in ``table``.
-
-        Panels are ``w_panel`` elements apart, by default the columns of a panel.
+        Args:
+            table: name of the array for the offsets of the tile's rows, which are ``row`` elements apart.
         """
         return [
             *tile_record(block),
@@ -407,8 +395,8 @@ class PrefillAttention(AttentionKernel):
             # no row is missing and nothing is prefetched, so that this address is never read
             *block.fill(zero="scores", far="scores", out="scores", e0="scores"),
             *block.fill(
-                taps=1, x_step=x_step, w_step=w_step, w_panel=self.columns, acc_row=acc_row, acc_panel=self.columns,
-                x_row=row, finish=0, far_panels=0, stream=0, out_row="out_row", e0_row=1,
+                taps=1, x_step=x_step, w_step=self.columns, acc_row=acc_row, acc_panel=self.columns, x_row=row,
+                finish=0, far_panels=0, stream=0, out_row="out_row", e0_row=1,
             ),
         ]  # fmt: skip
 
