@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.contraction.conv import ConvDirect, ConvPointwise
 from mgx_numba.codegen.cpu.contraction.conv_transposed import ConvTransposed
 from mgx_numba.codegen.cpu.contraction.depthwise import ConvDepthwise
@@ -239,8 +240,9 @@ def test_narrow_groups_are_computed_in_whole_vectors() -> None:
     assert select(same(128, 128, 14, groups=32)).name == "conv_depthwise"
     assert select(same(64, 128, 14, groups=64, fast_math=True)).name == "conv_depthwise"
     assert select(same(96, 96, 14, groups=32)).name == "conv_direct"  # three channels divide no vector
-    assert select(same(3, 16, 112, stride=(2, 2))).name == "conv_depthwise"  # one group that fills vectors
-    assert select(same(16, 8, 56)).name == "conv_direct"
+    lanes = host.lanes("float32")
+    assert select(same(3, lanes, 112, stride=(2, 2))).name == "conv_depthwise"  # one group that fills a vector
+    assert select(same(16, lanes // 2, 56)).name == "conv_direct"
 
 
 def test_depthwise_with_many_taps() -> None:

@@ -26,6 +26,7 @@ SHAPES = {
     "few queries": (2, 8, 2, 5, 33, 24, 24),
     "many queries": (2, 2, 1, 70, 100, 32, 32),
     "keys in parts": (1, 4, 1, 1, 1000, 64, 64),
+    "many heads of one key": (2, 24, 2, 1, 300, 16, 24),
     "one key": (2, 3, 3, 2, 1, 8, 8),
 }
 FORMS: dict[str, dict[str, Any]] = {

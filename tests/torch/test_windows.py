@@ -80,5 +80,9 @@ def test_recurrent_layers_under_autocast_give_the_type_of_eager_mode(inside: boo
             return model(x)[0]
 
     with torch.autocast("cpu", torch.bfloat16, enabled=not inside):
-        expected, found = run(x), torch.compile(run, backend=backends.mgx_numba)(x)
+        try:
+            expected = run(x)
+        except RuntimeError as error:  # oneDNN has no such layer in bfloat16 for CPUs without AVX-512
+            pytest.skip(f"eager mode: {error}")
+        found = torch.compile(run, backend=backends.mgx_numba)(x)
     torch.testing.assert_close(found, expected, atol=2e-2, rtol=2e-2)

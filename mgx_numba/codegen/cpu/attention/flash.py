@@ -334,6 +334,8 @@ class PrefillAttention(AttentionKernel):
             hidden: hide the key from queries before it.
         """
         lanes, masked = self.lanes, self.problem.mask is not None
+        # queries at one position have the same window, whose first key is the first of their task
+        windowed = self.problem.window and not self.problem.one_position
         lines = []
         if self.mask_per_key():
             lines.append(f"hides = load_splat(mask, mask0 + (j0 + j) * mask_step, {lanes})")
@@ -348,10 +350,10 @@ class PrefillAttention(AttentionKernel):
                 lines += [f"hides = load(turned, ({u * lanes} + back + j - block) * {lanes}, {lanes})"]
             lines += [f"x = {self.masked('hides').replace('add(', 'add_fast(')}"] if masked else []
             lines += [f"x = where(lane_mask(j - last - c - {u * lanes}, {lanes}), -INF, x)"] if hidden else []
-            if self.problem.window:
+            if windowed:
                 low = f"j0 + j + 1 - lowest - m0 - {row.replace(' + ', ' - ')}"
                 lines += [f"x = where(lane_mask({low}, {lanes}), x, -INF)"]
-            lines += [f"store(scores, {place}, x)"] if masked or self.problem.window else []
+            lines += [f"store(scores, {place}, x)"] if masked or windowed else []
             lines += [f"peak{u} = where(gt(x, peak{u}), x, peak{u})"]
         return lines
 
