@@ -13,8 +13,14 @@ from ...toolchain.numba_core import cgutils
 from .. import host
 from ..host import itemsize
 from ..records import Holds, Record, Word
+from .register_tile import FMA_CHAINS
 from .tile_table import PREFETCH_STEPS, TILE_BLOCK, TILE_TABLE_ROWS
 
+UNROLLED = 4
+"""How many k of contiguous operands the loop of a tile of vectors shorter than a cache line takes at once.
+
+A k of 12 multiply-adds (AVX2) then takes 24 instructions instead of 28. Where another hardware thread of the core takes
+its turns (virtual machines), products are 1.15 to 1.3 times as fast (Zen 3); alone, as fast."""
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 Values = list[ir.Value]
 
@@ -232,7 +238,20 @@ class ProductWriter(TileWriter):
             def step(count: int) -> Callable[[ir.Value, Values], Values]:
                 return lambda _, inner: self._step(rows, count, inner)
 
-            state = self.loop("k", constant(0), whole, self.split, [constant(0), *state], step(self.split))
+            state = [constant(0), *state]
+            if self.split == 1 and self.unrolled > 1:
+                packed = self._packed()
+                several = self.ir.select(packed, self.ir.and_(depth, constant(-self.unrolled)), constant(0))
+                state = self.loop(
+                    "some_k",
+                    constant(0),
+                    several,
+                    self.unrolled,
+                    state,
+                    lambda _, inner: self._packed_steps(rows, inner),
+                )
+                return self.loop("k", several, depth, 1, state, step(1))[1:]
+            state = self.loop("k", constant(0), whole, self.split, state, step(self.split))
             if self.split > 1:
                 state = self.loop("last_k", whole, depth, 1, state, step(1))
             return state[1:]
@@ -259,6 +278,38 @@ class ProductWriter(TileWriter):
             index = self.ir.add(index, self.slot["x_step"])
             w = self.at(w, self.slot["w_step"])
         return [index, w, *sums]
+
+    @property
+    def unrolled(self) -> int:
+        """Return how many k of contiguous operands a loop takes at once: several in the variants for whole blocks."""
+        small = self.lanes * self.align < host.CACHE_LINE and not self.masks
+        return UNROLLED if small and self.rows * self.vectors > FMA_CHAINS else 1
+
+    def _packed(self) -> ir.Value:
+        """Return whether successive k are contiguous in both operands."""
+        steps = (("x_step", 1), ("w_step", self.panel_vectors * self.lanes))
+        left, right = (self.ir.icmp_signed("==", self.slot[name], constant(step)) for name, step in steps)
+        return self.ir.and_(left, right)
+
+    def _packed_steps(self, rows: Values, state: Values) -> Values:
+        """Emit `unrolled` successive k of contiguous operands."""
+        index, w, *sums = state
+        columns = self.panel_vectors * self.lanes
+        for k in range(self.unrolled):
+            here = self.at(w, constant(k * columns))
+            self._prefetch(here, self.ir.add(index, constant(k)))
+            right = [self.load_columns(here, j) for j in range(self.vectors)]
+            for i, row in enumerate(rows):
+                place = self.at(self.at(row, index), constant(k))
+                left = self.splat(self.ir.load(place, align=self.left_align))
+                for j in range(self.vectors):
+                    place = i * self.vectors + j
+                    sums[place] = self._multiply_add(left, right[j], sums[place])
+        return [
+            self.ir.add(index, constant(self.unrolled)),
+            self.at(w, constant(self.unrolled * columns)),
+            *sums,
+        ]
 
     def _multiply_add(self, left: ir.Value, right: ir.Value, sums: ir.Value) -> ir.Value:
         """Add the products of one word of a row, in every lane, and the columns to a vector of accumulators."""
