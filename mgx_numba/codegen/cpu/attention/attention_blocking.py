@@ -46,13 +46,14 @@ def cut_many(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blo
     """Return blocks for panels of queries that fit the buffers."""
     room = BUFFER_BYTES // problem.itemsize
     heads = problem.batch * problem.heads
-    longest = maximum(problem.depth, problem.width)
+    panels = ceil_div(problem.width, tile.columns)
+    longest = maximum(problem.depth, panels * tile.columns)  # all columns in one task, else scores are computed again
     queries = _even(problem.queries, tile.columns, tile.columns)
-    for panels in range(2, max(1, QUERIES // tile.columns) + 1):  # the most panels that fit and give enough tasks
-        more = _even(problem.queries, panels * tile.columns, tile.columns)
+    for limit in range(2, max(1, QUERIES // tile.columns) + 1):  # the most panels that fit and give enough tasks
+        more = _even(problem.queries, limit * tile.columns, tile.columns)
         enough = less_equal(TASKS_PER_THREAD * threads, heads * ceil_div(problem.queries, more))
         queries = select(all_of(less_equal(more * longest, room), enough), more, queries)
-    width = minimum(ceil_div(problem.width, tile.columns), room // queries // tile.columns) * tile.columns
+    width = minimum(panels, room // queries // tile.columns) * tile.columns
     tasks = heads * ceil_div(problem.queries, queries) * ceil_div(problem.width, width)
     splits = _splits(problem, tasks, threads)
     part = ceil_div(problem.keys, splits)
