@@ -17,10 +17,13 @@ from .register_tile import FMA_CHAINS
 from .tile_table import PREFETCH_STEPS, TILE_BLOCK, TILE_TABLE_ROWS
 
 UNROLLED = 4
-"""How many k of contiguous operands the loop of a tile of vectors shorter than a cache line takes at once.
+"""How many k of contiguous operands the loop of a tile of AVX2's vectors takes at once.
 
-A k of 12 multiply-adds (AVX2) then takes 24 instructions instead of 28. Where another hardware thread of the core takes
-its turns (virtual machines), products are 1.15 to 1.3 times as fast (Zen 3); alone, as fast."""
+A k of 12 multiply-adds then takes 24 instructions instead of 28. Where another hardware thread of the core takes its
+turns (virtual machines), products are 1.15 to 1.3 times as fast (Zen 3); alone, as fast. NEON's tiles fill the
+registers: several k keep some on the stack."""
+AVX2_BYTES = 32
+"""Bytes of a vector of AVX2."""
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 Values = list[ir.Value]
 
@@ -281,9 +284,9 @@ class ProductWriter(TileWriter):
 
     @property
     def unrolled(self) -> int:
-        """Return how many k of contiguous operands a loop takes at once: several in the variants for whole blocks."""
-        small = self.lanes * self.align < host.CACHE_LINE and not self.masks
-        return UNROLLED if small and self.rows * self.vectors > FMA_CHAINS else 1
+        """Return how many k of contiguous operands a loop takes at once: several for whole blocks with AVX2."""
+        avx2 = self.lanes * self.align == AVX2_BYTES and not self.masks
+        return UNROLLED if avx2 and self.rows * self.vectors > FMA_CHAINS else 1
 
     def _packed(self) -> ir.Value:
         """Return whether successive k are contiguous in both operands."""
