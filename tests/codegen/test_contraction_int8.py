@@ -37,16 +37,18 @@ def problem_of(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> G
     )  # fmt: skip
 
 
-def multiply(a: np.ndarray, b: np.ndarray, threads: int = 1, pages: GuardedPages | None = None) -> np.ndarray:
+def multiply(
+    a: np.ndarray, b: np.ndarray, threads: int = 1, pages: GuardedPages | None = None, solver: GemmInt8 = SOLVER
+) -> np.ndarray:
     problem = problem_of(a, b)
-    assert SOLVER.refusal(problem) is None
+    assert solver.refusal(problem) is None
     out = np.full((*a.shape[:-1], b.shape[-1]), 77, np.int32)
-    packed = SOLVER.pack_weights(problem, b)
-    assert packed.shape == SOLVER.packed_lens(problem)
+    packed = solver.pack_weights(problem, b)
+    assert packed.shape == solver.packed_lens(problem)
     if pages:
         a, packed, out = (pages.place(array) for array in (a, packed, out))
     for fill in (0x00, 0xFF):
-        run_plan(SOLVER.plan(problem, threads=threads), {"x": a, "w": packed, "out": out}, pages, fill)
+        run_plan(solver.plan(problem, threads=threads), {"x": a, "w": packed, "out": out}, pages, fill)
         np.testing.assert_array_equal(out, a.astype(np.int32) @ b.astype(np.int32), str((a.shape, b.shape, a.dtype)))
     return out
 
@@ -169,9 +171,9 @@ def test_solvers_refuse_types_without_a_tile_and_say_so(monkeypatch: pytest.Monk
     monkeypatch.setenv("MGX_CPU_FEATURES", "avx512")
     mixed = GemmProblem(4, 5, 6, types=element_types("uint8 int8 int32 int32"))
     for solver in GEMM_SOLVERS:
-        if solver.name not in ("gemm_int8", "gemm_packing_int8", "gemm_tiles"):
+        if solver.name not in ("gemm_int8", "gemm_int8_residual", "gemm_packing_int8", "gemm_tiles"):
             assert "the element types differ: uint8 int8 int32 int32" in (solver.refusal(mixed) or "")
-    assert select(mixed).name == "gemm_int8"
+    assert select(mixed).name in ("gemm_int8", "gemm_int8_residual")
     half = GemmProblem(4, 5, 6, types=element_types("float16"))
     with pytest.raises(UnsupportedError, match="no tile is declared for float16"):
         select(half)

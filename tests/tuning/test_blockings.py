@@ -111,9 +111,10 @@ def product_of_blocks(rows: int, **options: Any) -> tuple[Program, dict[str, np.
     return program, {"a": a}
 
 
-def quantized_product() -> tuple[Program, dict[str, np.ndarray]]:
+def quantized_product(divisor: int = 1) -> tuple[Program, dict[str, np.ndarray]]:
     rng = np.random.default_rng(4)
     a, b = (rng.integers(-128, 128, lens).astype(np.int8) for lens in ((2, 29, 531), (2, 531, 70)))
+    b //= divisor
     program = Program()
     x = program.main.add_parameter("a", Shape(Type.int8_type, a.shape))
     program.main.add_return([program.main.add_instruction("quant_dot", [x, program.main.add_literal(b)])])
@@ -142,12 +143,14 @@ def quantized_depthwise() -> tuple[Program, dict[str, np.ndarray]]:
     return program, {"x": x}
 
 
-def quantized_convolution(channels: int = 24, out: int = 40, taps: int = 3) -> tuple[Program, dict[str, np.ndarray]]:
+def quantized_convolution(
+    channels: int = 24, out: int = 40, taps: int = 3, divisor: int = 1
+) -> tuple[Program, dict[str, np.ndarray]]:
     rng = np.random.default_rng(5)
     x = rng.integers(0, 256, (2, channels, 11, 13)).astype(np.uint8)
     program = Program()
     data = program.main.add_parameter("x", Shape(Type.uint8_type, x.shape))
-    weights = program.main.add_literal(rng.integers(-128, 128, (out, channels, taps, taps)).astype(np.int8))
+    weights = program.main.add_literal(rng.integers(-128, 128, (out, channels, taps, taps)).astype(np.int8) // divisor)
     result = program.main.add_instruction("quant_convolution", [data, weights], padding=(taps // 2,) * 2)
     program.main.add_return([result])
     return program, {"x": x}
@@ -184,6 +187,7 @@ CASES = {
     "gemm_strassen_2": lambda: product(True, (), 101, 512, 330),
     "gemm_in_place": lambda: product(False),
     "gemm_int8": quantized_product,
+    "gemm_int8_residual": lambda: quantized_product(2),
     "gemm_packing_int8": quantized_activations,
     "gemm_nbits": lambda: product_of_blocks(29),
     "gemm_nbits_bytes": lambda: product_of_blocks(29, accuracy_level=4),
@@ -197,6 +201,7 @@ CASES = {
     "conv_depthwise": lambda: convolution("depthwise"),
     "conv_depthwise_any": quantized_depthwise,
     "conv_int8": quantized_convolution,
+    "conv_int8_residual": lambda: quantized_convolution(divisor=2),
     "conv_transposed": lambda: convolution("transposed"),
     "conv_transposed_tiles": lambda: convolution("transposed 2x2 by 2"),
     "conv_winograd_2x2_int8": quantized_convolution,
@@ -204,6 +209,7 @@ CASES = {
     "conv_winograd_4x4": lambda: convolution("grouped"),
     "conv_winograd_2x2_5x5": lambda: convolution("5x5"),
 }
+BYTES = GemmProblem(1, 1, 1, types=element_types("uint8 int8 int32 int32"))
 CASES |= {f"{name}_stored": case for name, case in CASES.items() if "winograd" in name}
 CASES["conv_winograd_2x2_tiles"] = lambda: convolution("32 channels")
 CASES |= {f"conv_winograd_4x4{stored}_strided": lambda: convolution("5x5 by 2") for stored in ("", "_stored")}
@@ -218,6 +224,8 @@ def test_any_blocking_is_safe_and_exact(solver: Any, monkeypatch: pytest.MonkeyP
         if host.host().vector_bits < 512:
             pytest.skip("no tile of whole matrices")
         monkeypatch.setenv("MGX_CPU_FEATURES", host.EMULATED_TILES)
+    if solver.name.endswith("_residual") and solver.refused_types(BYTES):
+        pytest.skip("no use of residuals")
     if solver.name.startswith("conv_winograd_2x2_int8"):
         monkeypatch.setenv("MGX_CPU_FEATURES", "-avx512vnni,-avxvnni")
     if solver.name == "gemm_nbits_bytes" and not has_dot4(host.host(), host.host().vector_bits):
@@ -301,7 +309,7 @@ def test_a_product_of_several_element_types_is_measured(left: str):
     problem = GemmProblem(20, 70, 530, types=element_types(f"{left} int8 int32 int32"))
     request = Request(problem, NO_EPILOGUE, (), 1, False)
     found = SOLVERS.candidates(request)
-    assert {c.solver.name for c in found} - {"gemm_tiles"} == {"gemm_int8"}
+    assert {c.solver.name for c in found} - {"gemm_tiles", "gemm_int8_residual"} == {"gemm_int8"}
     bench = Bench(request)
     assert all(
         bench.sample(candidate) > 0 for own in found for candidate in (own, *SOLVERS.refinements(request, own)[:2])

@@ -14,7 +14,7 @@ import numpy as np
 from ....core.dim import Length, all_of, any_of, equal, known_equal, known_less_equal
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.convolution import ConvProblem
-from ...problems.element_types import ITEMSIZE
+from ...problems.element_types import ITEMSIZE, ElementTypes
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
 from ...problems.gemm import GemmProblem
 from ..microkernels.register_tile import RegisterTile
@@ -32,6 +32,7 @@ from .conv_output_rows import (
 from .convert_on_the_fly import convert_on_the_fly
 from .gemm import GemmPacked
 from .indirection import call_places, place_locals, spatial_arguments
+from .int8_residual import residual_rows
 from .macro_kernel import MacroKernel
 from .panels import aligned_zeros, pack_panels, panel_count
 from .roofline import seconds
@@ -120,6 +121,10 @@ class ConvDirect(Solver[ConvProblem]):
     open_batch = open_lens = True
     reads_shuffled = True
 
+    def tile(self, types: ElementTypes) -> RegisterTile:
+        """Return the register tile for these types."""
+        return tile_for(types)
+
     def refused_types(self, problem: ConvProblem) -> str | None:
         return stored_types_refused(problem.types) if problem.types.uniform is None else super().refused_types(problem)
 
@@ -158,7 +163,7 @@ class ConvDirect(Solver[ConvProblem]):
         return Solution((direct_launch(problem.volume(), epilogue, table, threads, 0, zeros, given=blocking),))
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
-        tile = tile_for(problem.types)
+        tile = self.tile(problem.types)
         columns = panel_count(tile, problem.group_out) * tile.columns
         rows = problem.batch * problem.out_pixels
         terms = problem.taps * problem.group_in
@@ -217,6 +222,7 @@ def direct_launch(
     phased: bool = False,
     x: Operand | str = "x",
     name: str = "conv",
+    tile: RegisterTile | None = None,
 ) -> Launch:
     """Return one launch of the direct kernel for ``problem``, which has three spatial dimensions.
 
@@ -227,14 +233,15 @@ def direct_launch(
         lattice: the output pixels are these points of a larger output.
         given: blocking to use instead of the computed one.
         phased: each group has all channels, and computes the lattice that starts at its own first point of the output.
+        tile: register tile; None: the tile of the problem's types.
     """
-    tile = tile_for(problem.types)
+    tile = tile or tile_for(problem.types)
     lens = panel_lens(problem, tile)
     groups, panels, taps, depth, columns = lens
     rows = problem.batch * problem.out_pixels
     blocking = cut(tile, rows, problem.group_out, depth, taps, groups, threads, given, beside=True)
     sums_row = int(tile.packing.column_sums)
-    packed_panel = (sums_row + taps * depth) * columns
+    packed_panel = (sums_row + taps * depth + residual_rows(tile, taps, depth)) * columns
     w_steps: tuple[int, Length] = columns, packed_panel
     left, right = ITEMSIZE[tile.left_word], ITEMSIZE[tile.right_word]
     scratch = convert_on_the_fly(tile, problem.types, rows, blocking, packed_panel)
@@ -269,6 +276,9 @@ def direct_launch(
         axes = spatial_arguments(arguments, problem, tile, run, lattice[0][2] if lattice else 1)
         macro.setup = place_locals()
         macro.table = [*call_places(arguments, macro.block), macro.block.put("x", "offset(x, x0 + k0 + anchor)")]
+        if tile.packing.residuals:
+            runs = f"2 if {macro.block.get('taps')} < taps_now else 0"
+            macro.table.append(macro.block.put("residual_place", runs))
     arguments.pointer("x", x, tile.left_word)
     arguments.pointer(
         "w", Operand("w", (start + sums_row * columns) * right), scratch.word if scratch else tile.right_word

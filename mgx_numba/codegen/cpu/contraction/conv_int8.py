@@ -26,7 +26,7 @@ from ....core.dim import known_equal, known_less_equal, known_same
 from ...arguments import Arguments
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.convolution import ConvProblem
-from ...problems.element_types import ITEMSIZE
+from ...problems.element_types import ITEMSIZE, ElementTypes
 from ...problems.epilogue import NOT_COMPUTED
 from ...problems.gemm import GemmProblem
 from ...statements import for_tasks, kernel_text, vector_loop
@@ -34,10 +34,16 @@ from .. import host
 from ..kernel import cpu_kernel
 from ..loops import claim
 from ..microkernels.register_tile import RegisterTile
-from ..microkernels.tile_table import tile_for
 from .conv import ConvDirect, direct_launch, panel_lens, tap_matrices
 from .conv_output_rows import image_strides
 from .gemm_int8 import left_words, word_rows
+from .int8_residual import (
+    pack_residuals,
+    residual_rows,
+    residual_tile_refused,
+    split_weights,
+    tile_with_residuals,
+)
 from .pack_kernel import row_start
 from .panels import aligned_zeros, pack_panels
 from .solver import Setting, integer_types_refused
@@ -170,16 +176,17 @@ class ConvInt8(ConvDirect):
         return "the convolution is transposed" if problem.transposed else None
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
-        """Return the packed length: the panels of all groups, each after its row of column sums if the tile wants it,
-        then a padding pixel."""
-        tile = tile_for(problem.types)
+        """Return the packed length: the panels of all groups, each after its row of column sums and before its
+        residuals if the tile wants them, then a padding pixel."""
+        tile = self.tile(problem.types)
         problem = join_groups(problem, tile)
         groups, panels, taps, depth, columns = panel_lens(join_taps(problem, tile) or problem, tile)
-        return (groups * panels * (int(tile.packing.column_sums) + taps * depth) * columns + depth,)
+        rows = int(tile.packing.column_sums) + taps * depth + residual_rows(tile, taps, depth)
+        return (groups * panels * rows * columns + depth,)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
         """Pack weights as `ConvDirect.pack_weights` does, in int32 words."""
-        tile = tile_for(problem.types)
+        tile = self.tile(problem.types)
         out = aligned_zeros(self.packed_lens(problem), tile.right_word)
         given, problem = problem.groups, join_groups(problem, tile)
         weights = joined_group_weights(weights, given, problem.groups)
@@ -188,10 +195,19 @@ class ConvInt8(ConvDirect):
             problem, weights = joined, joined_weights(weights)
         groups, panels, taps, depth, columns = panel_lens(problem, tile)
         first = int(tile.packing.column_sums)
-        target = out[:-depth].reshape(groups, panels, first + taps * depth, columns)
+        rows_of_panel = first + taps * depth + residual_rows(tile, taps, depth)
+        target = out[:-depth].reshape(groups, panels, rows_of_panel, columns)
+        residuals: list[np.ndarray | None] = []
         for tap, matrices in enumerate(tap_matrices(problem, weights)):
             rows = target[:, :, first + tap * depth : first + (tap + 1) * depth]
+            if tile.packing.residuals:
+                matrices, own = split_weights(matrices)
+                residuals.append(None if own is None else word_rows(tile, own))
             pack_panels(word_rows(tile, matrices), rows)
+        if any(own is not None for own in residuals):
+            for group in range(groups):
+                own_taps = [None if own is None else own[group] for own in residuals]
+                pack_residuals(tile, own_taps, target[group, :, first + taps * depth :], problem.kernel[-1])
         if first:
             sums = weights.reshape(groups, problem.group_out, -1).sum(-1, dtype=np.int32)
             pack_panels(sums[:, None], target[:, :, :first])
@@ -200,11 +216,11 @@ class ConvInt8(ConvDirect):
         return out
 
     def packing_key(self, problem: ConvProblem) -> tuple[Any, ...]:
-        return (*super().packing_key(problem), join_taps(problem, tile_for(problem.types)) is not None)
+        return (*super().packing_key(problem), join_taps(problem, self.tile(problem.types)) is not None)
 
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
         epilogue, strides, threads, blocking = setting
-        tile = tile_for(problem.types)
+        tile = self.tile(problem.types)
         problem = join_groups(problem, tile)
         table = image_strides(problem, epilogue, strides)
         joined = join_taps(problem, tile)
@@ -213,12 +229,26 @@ class ConvInt8(ConvDirect):
         problem = joined or problem
         launch = direct_launch(
             dataclasses.replace(problem.volume(), x_strides=words), epilogue, table, threads, 0,
-            zeros - tile.depth(problem.group_in), given=blocking, x=x, name=self.name,
+            zeros - tile.depth(problem.group_in), given=blocking, x=x, name=self.name, tile=tile,
         )  # fmt: skip
         return Solution((*pack, launch), scratch)
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
-        return super().estimate(join_groups(problem, tile_for(problem.types)), threads)
+        return super().estimate(join_groups(problem, self.tile(problem.types)), threads)
+
+
+class ConvInt8Residual(ConvInt8):
+    """`ConvInt8` with bytes that are multiplied in pairs of 16 bits, for weights of which few are too large for
+    that."""
+
+    name = "conv_int8_residual"
+    looks_at_values = True
+
+    def tile(self, types: ElementTypes) -> RegisterTile:
+        return tile_with_residuals(types)
+
+    def refused_types(self, problem: ConvProblem) -> str | None:
+        return super().refused_types(problem) or residual_tile_refused(problem.types)
 
 
 def lies_in_words(problem: ConvProblem, tile: RegisterTile) -> bool:

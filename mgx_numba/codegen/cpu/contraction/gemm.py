@@ -188,9 +188,10 @@ def _sizes(problem: GemmProblem, tile: RegisterTile) -> tuple[int, int, int]:
     return ITEMSIZE[tile.left_word], ITEMSIZE[tile.right_word], ITEMSIZE[problem.types.accumulator]
 
 
-def product_seconds(problem: GemmProblem, threads: int) -> float:
-    """Return the estimated time (s) of the product with both operands already packed."""
-    tile = tile_for(problem.types)
+def product_seconds(problem: GemmProblem, threads: int, tile: RegisterTile | None = None) -> float:
+    """Return the estimated time (s) of the product with both operands already packed, by default with the tile of its
+    types."""
+    tile = tile or tile_for(problem.types)
     columns = panel_count(tile, problem.n) * tile.columns
     left, right, out = _sizes(problem, tile)
     rows, depth = problem.batch_count * problem.m, tile.depth(problem.k)

@@ -39,6 +39,13 @@ from .gemm import (
     product_launches,
     product_seconds,
 )
+from .int8_residual import (
+    pack_residuals,
+    residual_rows,
+    residual_tile_refused,
+    split_weights,
+    tile_with_residuals,
+)
 from .pack_kernel import row_start
 from .panels import aligned_zeros, pack_panels, panel_count, without_repeats
 from .solver import Setting, integer_types_refused
@@ -49,6 +56,10 @@ class GemmInt8(GemmPacked):
 
     name = "gemm_int8"
 
+    def tile(self, types: ElementTypes) -> RegisterTile:
+        """Return the register tile for these types."""
+        return tile_for(types)
+
     def refused_types(self, problem: GemmProblem) -> str | None:
         return integer_types_refused(problem.types)
 
@@ -56,28 +67,34 @@ class GemmInt8(GemmPacked):
         return NOT_COMPUTED if problem.prologue else super().declines(problem)
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
-        """Return the packed lengths: matrices, panels, rows of a panel (column sums if the tile wants them, then
-        words), columns."""
-        tile = tile_for(problem.types)
-        *outer, _, columns = super().packed_lens(problem)
-        return (*outer, _first_row(tile) + maximum(tile.depth(problem.k), 1), columns)
+        """Return the packed lengths: matrices, panels, rows of a panel (column sums if the tile wants them, words, then
+        residuals if it has them), columns."""
+        tile = self.tile(problem.types)
+        depth = maximum(tile.depth(problem.k), 1)
+        rows = _first_row(tile) + depth + residual_rows(tile, 1, depth)
+        return (distinct_matrices(problem), panel_count(tile, problem.n), rows, tile.columns)
 
     def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
         """Pack weights as `GemmPacked.pack_weights` does, in int32 words."""
-        tile, lens = tile_for(problem.types), self.packed_lens(problem)
+        tile, lens = self.tile(problem.types), self.packed_lens(problem)
         out = aligned_zeros(lens, tile.right_word)
         distinct = without_repeats(weights, problem.b_strides)
         target = out.reshape(*distinct.shape[:-2], *lens[1:])
         first, depth = _first_row(tile), tile.depth(problem.k)
         for index in np.ndindex(*distinct.shape[:-2]):
-            pack_panels(word_rows(tile, distinct[index]), target[index][:, first : first + depth])
+            matrix, residuals = distinct[index], None
+            if tile.packing.residuals:
+                matrix, residuals = split_weights(matrix)
+            if residuals is not None:
+                pack_residuals(tile, [word_rows(tile, residuals)], target[index][:, first + depth :])
+            pack_panels(word_rows(tile, matrix), target[index][:, first : first + depth])
             if first:
                 pack_panels(distinct[index].sum(0, keepdims=True, dtype=np.int32), target[index][:, :first])
         return out
 
     def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
         epilogue, strides, threads, blocking = setting
-        tile = tile_for(problem.types)
+        tile = self.tile(problem.types)
         *_, rows, columns = self.packed_lens(problem)
         pack: tuple[Launch, ...] = ()
         x, scratch, words = LEFT, 0, words_in_place(problem, tile)
@@ -88,8 +105,27 @@ class GemmInt8(GemmPacked):
         w = Operand("w", _first_row(tile) * columns * ITEMSIZE[tile.right_word])
         batched = collapse(product, epilogue, strides, self.panel_strides(problem))
         steps = (columns, columns * rows)
-        launches = product_launches(product, epilogue, batched, w, steps, threads, blocking, x=x, name=self.name)
+        launches = product_launches(
+            product, epilogue, batched, w, steps, threads, blocking, x=x, name=self.name, tile=tile
+        )
         return Solution((*pack, *launches), scratch)
+
+    def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
+        return product_seconds(problem, threads, self.tile(problem.types))
+
+
+class GemmInt8Residual(GemmInt8):
+    """`GemmInt8` with bytes that are multiplied in pairs of 16 bits, for weights of which few are too large for
+    that."""
+
+    name = "gemm_int8_residual"
+    looks_at_values = True
+
+    def tile(self, types: ElementTypes) -> RegisterTile:
+        return tile_with_residuals(types)
+
+    def refused_types(self, problem: GemmProblem) -> str | None:
+        return super().refused_types(problem) or residual_tile_refused(problem.types)
 
 
 class GemmPackingInt8(Unpacked):

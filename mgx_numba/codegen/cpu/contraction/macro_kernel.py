@@ -21,7 +21,7 @@ from ...statements import for_tasks, indent, kernel_text
 from ..host import CACHE_LINE, host
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
-from ..microkernels.tile_table import MATRIX_BLOCK, RUNS, TILE_TABLE_ROWS, finish_block, panel_block
+from ..microkernels.tile_table import MATRIX_BLOCK, RESIDUAL_BLOCK, RUNS, TILE_TABLE_ROWS, finish_block, panel_block
 from ..records import RecordText
 from .blocking import SUMS_BYTES, TABLE_TAPS, Blocking
 from .epilogue_kernel import PANEL_ROWS, epilogue_kernel_source, place_words, placed_rows, rows_at_once
@@ -81,7 +81,8 @@ class MacroKernel:
         self.rows = Rows(self.epilogue, self.dtype, finished_lanes(self.tile, self.epilogue))
         self.arguments.callee("tile", tile_source(self.tile, self.masked))
         matrix = self.tile.step > 1
-        self.block = RecordText(MATRIX_BLOCK if matrix else finish_block(len(self.epilogue.operands)), "block")
+        plain = RESIDUAL_BLOCK if self.tile.packing.residuals else finish_block(len(self.epilogue.operands))
+        self.block = RecordText(MATRIX_BLOCK if matrix else plain, "block")
         self.panel = RecordText(panel_block(len(self.epilogue.operands)), "panel")
         if matrix:
             self.arguments.callee("finisher", epilogue_kernel_source(self.tile, self.epilogue))
@@ -227,6 +228,7 @@ class MacroKernel:
                 f"summed = {start}",
                 *self.scratch,
                 *self.block.fill(depth="depth_now", accumulate="summed", w=right),
+                *(self._residuals() if self.tile.packing.residuals else []),
                 f"finish = k0 + depth_now == depth{last_tap}",
                 "row = m0",
                 *self._far(start),
@@ -234,6 +236,20 @@ class MacroKernel:
                 *indent(self._tile_rows()),
             ]),
         ]  # fmt: skip
+
+    def _residuals(self) -> list[str]:
+        """Return statements that let the first step of each tap add the products of the panels' residuals."""
+        taps, first, now = ("taps", "t0", "taps_now") if self.several_taps else ("1", "0", "1")
+        return [
+            f"after = ({taps} - {first}) * depth * w_step",
+            *self.block.fill(
+                first_residual=f"after + {first} if k0 == 0 else 0",
+                last_residual=now,
+                residuals=f"after + {taps} + 1",
+                skipped_taps=first,
+                residual_place=0,
+            ),
+        ]
 
     def _far(self, start: str) -> list[str]:
         """Return statements that choose the right-hand data to prefetch: the next step's, else the first step's of the

@@ -9,14 +9,14 @@ from __future__ import annotations
 from .bfloat16 import ConvBfloat16, GemmBfloat16
 from .conv import ConvDirect, ConvPointwise
 from .conv_amx import ConvAmx
-from .conv_int8 import ConvInt8
+from .conv_int8 import ConvInt8, ConvInt8Residual
 from .conv_transposed import ConvTransposed
 from .conv_transposed_amx import ConvTransposedAmx
 from .depthwise import ConvDepthwise, ConvDepthwiseAny
 from .gemm import GemmInPlace, GemmPacked, GemmPacking
 from .gemm_amx import ConvPointwiseAmx, GemmAmx
 from .gemm_block_quant import GemmBlockQuant, GemmBlockQuantBytes
-from .gemm_int8 import GemmInt8, GemmPackingInt8
+from .gemm_int8 import GemmInt8, GemmInt8Residual, GemmPackingInt8
 from .gemv import GemvPacked
 from .gemv_block_quant import GemvBlockQuant
 from .gemv_int16 import GemvInt16
@@ -39,6 +39,7 @@ GEMM_SOLVERS = (
     GemmStrassen(1),
     GemmStrassen(2),
     GemmInt8(),
+    GemmInt8Residual(),
     GemmPackingInt8(),
     GemmBfloat16(),
     GemmAmx(),
@@ -53,6 +54,7 @@ CONV_SOLVERS = (
     ConvDepthwiseAny(),
     ConvDirect(),
     ConvInt8(),
+    ConvInt8Residual(),
     ConvBfloat16(),
     ConvAmx(),
     ConvTransposed(),

@@ -8,6 +8,8 @@ added:
     tile_dot4_shifted  as tile_dot4, for a left-hand side with 128 added; each panel starts with its column sums
     tile_dot4_lowered  as tile_dot4_signed, for a left-hand side with 128 subtracted; panels as above
     tile_dot2          two int16 on either side
+    tile_dot4_residual as tile_dot4, for weights whose products fit 16 bits in pairs, and for the residuals of others
+    tile_dot4_residual_shifted  as tile_dot4_shifted, for such weights
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from llvmlite import ir
 
 from .. import host
 from .tile import tile_intrinsic
+from .tile_table import RESIDUAL_BLOCK, RESIDUAL_PLACES
 from .tile_writer import ProductWriter, Values, constant
 
 _I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 MULTIPLY_PAIRS = {128: "llvm.x86.sse2.pmadd.wd", 256: "llvm.x86.avx2.pmadd.wd", 512: "llvm.x86.avx512.pmaddw.d.512"}
-"""LLVM's intrinsic for each width in bits: all x86 CPUs have the first, and declared tiles require the others."""
+MULTIPLY_BYTES = {256: "llvm.x86.avx2.pmadd.ub.sw", 512: "llvm.x86.avx512.pmaddubs.w.512"}
+"""LLVM's intrinsics for each width in bits: all x86 CPUs have the first, and declared tiles require the others."""
 
 
 class _DotWriter(ProductWriter):
@@ -35,6 +39,12 @@ class _DotWriter(ProductWriter):
 
     def _sum(self, x: ir.Value, y: ir.Value) -> ir.Value:
         return self.ir.add(x, y)
+
+    def _in_order(self, value: ir.Value) -> ir.Value:
+        """Pass an accumulator through an empty instruction: LLVM would first add the products of several k, whose sums
+        do not fit the registers."""
+        opaque = ir.FunctionType(value.type, [value.type])
+        return self.ir.call(ir.InlineAsm(opaque, "", "=x,0"), [value])
 
 
 class _NeonWriter(_DotWriter):
@@ -90,8 +100,60 @@ class _PairWriter(_DotWriter):
         return self.ir.add(sums, self.ir.add(low, high))
 
 
+class _ResidualWriter(_DotWriter):
+    """Multiplies four products by ``vpmaddubsw``, which adds two of them in 16 bits, then adds the products of
+    residuals.
+
+    A residual is a word of a panel's columns, after its places: a tap, and the number of its word of k in the tap; then
+    the same where taps are runs of taps.
+    """
+
+    BLOCK = RESIDUAL_BLOCK
+
+    def _multiply_add(self, left: ir.Value, right: ir.Value, sums: ir.Value) -> ir.Value:
+        octets, halves = ir.VectorType(_I8, 4 * self.lanes), ir.VectorType(_I16, 2 * self.lanes)
+        operands = [self.ir.bitcast(x, octets) for x in (left, right)]
+        pairs = self.call(MULTIPLY_BYTES[32 * self.lanes], halves, operands)
+        ones = ir.Constant(halves, [1] * (2 * self.lanes))
+        return self.ir.add(sums, self.call(MULTIPLY_PAIRS[32 * self.lanes], self.vector, [pairs, ones]))
+
+    def _multiply(self, panel: ir.Value, w: ir.Value, sums: Values) -> Values:
+        sums = super()._multiply(panel, w, sums)
+        first = self.at(w, self.slot["first_residual"])
+        some = self.ir.icmp_signed("!=", self.slot["first_residual"], constant(0))
+        start, stop = (
+            self.ir.select(some, self.number(number), constant(0))
+            for number in (first, self.at(first, self.slot["last_residual"]))
+        )
+        residuals = self.at(w, self.slot["residuals"])
+        size = self.ir.add(self.slot["w_step"], constant(RESIDUAL_PLACES))
+
+        def one_residual(index: ir.Value, sums: Values) -> Values:
+            residual = self.at(residuals, self.ir.mul(index, size))
+            place = self.at(residual, self.slot["residual_place"])
+            tap, word = self.number(place), self.number(self.at(place, constant(1)))
+            rows = self.row_pointers(self.ir.sub(tap, self.slot["skipped_taps"]))
+            columns = self.at(residual, constant(RESIDUAL_PLACES))
+            right = [self.load_columns(columns, j) for j in range(self.vectors)]
+            left = [self.splat(self.ir.load(self.at(row, word), align=self.left_align)) for row in rows]
+            cells = [(x, y) for x in left for y in right]
+            return [self._multiply_add(*cell, total) for cell, total in zip(cells, sums)]
+
+        return self.loop("residual", start, stop, 1, sums, one_residual)
+
+    def number(self, pointer: ir.Value) -> ir.Value:
+        """Load an int32 as int64."""
+        return self.ir.sext(self.ir.load(pointer, align=self.align), constant(0).type)
+
+
+class _RaisedResidualWriter(_Shifted, _ResidualWriter):
+    shift = 128
+
+
 tile_dot4 = tile_intrinsic("tile_dot4", "int32", _QuadWriter)
 tile_dot4_signed = tile_intrinsic("tile_dot4_signed", "int32", _NeonWriter)
 tile_dot4_shifted = tile_intrinsic("tile_dot4_shifted", "int32", _RaisedWriter)
 tile_dot4_lowered = tile_intrinsic("tile_dot4_lowered", "int32", _LoweredWriter)
 tile_dot2 = tile_intrinsic("tile_dot2", "int32", _PairWriter)
+tile_dot4_residual = tile_intrinsic("tile_dot4_residual", "int32", _ResidualWriter)
+tile_dot4_residual_shifted = tile_intrinsic("tile_dot4_residual_shifted", "int32", _RaisedResidualWriter)

@@ -68,7 +68,7 @@ class _MatrixRows(ProductWriter):
         low, high = ([k, k + 1, self.lanes + k, self.lanes + k + 1] for k in (0, 2))
         return tuple(self.ir.shuffle_vector(x, y, ir.Constant(ir.VectorType(_I32, 4), order)) for order in (low, high))
 
-    def _step(self, rows: Values, count: int, state: Values) -> Values:
+    def _step(self, rows: Values, count: int, state: Values, packed: bool = False) -> Values:
         index, w, *sums = state
         pairs = list(zip(rows[::2], [*rows[1::2], rows[-1]]))
         size = 2 * self.vectors * len(pairs)

@@ -54,6 +54,8 @@ class Packing:
     Attributes:
         a, b: dtypes of the elements in memory, where they differ from the tile's types.
         column_sums: each panel starts with another row: the sums of its columns over k, as accumulators.
+        residuals: the tile adds products of two k in 16 bits. A panel ends with the residuals of weights that are too
+            large for that (`contraction.int8_residual`).
         parts: 2 if elements are split into a high and a low part, which together approximate the element. A left-hand
             side in parts is two matrices; in a panel each step is followed by its low parts.
     """
@@ -62,6 +64,7 @@ class Packing:
     b: str = ""
     k_interleave: int = 1
     column_sums: bool = False
+    residuals: bool = False
     parts: int = 1
 
 

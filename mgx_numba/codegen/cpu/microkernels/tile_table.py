@@ -14,7 +14,7 @@ from .. import host
 from ..records import Holds, Record, Word, pointer
 from .amx_table import AMX_TILES
 from .bfloat16_table import BFLOAT16_TILES
-from .int8_table import INT8_TILES
+from .int8_table import INT8_TILES, RESIDUAL_TILES
 from .register_tile import RegisterTile, TileTypes, any_cpu, avx2, avx512, neon
 from .stored_table import STORED_TILES
 
@@ -95,6 +95,21 @@ The epilogue of a panel runs while the tile multiplies the next panel, also acro
 remaining rows of the last panel.
 """
 
+RESIDUAL_BLOCK = TILE_BLOCK.followed_by(
+    "residual tile",
+    (
+        Word("first_residual", "elements from the right-hand side to the number of the first residual to add; 0: none"),
+        Word("last_residual", "elements from there to the number of the last one, plus 1"),
+        Word("residuals", "elements from the right-hand side to the residuals of its panel"),
+        Word("skipped_taps", "taps before those of this call"),
+        Word("residual_place", "which place of a residual counts: 0, or 2 where taps are runs of taps"),
+    ),
+)
+"""The argument block of a tile whose panels end with residuals (`Packing`)."""
+
+RESIDUAL_PLACES = 4
+"""Words before the columns of a residual."""
+
 RUNS = 2
 """The value of ``EVEN`` for a variant of runs (`fused_epilogue`)."""
 MOST_RUNS = 16
@@ -116,6 +131,7 @@ TILES = (
     RegisterTile("portable_4x2", _FLOAT32, (4, 2, 1), 2, 128, any_cpu),
     RegisterTile("portable_4x2", _FLOAT64, (4, 2, 1), 2, 128, any_cpu),
     *INT8_TILES,
+    *RESIDUAL_TILES,
     *BFLOAT16_TILES,
     *STORED_TILES,
 )
@@ -167,6 +183,12 @@ def tile_for(types: ElementTypes) -> RegisterTile:
     return tile
 
 
+def residual_tile(types: ElementTypes) -> RegisterTile | None:
+    """Return the tile that adds products of 8-bit integers in 16 bits, or None where the CPU has none or has a better
+    tile."""
+    return _residual(types, host.host())
+
+
 def matrix_tile(types: ElementTypes) -> RegisterTile | None:
     """Return the first declared matrix tile of these types that the CPU can run, or None."""
     return _declared_matrix(types, host.host())
@@ -175,7 +197,15 @@ def matrix_tile(types: ElementTypes) -> RegisterTile | None:
 @functools.lru_cache(maxsize=32)
 def _declared(types: ElementTypes, cpu: host.Host) -> RegisterTile | None:
     own = TileTypes.of(types)
-    return next((tile for tile in TILES if tile.types == own and tile.isa(cpu)), None)
+    return next((t for t in TILES if t.types == own and t.isa(cpu) and not t.packing.residuals), None)
+
+
+@functools.lru_cache(maxsize=32)
+def _residual(types: ElementTypes, cpu: host.Host) -> RegisterTile | None:
+    own, plain = TileTypes.of(types), _declared(types, cpu)
+    if plain is None or plain.packing.k_interleave != 2:
+        return None
+    return next((t for t in RESIDUAL_TILES if t.types == own and t.isa(cpu) and t.bits == plain.bits), None)
 
 
 @functools.lru_cache(maxsize=32)

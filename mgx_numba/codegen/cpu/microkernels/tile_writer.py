@@ -238,21 +238,14 @@ class ProductWriter(TileWriter):
             rows, depth = self.row_pointers(tap), self.terms(tap)
             whole = self.ir.and_(depth, constant(-self.split))
 
-            def step(count: int) -> Callable[[ir.Value, Values], Values]:
-                return lambda _, inner: self._step(rows, count, inner)
+            def step(count: int, packed: bool = False) -> Callable[[ir.Value, Values], Values]:
+                return lambda _, inner: self._step(rows, count, inner, packed)
 
             state = [constant(0), *state]
             if self.split == 1 and self.unrolled > 1:
-                packed = self._packed()
-                several = self.ir.select(packed, self.ir.and_(depth, constant(-self.unrolled)), constant(0))
-                state = self.loop(
-                    "some_k",
-                    constant(0),
-                    several,
-                    self.unrolled,
-                    state,
-                    lambda _, inner: self._packed_steps(rows, inner),
-                )
+                several = self.ir.select(self._packed(), self.ir.and_(depth, constant(-self.unrolled)), constant(0))
+                body = step(self.unrolled, packed=True)
+                state = self.loop("some_k", constant(0), several, self.unrolled, state, body)
                 return self.loop("k", several, depth, 1, state, step(1))[1:]
             state = self.loop("k", constant(0), whole, self.split, state, step(self.split))
             if self.split > 1:
@@ -266,20 +259,29 @@ class ProductWriter(TileWriter):
             sets = [[self._sum(x, y) for x, y in zip(*pair)] for pair in zip(sets[:half], sets[half:])]
         return sets[0]
 
-    def _step(self, rows: Values, count: int, state: Values) -> Values:
-        """Emit ``count`` successive k, the k-th into the k-th set of accumulators."""
+    def _step(self, rows: Values, count: int, state: Values, packed: bool = False) -> Values:
+        """Emit ``count`` successive k, each into the next set of accumulators.
+
+        Args:
+            packed: k are contiguous in both operands, so that their addresses are constants apart.
+        """
         index, w, *sums = state
         size = self.rows * self.vectors
+        x_step, w_step = self.slot["x_step"], self.slot["w_step"]
+        if packed:
+            x_step, w_step = constant(1), constant(self.panel_vectors * self.lanes)
         for k in range(count):
             self._prefetch(w, index)
             right = [self.load_columns(w, j) for j in range(self.vectors)]
             for i, row in enumerate(rows):
                 left = self.splat(self.ir.load(self.at(row, index), align=self.left_align))
                 for j in range(self.vectors):
-                    place = k * size + i * self.vectors + j
+                    place = k % self.split * size + i * self.vectors + j
                     sums[place] = self._multiply_add(left, right[j], sums[place])
-            index = self.ir.add(index, self.slot["x_step"])
-            w = self.at(w, self.slot["w_step"])
+            if packed:
+                sums = [self._in_order(value) for value in sums]
+            index = self.ir.add(index, x_step)
+            w = self.at(w, w_step)
         return [index, w, *sums]
 
     @property
@@ -294,29 +296,13 @@ class ProductWriter(TileWriter):
         left, right = (self.ir.icmp_signed("==", self.slot[name], constant(step)) for name, step in steps)
         return self.ir.and_(left, right)
 
-    def _packed_steps(self, rows: Values, state: Values) -> Values:
-        """Emit `unrolled` successive k of contiguous operands."""
-        index, w, *sums = state
-        columns = self.panel_vectors * self.lanes
-        for k in range(self.unrolled):
-            here = self.at(w, constant(k * columns))
-            self._prefetch(here, self.ir.add(index, constant(k)))
-            right = [self.load_columns(here, j) for j in range(self.vectors)]
-            for i, row in enumerate(rows):
-                place = self.at(self.at(row, index), constant(k))
-                left = self.splat(self.ir.load(place, align=self.left_align))
-                for j in range(self.vectors):
-                    place = i * self.vectors + j
-                    sums[place] = self._multiply_add(left, right[j], sums[place])
-        return [
-            self.ir.add(index, constant(self.unrolled)),
-            self.at(w, constant(self.unrolled * columns)),
-            *sums,
-        ]
-
     def _multiply_add(self, left: ir.Value, right: ir.Value, sums: ir.Value) -> ir.Value:
         """Add the products of one word of a row, in every lane, and the columns to a vector of accumulators."""
         return self.b.muladd(left, right, sums)
+
+    def _in_order(self, value: ir.Value) -> ir.Value:
+        """Return an accumulator whose further sums LLVM does not rearrange; sums of floats it never does."""
+        return value
 
     def _sum(self, x: ir.Value, y: ir.Value) -> ir.Value:
         """Add two vectors of accumulators."""
