@@ -8,7 +8,7 @@ import pytest
 
 from mgx_numba.codegen.cpu.contraction.conv_int8 import ConvInt8Residual, join_groups, join_taps
 from mgx_numba.codegen.cpu.contraction.gemm_int8 import GemmInt8Residual
-from mgx_numba.codegen.cpu.contraction.int8_residual import FEW, PAIR_LIMIT, split_weights
+from mgx_numba.codegen.cpu.contraction.int8_residual import PAIR_LIMIT, ROOM, split_weights
 from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.solver import UnsuitedWeights
 from mgx_numba.codegen.cpu.microkernels.tile_table import residual_tile
@@ -127,8 +127,7 @@ def test_many_large_weights_are_refused(form: str) -> None:
     with pytest.raises(UnsuitedWeights, match="do not fit 16 bits"):
         CONV.pack_weights(problem, np.full(problem.weight_lens, 127, np.int8))
     b[:] = 0
-    b[: 256 // FEW + 8] = 127  # one panel's share may be more than the average
-    b[:, 16:] = 0
+    b[: 256 // ROOM] = 127
     multiply(a, b, solver=GEMM)
 
 

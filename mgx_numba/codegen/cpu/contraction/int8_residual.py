@@ -21,11 +21,9 @@ from .solver import UnsuitedWeights
 
 PAIR_LIMIT = 128
 """Largest magnitude of the sum of two weights: 255 times as much fits an int16."""
-ROOM = 4
-"""A panel has room for residuals of one word of k in this many."""
-FEW = 8
-"""Weights are accepted if on average at most one word in this many has a residual: a residual takes as long as 1.2
-words, and a word of four k 0.77 of the time of two words of two k (Zen 3)."""
+ROOM = 8
+"""A panel has room for residuals of one word of k in this many. A residual takes as long as 1.2 words, and a word of
+four k 0.77 of the time of two words of two k (Zen 3)."""
 
 
 def tile_with_residuals(types: ElementTypes) -> RegisterTile:
@@ -71,7 +69,7 @@ def pack_residuals(tile: RegisterTile, taps: Sequence[np.ndarray | None], out: n
         run: taps along a row.
 
     Raises:
-        UnsuitedWeights: there are more than a panel has room for, or so many that products would take longer.
+        UnsuitedWeights: there are more than a panel has room for.
     """
     panels, columns = out.shape[0], tile.columns
     depth = next((len(words) for words in taps if words is not None), 0)
@@ -82,9 +80,8 @@ def pack_residuals(tile: RegisterTile, taps: Sequence[np.ndarray | None], out: n
             wide[:, : own.shape[1]] = own
             words[:, tap] = wide.reshape(depth, panels, columns).swapaxes(0, 1)
     used = words.any(-1)
-    total = len(taps) * depth
     counts = used.sum((1, 2))
-    if counts.max(initial=0) > _most_residuals(total) or counts.sum() * FEW > total * panels:
+    if counts.max(initial=0) > _most_residuals(len(taps) * depth):
         raise UnsuitedWeights("many pairs of weights do not fit 16 bits")
     places = np.nonzero(used)
     panel, tap_of, word = places
