@@ -99,6 +99,12 @@ def packed(lens: tuple[Length, ...]) -> tuple[Any, ...]:
     return tuple(strides)
 
 
+def some_weights(rng: np.random.Generator, dtype: str, lens: tuple[int, ...]) -> np.ndarray:
+    """Random values that fit every packed form: of int8 the lower half, whose products fit 16 bits in pairs."""
+    values = some(rng, dtype, lens)
+    return values // np.int8(2) if dtype == "int8" else values
+
+
 def some(rng: np.random.Generator, dtype: str, lens: tuple[int, ...]) -> np.ndarray:
     """Random values."""
     if dtype in ("int8", "uint8"):

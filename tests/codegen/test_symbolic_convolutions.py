@@ -15,7 +15,7 @@ from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.core.dim import Dim, known_equal
 
 from .contracting import apply_full_epilogue, convolve, full_epilogue, full_epilogue_arrays
-from .symbolic_contracting import NO_EPILOGUE, Planned, some, symbols
+from .symbolic_contracting import NO_EPILOGUE, Planned, some, some_weights, symbols
 
 SHAPES: list[dict[str, Any]] = [
     {"kernel": (1, 1), "in_channels": 20, "out_channels": 33},
@@ -46,7 +46,7 @@ def check(problem: ConvProblem, samples: list[dict[Dim, int]], only: str = "") -
     types = problem.types
     float32 = types.uniform == "float32"
     plain = at_lengths(problem, samples[0])
-    w = some(rng, types.b, plain.weight_lens)
+    w = some_weights(rng, types.b, plain.weight_lens)
     epilogue = full_epilogue("float32") if float32 else NO_EPILOGUE
     planned = Planned(problem, epilogue, only=only)
     assert known_equal(planned.served, 1), (only, planned.served)

@@ -19,7 +19,7 @@ from mgx_numba.core.dim import Dim, known_equal
 
 from ..features import ARM
 from .contracting import apply_full_epilogue, full_epilogue, full_epilogue_arrays
-from .symbolic_contracting import LENGTHS, NO_EPILOGUE, Planned, packed, some, symbols
+from .symbolic_contracting import LENGTHS, NO_EPILOGUE, Planned, packed, some, some_weights, symbols
 from .test_contraction_block_quant import expected, weights
 
 TOLERANCE = {"float32": 2e-5, "float64": 1e-13}
@@ -160,7 +160,7 @@ def test_rows_by_every_solver(ceiling: str, types: str, monkeypatch: pytest.Monk
             seq, n, k, (batch,), packed((batch, seq, k)), (0, n, 1), types=own, fast_math=True
         )  # fmt: skip
         plain = at_lengths(problem, {batch: 2, seq: 7})
-        b = some(rng, own.b, (k, n))
+        b = some_weights(rng, own.b, (k, n))
         for solver in [None, *GEMM_SOLVERS]:
             if solver and (solver.refused_symbols(problem) or solver.refusal(plain)):
                 continue
