@@ -85,12 +85,12 @@ def _add_plain_fields(cls: Any) -> bool:
             return False
         if "ClassVar" in text:
             continue
-        found[name] = made = dataclasses.field(default=getattr(cls, name, dataclasses.MISSING))
+        made: Any = dataclasses.field(default=getattr(cls, name, dataclasses.MISSING))
         made.name, made.type, made.kw_only = name, text, False
         made._field_type = dataclasses._FIELD  # type: ignore[attr-defined]
+        found[name] = made
     cls.__dataclass_fields__ = found
     cls.__dataclass_params__ = _PARAMETERS
-    cls.__match_args__ = tuple([field.name for field in dataclasses.fields(cls) if field.init and not field.kw_only])
     return True
 
 
