@@ -33,7 +33,7 @@ def check_window(op: Operator, rank: int, **attributes: Sequence[int]) -> None:
     for name, values in attributes.items():
         if len(values) != rank:
             raise op.fail(f"{name} {list(values)} needs {rank} values, one for each spatial axis")
-        if any(v < 1 for v in values):
+        if values and min(values) < 1:
             raise op.fail(f"{name} {list(values)} must be positive")
 
 
@@ -80,7 +80,13 @@ def fits_nowhere(lens: Sequence[int], counts: Sequence[int]) -> bool:
 
     For symbolic lengths the answer becomes a guard.
     """
-    return not any(known_equal(n, 0) for n in lens) and any(n < 1 for n in counts)
+    for n in lens:
+        if known_equal(n, 0):
+            return False
+    for n in counts:
+        if n < 1:
+            return True
+    return False
 
 
 def window_length(length: int, pads: tuple[int, int], kernel: int, stride: int, dilation: int) -> int:
