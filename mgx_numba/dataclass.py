@@ -169,7 +169,8 @@ def _plain_init(cls: Any) -> Callable[..., bool]:
         names, count, defaults, factories, slots = known
         positional = dict(zip(names, args))
         values = {**defaults, **positional, **kwargs}
-        if len(positional) != len(args) or not positional.keys().isdisjoint(kwargs) or not kwargs.keys() <= names.keys():
+        twice = len(positional) != len(args) or not positional.keys().isdisjoint(kwargs)
+        if twice or not kwargs.keys() <= names.keys():
             return False
         for name, factory in factories:
             if name not in values:
@@ -198,7 +199,7 @@ def _arguments(cls: Any) -> tuple[dict[str, None], int, dict[str, Any], list[tup
     }
     count = len({*[field.name for field in fields if field.init], *[name for name, _ in made]})
     positional: dict[str, None] = {field.name: None for field in fields if field.init and not field.kw_only}
-    return positional, count, defaults, made, any([base.__dict__.get("__slots__") for base in cls.__mro__])
+    return positional, count, defaults, made, any(base.__dict__.get("__slots__") for base in cls.__mro__)
 
 
 def _written(name: str, parameters: list[str], lines: list[str], names: dict[str, Any]) -> Any:

@@ -6,19 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hashlib import blake2b
-    from hashlib import sha256 as sha256
 else:
     try:
         from _blake2 import blake2b
     except ImportError:
         from hashlib import blake2b
-    try:
-        from _sha256 import sha256  # until Python 3.11
-    except ImportError:
-        try:
-            from _sha2 import sha256
-        except ImportError:
-            from hashlib import sha256
 
 BYTES = 32  # 256 bits: no two contents have the same digest
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from ..dataclass import dataclass
-from ..digest import sha256
 from .backends import registered
 
 
@@ -26,7 +25,9 @@ class KernelSource:
 
     def identity(self) -> dict[str, str]:
         """Return everything that the machine code depends on, by field; equal identities have equal objects."""
-        return {"source": sha256(self.text.encode()).hexdigest(), **registered(self.backend).identity()}
+        import hashlib  # late: it loads OpenSSL, which kernels of a cached plan do not need
+
+        return {"source": hashlib.sha256(self.text.encode()).hexdigest(), **registered(self.backend).identity()}
 
     @property
     def symbol(self) -> str:
@@ -47,6 +48,8 @@ class KernelSource:
 
 
 def _symbol(identity: Mapping[str, str]) -> str:
+    import hashlib
+
     lines = "".join(f"{key}={value}\n" for key, value in sorted(identity.items()))
     # 96 bits: collisions are negligible even over the kernels of all users.
-    return "mgx_" + sha256(lines.encode()).hexdigest()[:24]
+    return "mgx_" + hashlib.sha256(lines.encode()).hexdigest()[:24]

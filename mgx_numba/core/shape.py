@@ -249,7 +249,7 @@ class Shape:
             raise ShapeError(f"shape has {len(own)} lengths but {len(self.strides)} strides")
         _check_rank(len(own))
         if not _PLAIN.issuperset(map(_class_of, own + self.strides)):
-            self.symbolic = any([isinstance(v, Dim) for v in own + self.strides])
+            self.symbolic = any(isinstance(v, Dim) for v in own + self.strides)
             elements = 1
             for n in own:
                 if n < 0 if not isinstance(n, Dim) else known_less(n, 0):
@@ -413,12 +413,12 @@ class Shape:
         strides = [s for s in self.strides if not known_equal(s, 0)] if self.broadcasted else list(self.strides)
         if not self.symbolic:
             return strides != sorted(strides, reverse=True)
-        return any([known_less(a, b) for a, b in pairwise(strides)])
+        return any(known_less(a, b) for a, b in pairwise(strides))
 
     @cached_property
     def broadcasted(self) -> bool:
         """Whether some stride is zero."""
-        return any([known_equal(s, 0) for s in self.strides]) if self.symbolic else 0 in self.strides
+        return any(known_equal(s, 0) for s in self.strides) if self.symbolic else 0 in self.strides
 
     @cached_property
     def standard(self) -> bool:

@@ -38,6 +38,8 @@ class Module:
         """How often instructions were added, removed or connected otherwise; a new order is no change."""
         self.scheduled: tuple[int, object] = -1, None
         """Number of changes, and `passes.schedule`'s result after them."""
+        self.optimized: tuple[int, object] = -1, None
+        """Number of changes after which `passes.optimize_module` found nothing, and its options."""
 
     def __iter__(self) -> Iterator[Instruction]:
         ins = self._head
@@ -156,6 +158,7 @@ class Module:
                 axis. A replaced instruction stays, unused, for dead-code elimination.
         """
         if isinstance(replacement, Operator):
+            self.changes += 1
             ins.op = replacement
             ins.literal = None
             if inputs is not None:

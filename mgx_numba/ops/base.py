@@ -411,7 +411,7 @@ def pointwise_shape(op: Operator, inputs: Sequence[Shape]) -> Shape:
                 break
         else:
             return first
-    if any([s.is_dynamic for s in inputs]):
+    if any(s.is_dynamic for s in inputs):
         dims = [s.dims for s in inputs]
         if any(len(d) != len(dims[0]) for d in dims):
             raise op.fail(f"inputs have different ranks: {'; '.join(map(str, inputs))}")

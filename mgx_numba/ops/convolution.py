@@ -109,9 +109,7 @@ class ConvolutionBase(Operator):
         if group < 1 or w.lens[0] % group:
             raise self.fail(f"group {group} does not divide the {w.lens[0]} output channels")
         if not (may_be(x.dims[1], wanted) if x.is_dynamic else x.lens[1] == wanted):
-            raise self.fail(
-                f"input has {x.dims[1]} channels, weights {list(w.lens)} with group {group} take {wanted}"
-            )
+            raise self.fail(f"input has {x.dims[1]} channels, weights {list(w.lens)} with group {group} take {wanted}")
         return self.output_shape(inputs, type, w.lens[0])
 
     def output_shape(self, inputs: Sequence[Shape], type: Type, channels: int) -> Shape:

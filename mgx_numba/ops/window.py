@@ -80,13 +80,7 @@ def fits_nowhere(lens: Sequence[int], counts: Sequence[int]) -> bool:
 
     For symbolic lengths the answer becomes a guard.
     """
-    for n in lens:
-        if known_equal(n, 0):
-            return False
-    for n in counts:
-        if n < 1:
-            return True
-    return False
+    return not any(known_equal(n, 0) for n in lens) and any(n < 1 for n in counts)
 
 
 def window_length(length: int, pads: tuple[int, int], kernel: int, stride: int, dilation: int) -> int:
