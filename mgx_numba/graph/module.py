@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -47,6 +47,15 @@ class Module:
             following = ins._next
             yield ins
             ins = following if ins.module is self and ins._next is following else (ins._next or following)
+
+    def named(self, names: Container[str]) -> list[Instruction]:
+        """Return the instructions whose operators have one of these names, in order."""
+        found, ins = [], self._head
+        while ins is not None:
+            if ins.op.name in names:
+                found.append(ins)
+            ins = ins._next
+        return found
 
     def __reversed__(self) -> Iterator[Instruction]:
         ins = self._tail

@@ -89,7 +89,7 @@ class Rewriter:
 
     def _sweep(self, module: Module, options: Options, log: RewriteLog, budget: int) -> int:
         roots = self._rules.roots
-        pending = deque([ins for ins in module if ins.op.name in roots])
+        pending = deque(module.named(roots))
         waiting = set(pending)
         count = 0
         while pending and count < budget:
