@@ -169,8 +169,9 @@ def _plain_init(cls: Any) -> Callable[..., bool]:
         names, count, defaults, factories, slots = known
         positional = dict(zip(names, args))
         values = {**defaults, **positional, **kwargs}
-        twice = len(positional) != len(args) or not positional.keys().isdisjoint(kwargs)
-        if twice or not kwargs.keys() <= names.keys():
+        if len(positional) != len(args):
+            return False
+        if kwargs and not (kwargs.keys() <= names.keys() and positional.keys().isdisjoint(kwargs)):
             return False
         for name, factory in factories:
             if name not in values:
