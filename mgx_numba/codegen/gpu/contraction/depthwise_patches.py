@@ -122,7 +122,7 @@ def rectangle_refusal(contraction: GpuContraction) -> str:
         return "results or operands of the epilogue are no whole vectors"
     if full.kernel[-1] > MOST_ACROSS:
         return f"more than {MOST_ACROSS} taps across"
-    return "" if rectangle_tilings(contraction) else "no patch fits the memory of a block"
+    return "" if rectangle_tilings(contraction) else "no patch fits the image and the memory of a block"
 
 
 def _copied(problem: ConvProblem) -> int:
