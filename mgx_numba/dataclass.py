@@ -49,6 +49,15 @@ else:
         return made if cls is None else made(cls)
 
 
+@dataclasses.dataclass(init=False, repr=False, eq=False)
+class _Standard:
+    """A class that the standard decorator has decorated."""
+
+
+_PARAMETERS = _Standard.__dataclass_params__  # type: ignore[attr-defined]
+"""What the standard decorator records of its arguments, for those that decorate a subclass."""
+
+
 class _FieldsLater:
     """A class attribute that on its first access is replaced by the fields of its class."""
 
@@ -57,9 +66,32 @@ class _FieldsLater:
 
     def __get__(self, instance: Any, owner: Any) -> Any:
         with _lock:
-            if self._cls.__dict__["__dataclass_fields__"] is self:
+            if self._cls.__dict__["__dataclass_fields__"] is self and not _add_plain_fields(self._cls):
                 _with_fields(self._cls, False)
         return self._cls.__dict__["__dataclass_fields__"]
+
+
+def _add_plain_fields(cls: Any) -> bool:
+    """Add the fields of a class whose annotations are fields or class variables, as the standard decorator does.
+
+    Returns False, with nothing done, for other annotations. The standard decorator takes three times as long, mostly to
+    prepare methods.
+    """
+    found: dict[str, Any] = {}
+    for base in cls.__mro__[:0:-1]:
+        found.update(getattr(base, "__dataclass_fields__", {}) if "__dataclass_fields__" in base.__dict__ else {})
+    for name, text in vars(cls).get("__annotations__", {}).items():
+        if not isinstance(text, str) or "InitVar" in text or "KW_ONLY" in text:
+            return False
+        if "ClassVar" in text:
+            continue
+        made: Any = dataclasses.field(default=getattr(cls, name, dataclasses.MISSING))
+        made.name, made.type, made.kw_only = name, text, False
+        made._field_type = dataclasses._FIELD  # type: ignore[attr-defined]
+        found[name] = made
+    cls.__dataclass_fields__ = found
+    cls.__dataclass_params__ = _PARAMETERS
+    return True
 
 
 def _with_fields(cls: Any, slots: bool) -> type:
@@ -134,18 +166,23 @@ def _plain_init(cls: Any) -> Callable[..., bool]:
             return False
         if known is None:
             known = _arguments(cls)
-        names, required, defaults, factories = known
-        values = dict(zip(names, args))
-        if len(values) != len(args) or not values.keys().isdisjoint(kwargs) or not kwargs.keys() <= names.keys():
+        names, count, defaults, factories, slots = known
+        positional = dict(zip(names, args))
+        values = {**defaults, **positional, **kwargs}
+        if len(positional) != len(args):
             return False
-        values = {**defaults, **values, **kwargs}
+        if kwargs and not (kwargs.keys() <= names.keys() and positional.keys().isdisjoint(kwargs)):
+            return False
         for name, factory in factories:
             if name not in values:
                 values[name] = factory()
-        if not required <= values.keys():
+        if len(values) != count:  # a required argument is missing
             return False
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        if slots:
+            for name, value in values.items():
+                object.__setattr__(self, name, value)
+        else:
+            self.__dict__.update(values)
         if hasattr(self, "__post_init__"):
             self.__post_init__()
         return True
@@ -153,16 +190,17 @@ def _plain_init(cls: Any) -> Callable[..., bool]:
     return init
 
 
-def _arguments(cls: Any) -> tuple[dict[str, None], set[str], dict[str, Any], list[tuple[str, Callable[[], Any]]]]:
-    """Return the names of positional fields in order, names of required fields, default values, and default
-    factories."""
+def _arguments(cls: Any) -> tuple[dict[str, None], int, dict[str, Any], list[tuple[str, Callable[[], Any]]], bool]:
+    """Return the names of positional fields in order, the number of fields that are set, default values, default
+    factories, and whether some field may be a slot."""
     fields = dataclasses.fields(cls)
     made = [(field.name, field.default_factory) for field in fields if field.default_factory is not dataclasses.MISSING]
     defaults = {
         field.name: field.default for field in fields if field.init and field.default is not dataclasses.MISSING
     }
-    required = {field.name for field in fields if field.init} - {name for name, _ in made} - defaults.keys()
-    return {field.name: None for field in fields if field.init and not field.kw_only}, required, defaults, made
+    count = len({*[field.name for field in fields if field.init], *[name for name, _ in made]})
+    positional: dict[str, None] = {field.name: None for field in fields if field.init and not field.kw_only}
+    return positional, count, defaults, made, any(base.__dict__.get("__slots__") for base in cls.__mro__)
 
 
 def _written(name: str, parameters: list[str], lines: list[str], names: dict[str, Any]) -> Any:

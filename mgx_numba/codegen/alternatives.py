@@ -239,7 +239,11 @@ def has_lengths(value: Any) -> bool:
     """Return whether a value holds symbolic lengths."""
     if isinstance(value, Dim):
         return True
-    return any(map(has_lengths, _members(value)))
+    for one in _members(value):
+        kind = type(one)
+        if kind is not int and kind is not str and has_lengths(one):
+            return True
+    return False
 
 
 def at_lengths(value: Any, values: Mapping[Dim, int]) -> Any:

@@ -27,8 +27,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import field
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import prod
+from operator import mul
 
 from ..dataclass import dataclass
 from ..errors import ShapeError
@@ -41,6 +42,9 @@ within int64, with room for a sign."""
 _HOLDERS = (Type.sequence_type, Type.optional_type, Type.map_type)
 UNBOUNDED = (1 << 64) - 1
 """Upper end of the range of an unbounded length: MIGraphX's largest ``size_t``."""
+_PLAIN = frozenset({int, bool})
+"""Classes of lengths and strides that are numbers."""
+_class_of = type  # the name `type` is an element type below
 MAX_RANK = 64
 """Most axes of a tensor: NumPy's ``NPY_MAXDIMS``."""
 
@@ -106,7 +110,10 @@ def _check_rank(rank: int) -> None:
 
 def _integers(values: Iterable[int]) -> Lens:
     """Convert NumPy integers to int; int and `Dim` stay."""
-    return tuple([v if isinstance(v, (int, Dim)) else int(v) for v in values])
+    own = tuple(values)
+    if _PLAIN.issuperset(map(type, own)):
+        return own
+    return tuple([v if isinstance(v, (int, Dim)) else int(v) for v in own])
 
 
 def _plain(dims: Iterable[DynamicDimension | int]) -> list[DynamicDimension | int]:
@@ -116,10 +123,7 @@ def _plain(dims: Iterable[DynamicDimension | int]) -> list[DynamicDimension | in
 
 def row_major_strides(lens: Sequence[int]) -> tuple[int, ...]:
     """Return the strides of a packed row-major tensor of these lengths."""
-    strides = [1] * len(lens)
-    for axis in range(len(lens) - 2, -1, -1):
-        strides[axis] = strides[axis + 1] * lens[axis + 1]
-    return tuple(strides)
+    return tuple([*accumulate(lens[:0:-1], mul, initial=1)][::-1]) if lens else ()
 
 
 def invert_permutation(permutation: Sequence[int]) -> tuple[int, ...]:
@@ -240,30 +244,34 @@ class Shape:
             self.lens, self.strides = (1,), (0,)
             return
         self.lens = own
-        elements = 1
-        for n in own:
-            if n < 0 if not isinstance(n, Dim) else known_less(n, 0):
-                raise ShapeError(f"shape has a negative length: {list(own)}")
-            elements *= n
         self.strides = row_major_strides(own) if strides is None else _integers(strides)
         if len(own) != len(self.strides):
             raise ShapeError(f"shape has {len(own)} lengths but {len(self.strides)} strides")
         _check_rank(len(own))
-        if isinstance(elements, Dim):  # a plan's sizes are checked when its lengths are known
-            self.symbolic = True
-            self.elements = elements
-            return
-        self.symbolic = any(isinstance(v, Dim) for v in (*own, *self.strides))
+        if not _PLAIN.issuperset(map(_class_of, own + self.strides)):
+            self.symbolic = any(isinstance(v, Dim) for v in own + self.strides)
+            elements = 1
+            for n in own:
+                if n < 0 if not isinstance(n, Dim) else known_less(n, 0):
+                    raise ShapeError(f"shape has a negative length: {list(own)}")
+                elements *= n
+            if isinstance(elements, Dim):  # a plan's sizes are checked when its lengths are known
+                self.elements = elements
+                return
+        else:
+            if own and min(own) < 0:
+                raise ShapeError(f"shape has a negative length: {list(own)}")
+            elements = prod(own)
         if strides is not None and not elements:
             self.strides = row_major_strides(own)  # there are no elements: all strides are equivalent
-        space = 0
-        if elements:
+        space = elements
+        if elements and strides is not None:
             space = 1
             for n, stride in zip(own, self.strides):
                 space += (n - 1) * stride
         most = MAX_BYTES // max(1, type.size)  # a tuple's element size is 0
         # max() would record a comparison of traced lengths
-        if (elements or prod(n for n in own if not isinstance(n, Dim) and n)) > most or space > most:
+        if (elements or prod([n for n in own if not isinstance(n, Dim) and n])) > most or space > most:
             raise ShapeError(f"shape {list(own)} of {type.name} exceeds 2**62 bytes")
         self.elements, self.element_space = elements, space
 
@@ -347,9 +355,11 @@ class Shape:
         """Return a packed shape whose axes have the memory order ``permutation`` (slowest first)."""
         if sorted(permutation) != list(range(len(lens))):
             raise ShapeError(f"{list(permutation)} is not a permutation of {len(lens)} axes")
-        packed = row_major_strides([lens[axis] for axis in permutation])
-        inverse = invert_permutation(permutation)
-        return cls(type, lens, [packed[inverse[axis]] for axis in range(len(lens))])
+        strides, stride = [1] * len(lens), 1
+        for axis in reversed(permutation):
+            strides[axis] = stride
+            stride *= lens[axis]
+        return cls(type, lens, strides)
 
     @property
     def ndim(self) -> int:
@@ -401,12 +411,14 @@ class Shape:
     def transposed(self) -> bool:
         """Whether non-zero strides do not descend from the first axis to the last."""
         strides = [s for s in self.strides if not known_equal(s, 0)] if self.broadcasted else list(self.strides)
-        return not self.is_dynamic and any(known_less(a, b) for a, b in pairwise(strides))
+        if not self.symbolic:
+            return strides != sorted(strides, reverse=True)
+        return any(known_less(a, b) for a, b in pairwise(strides))
 
     @cached_property
     def broadcasted(self) -> bool:
         """Whether some stride is zero."""
-        return not self.is_dynamic and any(known_equal(s, 0) for s in self.strides)
+        return any(known_equal(s, 0) for s in self.strides) if self.symbolic else 0 in self.strides
 
     @cached_property
     def standard(self) -> bool:

@@ -295,6 +295,12 @@ def numpy_dtype(name: str) -> np.dtype:
         return np.dtype(getattr(_ml_dtypes(), name, None) or name)
 
 
+def finfo(dtype: Any) -> Any:
+    """Return ``ml_dtypes.finfo`` of a dtype; NumPy's own types do not load the package."""
+    found = np.dtype(dtype)
+    return _ml_dtypes().finfo(found) if found.isbuiltin == 2 else np.finfo(found)
+
+
 @functools.cache
 def from_numpy(dtype: np.dtype) -> Type:
     """Return the ``Type`` whose stored elements have this NumPy dtype, in either byte order.

@@ -105,6 +105,9 @@ def uniform(array: np.ndarray) -> bool:
         return array.size > 0
     if small.size > UNIFORM_LIMIT:
         return False
+    one = small.item(0)
+    if one == one and one != small.item(small.size - 1):  # most constants differ there
+        return False
     first = small[(0,) * small.ndim]
     same = small == first
     if first != first:

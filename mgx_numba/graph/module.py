@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -38,6 +38,8 @@ class Module:
         """How often instructions were added, removed or connected otherwise; a new order is no change."""
         self.scheduled: tuple[int, object] = -1, None
         """Number of changes, and `passes.schedule`'s result after them."""
+        self.optimized: tuple[int, object] = -1, None
+        """Number of changes after which `passes.optimize_module` found nothing, and its options."""
 
     def __iter__(self) -> Iterator[Instruction]:
         ins = self._head
@@ -45,6 +47,15 @@ class Module:
             following = ins._next
             yield ins
             ins = following if ins.module is self and ins._next is following else (ins._next or following)
+
+    def named(self, names: Container[str]) -> list[Instruction]:
+        """Return the instructions whose operators have one of these names, in order."""
+        found, ins = [], self._head
+        while ins is not None:
+            if ins.op.name in names:
+                found.append(ins)
+            ins = ins._next
+        return found
 
     def __reversed__(self) -> Iterator[Instruction]:
         ins = self._tail
@@ -156,6 +167,7 @@ class Module:
                 axis. A replaced instruction stays, unused, for dead-code elimination.
         """
         if isinstance(replacement, Operator):
+            self.changes += 1
             ins.op = replacement
             ins.literal = None
             if inputs is not None:

@@ -12,12 +12,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from ..core.dim import is_symbolic, range_of
 from ..core.shape import UNBOUNDED, DynamicDimension
-from ..core.types import Type
+from ..core.types import Type, finfo
 from ..ops.base import Pointwise
 from ..ops.scalar import TypeScalar
 from .constants import compact, constant_array, is_constant
@@ -313,7 +312,7 @@ def _rounded(type: Type, low: float, high: float, roundings: int = 1) -> Span:
 
 
 def _numbers(type: Type) -> Any:
-    return ml_dtypes.finfo(type.numpy)
+    return finfo(type.numpy)
 
 
 def _mean(x: Span, count: int) -> Span:

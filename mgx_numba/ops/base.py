@@ -404,6 +404,13 @@ class Pointwise(Operator):
 def pointwise_shape(op: Operator, inputs: Sequence[Shape]) -> Shape:
     """Return the shape of a pointwise result: the inputs' common lengths, in the memory order of the packed
     non-broadcast inputs."""
+    first = inputs[0]
+    if first.packed and not first.symbolic:
+        for s in inputs:
+            if s is not first and (s.symbolic or s.strides != first.strides or s.lens != first.lens):
+                break
+        else:
+            return first
     if any(s.is_dynamic for s in inputs):
         dims = [s.dims for s in inputs]
         if any(len(d) != len(dims[0]) for d in dims):
@@ -411,7 +418,6 @@ def pointwise_shape(op: Operator, inputs: Sequence[Shape]) -> Shape:
         if all(d == dims[0] for d in dims):
             return Shape.ranged(inputs[0].type, dims[0])
         return Shape.ranged(inputs[0].type, broadcast_dims(op, *inputs))  # a range may turn out to be any length, or 1
-    first = inputs[0]
     if any(s.lens != first.lens for s in inputs[1:]):
         raise op.fail(f"inputs have different lengths: {'; '.join(map(str, inputs))}")
     if all(s.scalar for s in inputs):

@@ -77,14 +77,25 @@ class ConvolutionBase(Operator):
         Raises:
             ShapeError: no window fits even the largest lengths.
         """
+        high = self.most_spatial(inputs)
+        low = high
+        if inputs[0].is_dynamic:
+            low = [maximum(n, 0) for n in self.spatial([d.min for d in inputs[0].dims[2:]], inputs[1].lens[2:])]
+        return [DynamicDimension(a, b) for a, b in zip(low, high)]
+
+    def most_spatial(self, inputs: Sequence[Shape]) -> list[int]:
+        """Return the output lengths of the spatial axes for the largest input lengths.
+
+        Raises:
+            ShapeError: no window fits.
+        """
         kernel, lens = inputs[1].lens[2:], inputs[0].max_lens[2:]
-        high = self.spatial(lens, kernel)
-        if fits_nowhere(lens, high):
+        counts = self.spatial(lens, kernel)
+        if fits_nowhere(lens, counts):
             raise self.fail(
                 f"kernel {list(kernel)} does not fit into lengths {list(lens)} with padding {self.pads(lens, kernel)}"
             )
-        low = self.spatial([d.min for d in inputs[0].dims[2:]], kernel) if inputs[0].is_dynamic else high
-        return [DynamicDimension(maximum(a, 0), maximum(b, 0)) for a, b in zip(low, high)]
+        return [maximum(n, 0) for n in counts]
 
     def spatial(self, lens: Sequence[int], kernel: Sequence[int]) -> list[int]:
         """Return the output lengths of the spatial axes for these input lengths (below 1 where no window fits)."""
@@ -94,21 +105,18 @@ class ConvolutionBase(Operator):
         """Return the output shape of a forward convolution."""
         self.check(inputs)
         x, w = inputs
-        channels = x.dims[1]
+        wanted = w.lens[1] * group
         if group < 1 or w.lens[0] % group:
             raise self.fail(f"group {group} does not divide the {w.lens[0]} output channels")
-        if not may_be(channels, w.lens[1] * group):
-            raise self.fail(
-                f"input has {channels} channels, weights {list(w.lens)} with group {group} take {w.lens[1] * group}"
-            )
+        if not (may_be(x.dims[1], wanted) if x.is_dynamic else x.lens[1] == wanted):
+            raise self.fail(f"input has {x.dims[1]} channels, weights {list(w.lens)} with group {group} take {wanted}")
         return self.output_shape(inputs, type, w.lens[0])
 
     def output_shape(self, inputs: Sequence[Shape], type: Type, channels: int) -> Shape:
         """Return the output shape in the memory order that most of the inputs have."""
-        spatial = self.spatial_dims(inputs)
         if any_dynamic(inputs):
-            return Shape.dynamic(type, [inputs[0].dims[0], channels, *spatial])
-        lens = [inputs[0].lens[0], channels, *(d.min for d in spatial)]
+            return Shape.dynamic(type, [inputs[0].dims[0], channels, *self.spatial_dims(inputs)])
+        lens = [inputs[0].lens[0], channels, *self.most_spatial(inputs)]
         return Shape.from_permutation(type, lens, find_permutation(inputs))
 
     def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:

@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import ml_dtypes
 import numpy as np
 
 from ..core.shape import DynamicDimension, Shape
-from ..core.types import Type
+from ..core.types import Type, finfo
 from ..dataclass import dataclass
 from .base import Operator, Pointwise, pointwise_shape, register
 from .scalar import ScalarOps
@@ -57,7 +56,7 @@ class QuantizeLinear(_Linear):
         scaled = s.div(s.cast(x[0], wide), s.cast(x[1], wide))
         if target.is_floating:
             shifted = s.add(scaled, s.cast(x[2], wide)) if len(x) == 3 else scaled
-            limit = float(ml_dtypes.finfo(target.numpy).max)
+            limit = float(finfo(target.numpy).max)
             low, high = s.const(-limit, wide), s.const(limit, wide)
             return s.cast(s.min(s.max(shifted, low), high), target)
         rounded = s.nearbyint(scaled)
@@ -111,7 +110,7 @@ class NearestFloat8(Pointwise):
     def exponents(type: Type) -> range:
         """Return the exponents of scales whose products with every number of a float8 type are normal in float32, and
         stay finite times 2**24, the factor that rounding kernels use."""
-        numbers = ml_dtypes.finfo(type.numpy)
+        numbers = finfo(type.numpy)
         (_, least), (_, most) = (math.frexp(float(x)) for x in (numbers.smallest_subnormal, numbers.max))
         return range(np.finfo(np.float32).minexp - least + 1, np.finfo(np.float32).maxexp - 24 - most + 1)
 
@@ -216,7 +215,7 @@ class PackFp4(_Nibbles):
 
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
         exact = np.clip(args[0].astype(np.float32), -6, 6)
-        return self.join(exact.astype(ml_dtypes.float4_e2m1fn).view(np.uint8) & 15)
+        return self.join(exact.astype(Type.fp4e2m1_type.numpy).view(np.uint8) & 15)
 
 
 @register
@@ -233,5 +232,5 @@ class UnpackFp4(_Nibbles):
         return self.unpacked_shape(inputs[0], Type.fp8e4m3fn_type)
 
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
-        values = np.ascontiguousarray(self.split(args[0])).view(ml_dtypes.float4_e2m1fn)
+        values = np.ascontiguousarray(self.split(args[0])).view(Type.fp4e2m1_type.numpy)
         return values.astype(np.float32).astype(output.type.numpy)

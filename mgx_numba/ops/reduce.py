@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, ClassVar
 
-import ml_dtypes
 import numpy as np
 
 from ..core.dim import maximum, minimum
 from ..core.shape import DynamicDimension, Shape
-from ..core.types import Type, from_numpy
+from ..core.types import Type, finfo, from_numpy
 from ..dataclass import dataclass
 from .base import Operator, register
 from .dims import packed_like
@@ -142,7 +141,7 @@ class ReduceMean(ReduceOperator):
         """Return whether `MOST_ELEMENTS` of the largest number overflow the accumulator."""
         if not type.is_floating:
             return False
-        largest, limit = (float(ml_dtypes.finfo(t.numpy).max) for t in (type, cls.accumulator_type(type)))
+        largest, limit = (float(finfo(t.numpy).max) for t in (type, cls.accumulator_type(type)))
         return largest * MOST_ELEMENTS > limit
 
     def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:

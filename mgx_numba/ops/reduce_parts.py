@@ -7,11 +7,11 @@ from itertools import pairwise
 from math import prod
 from typing import Any, ClassVar
 
-import ml_dtypes
 import numpy as np
 
 from ..core.dim import is_symbolic
 from ..core.shape import Shape
+from ..core.types import finfo
 from ..dataclass import dataclass
 from .base import Operator, operator_class, register
 from .dims import packed_like
@@ -104,7 +104,7 @@ class ReduceParts(Operator):
 
 def largest_head(dtype: object) -> float:
     """Return the bound on head means of a type: subtracting it from the largest number does not change that."""
-    info = ml_dtypes.finfo(dtype)
+    info = finfo(dtype)
     return float(info.max) * float(info.eps) / 8
 
 

@@ -119,7 +119,7 @@ def _compute_dtype(dtype: np.dtype) -> np.dtype:
     return from_numpy(dtype).compute.numpy
 
 
-_STORAGE = (Type.half_type.numpy, Type.bf16_type.numpy)
+_STORAGE = (Type.half_type, Type.bf16_type)
 
 
 def widened(x: np.ndarray) -> np.ndarray:
@@ -129,7 +129,7 @@ def widened(x: np.ndarray) -> np.ndarray:
 
 def from_storage(x: np.ndarray) -> np.ndarray:
     """Return ``x`` in float32 if it is float16 or bfloat16, which nothing but storage tells from float32."""
-    return x.astype(np.float32) if x.dtype in _STORAGE else x
+    return x.astype(np.float32) if from_numpy(x.dtype) in _STORAGE else x
 
 
 def cast_array(x: np.ndarray, dtype: Type) -> np.ndarray:

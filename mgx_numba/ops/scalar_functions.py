@@ -10,10 +10,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from ..core.types import Type
+from ..core.types import Type, finfo
 from ..dataclass import dataclass
 
 
@@ -130,9 +129,8 @@ def _gelu_tanh(x: np.ndarray) -> np.ndarray:
 
 
 def _nearest(target: Type) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    limit = float(ml_dtypes.finfo(target.numpy).max)
-
     def nearest(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        limit = float(finfo(target.numpy).max)
         limited = np.minimum(np.maximum(x / scale, x.dtype.type(-limit)), x.dtype.type(limit))
         return limited.astype(target.numpy).astype(x.dtype) * scale
 

@@ -9,7 +9,7 @@ import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
-from mgx_numba.codegen.gpu.contraction import depthwise
+from mgx_numba.codegen.gpu.contraction import depthwise, solvers
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly, compile_object
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
@@ -22,6 +22,12 @@ from .programs import compiled, inputs_of, interpreter
 
 F32, F16, BF16 = Type.float_type, Type.half_type, Type.bf16_type
 PLAIN: dict[str, Any] = {"padding": (1, 1), "stride": (1, 1), "dilation": (1, 1)}
+
+
+@pytest.fixture(autouse=True)
+def without_patches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave depthwise convolutions to the kernel that reads images through the L1 cache."""
+    monkeypatch.setattr(solvers.DepthwisePatches, "refusal", lambda self, contraction: "another kernel is tested")
 
 
 def convolution(type: Type, lens: tuple[int, ...], kernel: tuple[int, ...], **attributes: Any) -> Program:

@@ -14,6 +14,7 @@ from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction
 from mgx_numba.codegen.gpu.contraction.wgmma_operands import wgmma_refusal
 from mgx_numba.codegen.gpu.machine import H200, planning_for
 from mgx_numba.codegen.problems.attention import AttentionProblem
+from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import ElementTypes
 from mgx_numba.codegen.problems.epilogue import Epilogue
 from mgx_numba.codegen.problems.gemm import GemmProblem, packed_strides
@@ -66,6 +67,12 @@ def drawn(type: Type, lens: tuple[int, ...], seed: int) -> Any:
         (F16, (1, 9, 7, 88), 8, (3, 3), {"padding": (1, 1)}),  # an odd number of vectors of K
         (F16, (1, 5, 6, 320), 9, (1, 3), {"padding": (0, 1)}),  # chunks of channels
         (F16, (2, 6, 5, 25), 12, (1, 1), {}),
+        (F16, (1, 9, 11, 3), 16, (3, 3), {"padding": (1, 1), "stride": (2, 2)}),  # part of a vector, in narrow loads
+        (F32, (2, 9, 11, 3), 8, (3, 3), {"padding": (1, 1)}),
+        (F16, (1, 6, 7, 31), 16, (3, 3), {"padding": (1, 1), "stride": (2, 2)}),  # and vectors before it
+        (BF16, (1, 5, 6, 22), 9, (3, 3), {"padding": (2, 2), "dilation": (2, 2)}),
+        (F16, (1, 4, 5, 293), 9, (3, 3), {"padding": (1, 1)}),  # and chunks
+        (F32, (1, 5, 6, 6), 9, (3, 3), {"padding": (1, 1)}),
         (BF16, (2, 6, 5, 20), 12, (3, 3), {"padding": (2, 2), "dilation": (2, 2), "group": 2}),
         (F32, (1, 6, 5, 8), 72, (3, 3), {"padding": (1, 1)}),
         (F16, (1, 40, 6), 11, (5,), {"padding": (2,), "stride": (2,), "dilation": (1,)}),
@@ -110,6 +117,17 @@ def test_products_of_rows_that_are_no_whole_vectors(
     inputs["x"].reshape(-1)[[0, -1]] = np.nan, np.inf
     (label,) = agrees(program, inputs, ALLOWED[type], on)
     assert "tensor_narrow" in label
+
+
+def test_two_blocks_of_256_threads_have_registers() -> None:
+    """Tiles of 128 columns took 145 to 168 registers, so that one block was alone on its multiprocessor."""
+    types = ElementTypes(*["float16"] * 4)
+    image = ConvProblem(8, 16, 216, (67, 67), (5, 5), pads_begin=(2, 2), pads_end=(2, 2), types=types)
+    for solver in (solvers.Patches(), solvers.TensorCores()):
+        contraction = GpuContraction(Request(image, Epilogue(), (), 1, False), constant=True)
+        (tiling,) = (t for t in solver.tilings(contraction) if (t.rows, t.columns, t.splits) == (128, 128, 1))
+        (launch,) = solver.plan(contraction, tiling).launches
+        assert "THREADS = 256" in launch.kernel.text and "BLOCKS = 2" in launch.kernel.text
 
 
 def test_a_single_row_of_odd_length_is_read_by_warpgroups() -> None:

@@ -5,9 +5,7 @@ ai.onnx: BitCast Cast CastLike.
 
 from __future__ import annotations
 
-import ml_dtypes
-
-from ...core.types import Type
+from ...core.types import Type, finfo
 from ...errors import ParseError
 from ...graph.instruction import Instruction
 from ...ops.scalar import cast_array
@@ -45,7 +43,7 @@ def cast_to(g: Builder, x: Instruction, type: Type, saturate: bool, mode: str = 
     if type in FLOAT8 and saturate and source.is_floating and source not in FLOAT8:
         if source.hosted:  # float8e8m0 has no negative limit
             x = g.convert(x, Type.float_type)
-        largest = float(ml_dtypes.finfo(type.numpy).max)
+        largest = float(finfo(type.numpy).max)
         x = g.pointwise("clip", x, g.like(-largest, x), g.like(largest, x))
     return g.op("convert", x, target_type=type) if type != source else g.op("identity", x)
 

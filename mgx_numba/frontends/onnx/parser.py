@@ -49,10 +49,10 @@ _FIRST_WITH_DEFAULTS = 4
 """First IR version in which only initializers that are also inputs are default values (ONNX IR.md); before, all
 were."""
 
-
 WIDE_PRODUCTS = frozenset("AffineGrid DFT Einsum Resize STFT Upsample".split())
 """Operators whose products stay float32 if another rounding follows inside the node; they rarely dominate a model's
 time. Products of all other nodes are rounded to the operands' type, as for MatMul."""
+_OF_ANY_RANK = SEQUENCE_OPERATORS | OPTIONAL_OPERATORS
 
 
 @np.errstate(all="ignore")
@@ -231,7 +231,7 @@ class GraphParser:
             results: Any = expand(g, node, function, inputs, function_attributes(function), scope.path)
         else:
             handler, schema, promoted = self._operator(node, inputs)
-            any_rank = node.op_type in SEQUENCE_OPERATORS | OPTIONAL_OPERATORS and not node.domain
+            any_rank = not node.domain and node.op_type in _OF_ANY_RANK
             attempt = Attempt(g, node, inputs, any_rank)
             if attempt.error is None:
                 with attempt:

@@ -14,10 +14,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import field
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from ...core.types import Type
+from ...core.types import Type, finfo
 from ...dataclass import dataclass
 from ...errors import ParseError
 from ...graph.instruction import Instruction
@@ -225,7 +224,7 @@ def _narrowest(type: str, allowed: Collection[str], gives: bool) -> Type | None:
         wide = [k for k in whole if k.size >= Type.int32_type.size]
         return _least([kind], whole) or max(wide, key=lambda k: (k.size, k.is_signed), default=None)
     floats = [k for k in kinds if k.is_floating]
-    exact = [k for k in floats if ml_dtypes.finfo(k.numpy).nmant >= 8 * kind.size]
+    exact = [k for k in floats if finfo(k.numpy).nmant >= 8 * kind.size]
     return min(exact or floats, key=lambda k: k.size if exact else -k.size, default=None)
 
 

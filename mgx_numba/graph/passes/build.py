@@ -91,6 +91,8 @@ class RewriteBuilder(Emitter):
 
     def discard(self) -> None:
         """Remove inserted instructions that are unused."""
+        if not self.created:
+            return
         for ins in reversed(self.created):
             if ins.module is self.module and not ins.users:
                 self.module.remove_instruction(ins)

@@ -19,8 +19,9 @@ class DeadCodeElimination(Pass):
     name = "dead_code_elimination"
 
     def run(self, program: Program, options: Options) -> None:
-        references = Counter(id(m) for module in program.reachable_modules() for i in module for m in i.module_args)
-        for module in reversed(program.reachable_modules()):
+        modules = program.reachable_modules()
+        references = Counter(id(body) for module in modules for ins in module.running() for body in ins.module_args)
+        for module in reversed(modules):
             _sweep(module, references)
         program.remove_unused_modules()
 
@@ -31,7 +32,7 @@ class DeadCodeElimination(Pass):
 def _sweep(module: Module, references: Counter[int]) -> None:
     last = module.last
     for ins in reversed(module):
-        if ins.users or ins is last or isinstance(ins.op, (Parameter, Return)) or ins.name in SIDE_EFFECTS:
+        if ins.users or ins is last or isinstance(ins.op, (Parameter, Return)) or ins.op.name in SIDE_EFFECTS:
             continue
         bodies = list(ins.module_args)
         module.remove_instruction(ins)

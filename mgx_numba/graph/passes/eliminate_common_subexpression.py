@@ -39,7 +39,7 @@ class EliminateCommonSubexpression(Pass):
                 continue
             if ins.literal is not None:
                 first = _equal_literal(ins, literals)
-            elif ins.name in NONDETERMINISTIC or ins.name in SIDE_EFFECTS:
+            elif ins.op.name in NONDETERMINISTIC or ins.op.name in SIDE_EFFECTS:
                 continue
             else:
                 operands = [id(i) for i in ins.inputs]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 
-from ...core.types import Type
+from ...core.types import Type, finfo
 from ..constants import uniform_value
 from ..instruction import Instruction
 from .build import RewriteBuilder
@@ -38,7 +37,7 @@ def is_exact(source: Type, target: Type) -> bool:
         return source is Type.float_type and target is Type.double_type
     # An integer is exact in a float whose significand is as wide; -2**n is, too, being a power of two.
     magnitude = 8 * source.size - source.is_signed
-    return target not in FLOAT8 and magnitude <= ml_dtypes.finfo(target.numpy).nmant + 1
+    return target not in FLOAT8 and magnitude <= finfo(target.numpy).nmant + 1
 
 
 @rule(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 
 from ...core.dim import is_symbolic
+from ...core.types import finfo
 from ...ops.pad import PadMode
 from ...ops.pooling import PoolingMode
 from ...ops.window import PaddingMode
@@ -58,7 +58,7 @@ def low_pad_of_pooling(m: Match, b: RewriteBuilder) -> object:
     less."""
     if not m.x.shape.type.is_floating:
         return "the values are no floats"
-    return _padded_pooling(m, b, float(ml_dtypes.finfo(m.x.shape.type.numpy).min))
+    return _padded_pooling(m, b, float(finfo(m.x.shape.type.numpy).min))
 
 
 def _padded_pooling(m: Match, b: RewriteBuilder, lowest: float) -> Instruction | str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import ml_dtypes
 import numpy as np
 
-from ...core.types import Type
+from ...core.types import Type, finfo
 from ..constants import compact, constant_array, is_constant, uniform, uniform_value
 from ..instruction import Instruction
 from ..module import Module
@@ -52,7 +51,7 @@ def _loses(ins: Instruction, value: Instruction, type: Type) -> bool:
     with np.errstate(all="ignore"):
         narrow = largest.astype(type.numpy)
     if ins.name in _FACTORS:
-        return not np.isfinite(narrow) or float(largest) < float(ml_dtypes.finfo(type.numpy).smallest_normal)
+        return not np.isfinite(narrow) or float(largest) < float(finfo(type.numpy).smallest_normal)
     return not np.isfinite(narrow) or (not narrow and ins.op.pointwise and uniform(array))
 
 
@@ -71,7 +70,7 @@ def lift_weights(module: Module, ins: Instruction, type: Type) -> Instruction | 
         return None
     few = compact(array)
     largest = np.abs(few).max(initial=0, where=np.isfinite(few))
-    if largest >= float(ml_dtypes.finfo(type.numpy).smallest_normal):
+    if largest >= float(finfo(type.numpy).smallest_normal):
         return None
     power = _LIFTED - int(np.frexp(largest)[1])
     build = RewriteBuilder(module, ins)

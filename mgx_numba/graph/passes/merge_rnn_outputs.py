@@ -17,7 +17,7 @@ LAST = {"rnn_last_hs_output": 1, "rnn_last_cell_output": 2}  # numbers of the re
 
 def last_states(ins: Instruction) -> dict[Instruction, int]:
     """Return the instructions that stand for further results of a recurrent layer, with the result's index."""
-    return {user: LAST[user.name] for user in ins.users if user.name in LAST}
+    return {user: LAST[user.op.name] for user in ins.users if user.op.name in LAST}
 
 
 class MergeRnnOutputs(Pass):

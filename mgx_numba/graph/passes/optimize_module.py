@@ -13,7 +13,7 @@ from .rewriter import RulePass
 from .simplify_algebra import SimplifyAlgebra
 from .simplify_reshapes import SimplifyReshapes
 
-OUTER_ROUNDS, INNER_ROUNDS = 8, 8
+OUTER_ROUNDS, INNER_ROUNDS = 8, 16
 """Bounds on rounds, in case rules undo each other."""
 
 
@@ -35,22 +35,27 @@ class OptimizeModule(Pass):
         DeadCodeElimination().run(program, options)
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
+        if module.optimized == (module.changes, options):
+            return
         self.constants.fold(module)
         for _ in range(OUTER_ROUNDS):
             settled: set[RulePass] = set()
             for _ in range(INNER_ROUNDS):
-                if not sum(self._rewrite(step, settled, module, options) for step in self.rule_passes):
+                if not sum([self._rewrite(step, settled, module, options) for step in self.rule_passes]):
                     break
             if not self.common.share(module) + self.constants.fold(module):
+                if len(settled) == len(self.rule_passes):
+                    module.optimized = module.changes, options
                 break
 
     def _rewrite(self, step: RulePass, settled: set[RulePass], module: Module, options: Options) -> int:
-        """Apply a pass of rules unless nothing has changed since it found nothing; ``settled`` are such passes."""
+        """Sweep over a module by a pass of rules, unless nothing has changed since a sweep found nothing: ``settled``
+        are such passes."""
         if step in settled:
             return 0
-        count = step.rewrite(module, options)
+        count = step.rewrite(module, options, once=True)
         if count:
             settled.clear()
-        if not step.log.exhausted:
+        elif not step.log.exhausted:
             settled.add(step)
         return count

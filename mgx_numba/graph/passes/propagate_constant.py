@@ -65,15 +65,10 @@ class PropagateConstant(Pass):
 
 
 def _is_candidate(ins: Instruction) -> bool:
-    if ins.literal is not None or not ins.inputs or ins.module_args or ins.name in NONDETERMINISTIC:
+    name = ins.op.name
+    if not ins.inputs or ins.module_args or name in BROADCASTS or name in STORED or name in NONDETERMINISTIC:
         return False
-    if (
-        ins.name in BROADCASTS
-        or ins.name in STORED
-        or ins.name.startswith("@")
-        or ins.shape.is_dynamic
-        or ins.shape.sub_shapes
-    ):
+    if not is_constant(ins.inputs[0]) or name.startswith("@") or ins.shape.is_dynamic or ins.shape.sub_shapes:
         return False
     if last_states(ins):  # they stand for results of the layer that its literal would not have
         return False

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 
-from ...core.types import Type
+from ...core.types import Type, finfo
 from ..constants import compact, constant_array, is_constant, uniform_value
 from ..instruction import Instruction
 from .build import RewriteBuilder
@@ -62,7 +61,7 @@ def _quantized(m: Match, b: RewriteBuilder, value: Instruction) -> Instruction:
     if zero:
         value = b.op("add", value, b.convert(zero[0], wide))
     if target.is_floating:
-        limit = float(ml_dtypes.finfo(target.numpy).max)
+        limit = float(finfo(target.numpy).max)
         value = b.op("min", b.op("max", value, b.scalar(-limit, value)), b.scalar(limit, value))
     return b.convert(value, target)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import hashlib
 import weakref
 from collections.abc import Callable, Hashable
 from functools import partial
@@ -115,6 +114,8 @@ def _forget(known: dict[Any, Any], key: Hashable, gone: weakref.ref[np.ndarray])
 
 
 def _digest(weights: np.ndarray) -> bytes:
+    import hashlib  # late: it loads OpenSSL
+
     once = weights[tuple(slice(1 if stride == 0 else None) for stride in weights.strides)]
     data = np.ascontiguousarray(once.ravel(order="K")).view(np.uint8).data
     return hashlib.sha1(data, usedforsecurity=False).digest()

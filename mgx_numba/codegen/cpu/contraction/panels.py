@@ -40,13 +40,29 @@ def pack_panels(matrices: np.ndarray, out: np.ndarray) -> None:
     ``out`` must be zero where columns are missing. Both may have any strides; no other copy is made. Large weights are
     copied by one thread for each CPU.
     """
-    columns, most = matrices.shape[-1], out.shape[-1]
+    columns, most, count = matrices.shape[-1], out.shape[-1], out.shape[-3]
+    threads = allowed_cpus() if out.nbytes >= SHARED_BYTES else 1
+    # A row of a panel is copied as one element: NumPy takes 6 times as long for a row of 16 float32 (Zen 3).
+    adjacent = matrices.dtype == out.dtype and matrices.strides[-1] == out.strides[-1] == out.itemsize
+    whole = columns // most if adjacent and matrices.size else 0
+    row = np.dtype((np.void, most * out.itemsize))
 
-    def pack(index: tuple[int, ...]) -> None:
-        *outer, panel = index
-        first = panel * most
-        width = min(most, columns - first)
-        out[index][:, :width] = matrices[tuple(outer)][:, first : first + width]
+    def pack(part: tuple[tuple[int, ...], int, int]) -> None:
+        outer, start, stop = part
+        source, target = matrices[outer], out[outer]
+        if stop <= whole:
+            target[start:stop].view(row)[..., 0] = source[:, start * most : stop * most].view(row).T
+            return
+        for panel in range(start, stop):
+            first = panel * most
+            width = min(most, columns - first)
+            target[panel, :, :width] = source[:, first : first + width]
 
-    panels = np.ndindex(*matrices.shape[:-2], out.shape[-3])
-    on_threads(pack, panels, allowed_cpus() if out.nbytes >= SHARED_BYTES else 1)
+    step = max(1, -(-whole // threads))
+    starts = [*range(0, whole, step), *range(whole, count)]
+    parts = [
+        (outer, start, stop)
+        for outer in np.ndindex(*matrices.shape[:-2])
+        for start, stop in zip(starts, [*starts[1:], count])
+    ]
+    on_threads(pack, parts, threads)

@@ -163,6 +163,20 @@ def _columns(problem: ConvProblem, pixels: int) -> list[int]:
     return sorted({p * step + t * apart for p in range(pixels) for t in range(taps)})
 
 
+def _unrolled(problem: ConvProblem, pixels: int, lanes: int) -> bool:
+    """Return whether all loads of a thread are in flight together."""
+    columns, words = len(_columns(problem, pixels)), lanes * ITEMSIZE[problem.types.a] / 4
+    in_flight = words * (problem.taps // problem.kernel[-1] * columns + problem.taps)
+    return problem.taps <= FEW_TAPS or in_flight <= UNROLLED_REGISTERS
+
+
+def looped_rows(contraction: GpuContraction, tiling: PixelTiling) -> int:
+    """Return the filter rows whose loads wait for one another."""
+    problem = _conv(contraction)
+    together = _unrolled(problem, tiling.pixels, _lanes(contraction, tiling.lanes))
+    return 0 if together else prod(problem.kernel[:-1])
+
+
 def _group(vectors: int, problem: ConvProblem, rows: int, others: int) -> tuple[int, int, int]:
     """Return the vectors and image rows of a group of threads, and the groups per block, for which warps with threads
     outside the image, and rows that several blocks load, cost least; ``others``: groups along all other axes."""
@@ -215,10 +229,7 @@ class _DepthwiseText(ContractionText):
         pads = zip(problem.pads_begin, problem.pads_end)
         self._padded = [max(pair) > 0 for pair in pads]
         self._cut = problem.out_lens[-1] % pixels != 0
-        words = self.lanes * ITEMSIZE[problem.types.a] / 4
-        columns = len(_columns(problem, pixels))
-        in_flight = words * (problem.taps // problem.kernel[-1] * columns + problem.taps)
-        self._few = problem.taps <= FEW_TAPS or in_flight <= UNROLLED_REGISTERS
+        self._few = _unrolled(problem, pixels, self.lanes)
 
     def lines(self) -> list[str]:
         """Return all statements of the kernel."""

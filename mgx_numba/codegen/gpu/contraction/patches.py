@@ -33,8 +33,8 @@ MOST_VECTORS = 1024
 """Most vectors of K in a chunk: two tables of 4 KiB hold where they lie."""
 MOST_PATCH, MOST_CHUNK = 72 << 10, 256
 """Most bytes of a patch, such that three blocks share a multiprocessor, and most bytes of a chunk of channels."""
-IN_FLIGHT = 8
-"""Narrow vectors of a patch that a thread loads before it stores the first."""
+IN_FLIGHT = 16
+"""Narrow loads of a patch that a thread makes before it stores the first vector."""
 # Fitted to the times of 75 tiles of convolutions on an H200 (`bench.gpu_random --tiles`), with a mean error of 15%.
 REUSE, BESIDE = 9.0, 50
 """Multiplications per cycle relative to those of ``mma.sync``, if reading a left fragment took no time; and the columns
@@ -43,8 +43,9 @@ LOADING, STORED = 2.3, 4.3
 """Time of loads relative to that of their bytes at `ARRIVAL`, and accumulators/cycle that the epilogue stores."""
 WAITING = 4300
 """Cycles of a block alone on its multiprocessor that a chunk takes beside its work: until its patch has arrived."""
-NARROW_ITEM, NARROW_WAIT = 0.4, 1000
-"""Cycles for a narrow vector of a patch: 50 instructions of 32 lanes by four schedulers; and until loads arrive."""
+NARROW_ITEM, NARROW_LOAD, NARROW_WAIT = 0.4, 0.08, 1000
+"""Cycles for a vector of a patch that is loaded in parts, 50 instructions of 32 lanes by four schedulers; for each part
+of it, 10 instructions; and until loads arrive."""
 MOST_PIXELS = 1 << 31
 """Pixels of a result that signed numbers of 32 bits do not count."""
 WEIGHT_ROW = 144
@@ -155,9 +156,9 @@ def patch_seconds(contraction: GpuContraction, tile: RingTile) -> float:
     waiting = WAITING
     narrow = VECTOR_BYTES // size // _lanes(problem)
     if narrow > 1:
-        items = patch.rows * patch.columns * patch.vectors * narrow
-        loading += items * NARROW_ITEM
-        waiting += -(-items // (tile.threads * IN_FLIGHT)) * NARROW_WAIT
+        items = patch.rows * patch.columns * patch.vectors
+        loading += items * (NARROW_ITEM + narrow * NARROW_LOAD)
+        waiting += -(-items * narrow // (tile.threads * IN_FLIGHT)) * NARROW_WAIT
     sharing = min(resident, -(-blocks // multiprocessors()))
     rounds = -(-blocks // (multiprocessors() * resident))
     storing = tile.rows * min(tile.columns, extent.columns) / STORED
@@ -209,7 +210,7 @@ class PatchText(TensorText):
             "chunk": patch.vectors * self.lanes, "vectors": patch.vectors, "total": total,
             "zero": patch.rows * patch.columns * patch.pitch * self.lanes, "row_w": problem.taps * self.channels,
             "padded": self.channels, "taps_x": full.kernel[2], "out_y": full.out_lens[1], "out_x": full.out_lens[2],
-            "items": patch.rows * patch.columns * patch.vectors * self.lanes // self.narrow,
+            "items": patch.rows * patch.columns * patch.vectors,
             "x_image": full.x_strides[0],
         }  # fmt: skip
         for axis, name in enumerate("yx", 1):
@@ -297,34 +298,60 @@ class PatchText(TensorText):
 
     def _load_patch(self, buffer: CodeBuffer) -> None:
         """Emit the copies of a chunk of the patch; pixels outside the image and channels behind the last are 0."""
-        copied, threads, dtype = self.narrow == self.lanes, self.tile.threads, self.problem.types.a
-        at_once = 1 if copied else IN_FLIGHT
-        buffer.line(f"per_pixel = idiv32(chunk, {self.narrow})")
+        copied, threads = self.narrow == self.lanes, self.tile.threads
+        at_once = 1 if copied else max(1, IN_FLIGHT * self.narrow // self.lanes)
         with buffer.block(f"for turn in range(idiv32(items + {at_once * threads - 1}, {at_once * threads})):"):
             found = []
             for k in range(at_once):
                 item = buffer.emit(f"(turn * {at_once} + {k}) * {threads} + thread")
-                pixel = buffer.emit(f"idiv32({item}, per_pixel)")
-                along = buffer.emit(f"({item} - {pixel} * per_pixel) * {self.narrow}")
+                pixel, along = item, "0"
+                if self.patch.vectors > 1:
+                    pixel = buffer.emit(f"idiv32({item}, vectors)")
+                    along = buffer.emit(f"({item} - {pixel} * vectors) * {self.lanes}")
                 below = buffer.emit(f"idiv32({pixel}, patch_wide)")
                 own = buffer.emit(f"{pixel} - {below} * patch_wide")
                 y = buffer.emit(f"first_y * step_y - pad_y + {below}")
                 x = buffer.emit(f"first_x * step_x - pad_x + {own}")
                 inside = f"({y} >= 0) & ({y} < len_y) & ({x} >= 0) & ({x} < len_x)"
                 to = buffer.emit(f"({below} * patch_wide + {self._in_turns(own)}) * pitch + {along}")
-                place = f"image * x_image + {y} * x_y + {x} * x_x + channel + {along}"
                 if copied:
+                    place = f"image * x_image + {y} * x_y + {x} * x_x + channel + {along}"
                     with buffer.block(f"if {item} < items:"):
                         buffer.line(f"copy_async(ring_a, {to}, r_x, {place}, {inside})")
                     continue
-                inside = buffer.emit(f"{inside} & (channel + {along} < channels)")
+                inside = buffer.emit(f"{inside} & ({item} < items)")
                 y, x = (buffer.emit(f"imin(imax({at}, 0), len_{name} - 1)") for at, name in ((y, "y"), (x, "x")))
-                place = f"image * x_image + {y} * x_y + {x} * x_x + imin(channel + {along}, channels - {self.narrow})"
-                value = buffer.emit(f"load{'_aligned' * (self.narrow > 1)}(r_x, {place}, {self.narrow})")
-                found.append((item, to, f"where({inside}, {value}, const_{dtype}(0, {self.narrow}))"))
+                first = buffer.emit(f"imin(channel + {along}, padded - {self.lanes})")
+                place = buffer.emit(f"image * x_image + {y} * x_y + {x} * x_x + {first}")
+                found.append((item, to, self._narrow_vector(buffer, inside, place, first)))
             for item, to, value in found:
                 with buffer.block(f"if {item} < items:"):
-                    buffer.line(f"store{'_aligned' * (self.narrow > 1)}(ring_a, {to}, {value})")
+                    buffer.line(f"store_aligned(ring_a, {to}, {value})")
+
+    def _narrow_vector(self, buffer: CodeBuffer, inside: str, place: str, first: str) -> str:
+        """Return the vector at offset ``place`` of the images, from narrow loads; ``first``: its first channel."""
+        narrow, load = self.narrow, f"load{'_aligned' * (self.narrow > 1)}"
+        rest = self.problem.group_in % self.lanes or self.lanes
+        zero = f"const_{self.problem.types.a}(0, {narrow})"
+        within, apart = inside, "1"
+        if rest < self.lanes < self.problem.group_in:  # the last vector ends with zeros
+            apart = buffer.emit(f"imin(imax(channels - {first} - {self.lanes - 1}, 0), 1)")
+            within = buffer.emit(f"{inside} & ({apart} > 0)")
+        parts = []
+        for k in range(0, self.lanes, narrow):
+            if k < rest:
+                loaded = buffer.emit(f"{load}(r_x, {place} + {k}, {narrow})")
+                parts.append(buffer.emit(f"where({inside}, {loaded}, {zero})"))
+            elif self.lanes < self.problem.group_in:
+                loaded = buffer.emit(f"{load}(r_x, {place} + {k} * {apart}, {narrow})")
+                parts.append(buffer.emit(f"where({within}, {loaded}, {zero})"))
+            else:
+                parts.append(zero)
+        while len(parts) > 1:
+            count = 4 if len(parts) % 4 == 0 else 2
+            groups = (parts[k : k + count] for k in range(0, len(parts), count))
+            parts = [buffer.emit(f"join{count}({', '.join(group)})") for group in groups]
+        return parts[0]
 
     def _sums(self, buffer: CodeBuffer, right: list[tuple[str, str, str]]) -> None:
         """Emit the products of a chunk; slices of weights are copied ahead."""

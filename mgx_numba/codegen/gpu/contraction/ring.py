@@ -169,7 +169,7 @@ class RingText(ContractionText):
             along K.
     """
 
-    blocks: ClassVar[int] = 1
+    blocks: int = 1
     spread: ClassVar[int] = 1
     tiles: ClassVar[tuple[RingTile, ...]]
     split_tile: ClassVar[RingTile]

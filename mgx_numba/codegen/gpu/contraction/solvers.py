@@ -20,7 +20,23 @@ from ..driver.device import known_architecture
 from ..machine import machine, multiprocessors
 from . import block_quant, block_quant_mma, tiled
 from .cost import LAUNCH, SHARED, BlockWork, near_seconds, not_below_memory, reading_seconds, tiles_seconds
-from .depthwise import PixelTiling, chosen_pixels, depthwise_refusal, depthwise_solution, depthwise_tilings, loads
+from .depthwise import (
+    PixelTiling,
+    chosen_pixels,
+    depthwise_refusal,
+    depthwise_solution,
+    depthwise_tilings,
+    loads,
+    looped_rows,
+)
+from .depthwise_patches import (
+    RectangleTiling,
+    chosen_rectangle,
+    rectangle_refusal,
+    rectangle_seconds,
+    rectangle_solution,
+    rectangle_tilings,
+)
 from .fma import FmaText, fma_refusal
 from .fma_tiles import FmaTile, fma_seconds, weighed_tiles
 from .gemv import WARPS, gemv_refusal, gemv_rounds, gemv_solution
@@ -48,6 +64,9 @@ with other problems of the same structure."""
 GEMV_BLOCKS = 16
 """Blocks of `gemv` on a multiprocessor at a time; the next ones wait for their loads again: 2 x 13440 x 24 takes 4.8 us
 on an H200."""
+FILTER_ROW = 2500
+"""Least cycles of a filter row of `depthwise` that loads after the one before: 8 images of 7 x 7 x 768 and of 14 x 14 x
+384 take 10 and 17 us by 7 x 7 on an H200."""
 NARROW_BEGINNING = 1500
 """Additional cycles of a block until the first slice of narrow loads has arrived: 34416 x 138 x 15 takes 29 us on an
 H200, with a copy into whole rows 17."""
@@ -219,10 +238,29 @@ class Depthwise(_Choosing):
     tilings = staticmethod(depthwise_tilings)
 
     def estimate(self, contraction: GpuContraction, tiling: PixelTiling | None = None) -> float:
-        return near_seconds(contraction, loads(contraction, tiling or chosen_pixels(contraction)))
+        tiling = tiling or chosen_pixels(contraction)
+        waiting = looped_rows(contraction, tiling) * FILTER_ROW / machine().clock
+        return max(near_seconds(contraction, loads(contraction, tiling)), waiting)
 
     def plan(self, contraction: GpuContraction, tiling: PixelTiling | None = None) -> Solution:
         return depthwise_solution(contraction, tiling or chosen_pixels(contraction))
+
+
+class DepthwisePatches(_Choosing):
+    """Depthwise convolutions with images in shared memory (`depthwise_patch`)."""
+
+    name = "depthwise_patch"
+    order = CHANNELS
+
+    refusal = staticmethod(rectangle_refusal)
+
+    tilings = staticmethod(rectangle_tilings)
+
+    def estimate(self, contraction: GpuContraction, tiling: RectangleTiling | None = None) -> float:
+        return rectangle_seconds(contraction, tiling or chosen_rectangle(contraction))
+
+    def plan(self, contraction: GpuContraction, tiling: RectangleTiling | None = None) -> Solution:
+        return rectangle_solution(contraction, tiling or chosen_rectangle(contraction))
 
 
 class _OfWarpgroups(_Own):
@@ -327,6 +365,7 @@ class TensorCores(_OfRing):
     """Tensor cores of warps (`tensor`, mma.sync), or AMD matrix cores (`matrix`)."""
 
     name = "tensor"
+    revision = 1
 
     def text(self) -> type[RingText]:
         """Return the kernel text class for the current architecture."""
@@ -356,6 +395,7 @@ class NarrowCores(TensorCores):
     """Tensor cores of warps for rows that are no whole vectors (`tensor_narrow`)."""
 
     name = "tensor_narrow"
+    revision = 0
     refusal = staticmethod(narrow_refusal)
 
     def text(self) -> type[RingText]:
@@ -386,6 +426,7 @@ class Patches(_OfRing):
     """Convolutions on tensor cores of warps with images in shared memory (`patch`)."""
 
     name = "patch"
+    revision = 1
 
     refusal = staticmethod(patch_refusal)
 
@@ -460,6 +501,7 @@ SOLVERS: tuple[GpuSolver, ...] = (
     BlockQuantMma(),
     Gemv(),
     Depthwise(),
+    DepthwisePatches(),
     Warpgroups(),
     WarpgroupBf16Split(),
     TensorCores(),

@@ -18,6 +18,9 @@ from .ring import NARROW, RingForm, RingTile, ring_refusal
 
 MASK = -(1 << 13)
 """Mask of the float32 bits that TF32 keeps, as an int32."""
+RESIDENT_THREADS = 512
+"""Threads of a multiprocessor at a time. Without this limit tiles of 128 columns take 145 to 168 registers, of which a
+multiprocessor has enough for one block of 256 threads."""
 SIGN, ONE = -(1 << 31), 0x3F800000
 """Float32 bit patterns as int32: the sign bit, and the number 1."""
 
@@ -56,6 +59,9 @@ class TensorText(CoresText):
         product = product_of(self.request.problem.types)
         assert product is not None
         self.product, self.dtype = product, product.a
+        split = self.dtype == "float32" and self.contraction.precision == "high"
+        if self.form.copied and not split:  # else loads in flight, or remainders, would spill
+            self.blocks = RESIDENT_THREADS // self.tile.threads
 
     @property
     def _side(self) -> tuple[int, int]:

@@ -17,10 +17,9 @@ A rule does not know the inputs, so the constants must prove the bound:
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 
-from ....core.types import Type
+from ....core.types import Type, finfo
 from ...constants import compact, constant_array, is_constant
 from ...instruction import Instruction
 from ..base import CONTRACTIONS
@@ -107,7 +106,7 @@ def is_kept(product: np.ndarray, *factors: np.ndarray) -> bool:
     """Return whether each product of finite factors is a normal number, or zero because a factor is zero."""
     with np.errstate(all="ignore"):
         size = np.abs(product)
-        normal = size >= ml_dtypes.finfo(product.dtype).smallest_normal
+        normal = size >= finfo(product.dtype).smallest_normal
         if not normal.all():
             for factor in factors:
                 normal = normal | ((factor == 0) & (size == 0))

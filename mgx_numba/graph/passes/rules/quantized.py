@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 
-import ml_dtypes
 import numpy as np
 
-from ....core.types import Type
+from ....core.types import Type, finfo
 from ....ops.pad import PadMode
 from ....ops.pooling import PoolingMode
 from ...constants import is_constant, uniform_value
@@ -53,7 +52,7 @@ def parameters(ins: Instruction) -> Parameters | None:
         return None
     if type.is_floating and point != 0:
         return None
-    step, least = float(step), float(ml_dtypes.finfo(type.numpy).smallest_subnormal) if type.is_floating else 1.0
+    step, least = float(step), float(finfo(type.numpy).smallest_subnormal) if type.is_floating else 1.0
     found = step, int(point), type
     if not (step * least >= np.finfo(np.float32).tiny and math.isfinite(np.float32(largest_dequantized(found)))):
         return None
@@ -63,7 +62,7 @@ def parameters(ins: Instruction) -> Parameters | None:
 def largest_dequantized(p: Parameters) -> float:
     """A number that no dequantised one is larger than, whatever the zero point."""
     step, _, type = p
-    return step * (float(ml_dtypes.finfo(type.numpy).max) if type.is_floating else STEPS)
+    return step * (float(finfo(type.numpy).max) if type.is_floating else STEPS)
 
 
 def pair_like(b: RewriteBuilder, name: str, value: Instruction, p: Parameters) -> Instruction:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 
 from ....core.dim import hint, known_equal
-from ....core.types import Type
+from ....core.types import Type, finfo
 from ...constants import compact, constant_array, uniform_value
 from ...instruction import Instruction
 from ...ranges import Ranges
@@ -170,6 +169,6 @@ UNIT_RULES = (
 
 def normal_reciprocal(least: float, greatest: float, type: Type) -> bool:
     """Return whether every divisor of a size between these has a reciprocal that is finite and has all its bits."""
-    numbers = ml_dtypes.finfo(type.numpy)
+    numbers = finfo(type.numpy)
     tiny, largest = float(numbers.smallest_normal), float(numbers.max)
     return least >= max(tiny, 1 / largest) and greatest <= min(largest, 1 / tiny)

@@ -26,7 +26,7 @@ from ..blocking import Blocking
 from ..gemm import GemmPacked
 from ..solver import Setting, Solver
 from .kernel import strassen_launch
-from .strassen_blocking import Cut, best_cut, given_cut
+from .strassen_blocking import Cut, best_cut, given_cut, has_cut
 
 EFFICIENCY = 0.92
 """Measured ratio of the costs of `strassen_blocking` to clock cycles; a higher value would select this method where a
@@ -65,7 +65,8 @@ class GemmStrassen(Solver[GemmProblem]):
             return "the rows of the left-hand side are not contiguous"
         if problem.k == 0 or problem.k % ((1 << self.levels) * tile.lanes):
             return "the sum does not divide into blocks"
-        return None if self._cut(problem, 1)[0] else "it is too small"
+        rows, _ = self._together(problem)
+        return None if has_cut(self.levels, tile, rows, problem.n, problem.k) else "it is too small"
 
     def rewrites(self, problem: GemmProblem) -> bool:
         return True
@@ -112,12 +113,18 @@ class GemmStrassen(Solver[GemmProblem]):
         return near
 
     def _cut(self, problem: GemmProblem, threads: int) -> tuple[Cut | None, float]:
-        """Return the best blocking of one product, and the seconds of all products; a batch with one right-hand side
-        counts as one product."""
-        together = not any(problem.b_strides[:-2])
-        rows = problem.m * (problem.batch_count if together else 1)
+        """Return the best blocking of one product, and the seconds of all products."""
+        rows, products = self._together(problem)
         cut, cycles = best_cut(self.levels, tile_for(problem.types), rows, problem.n, problem.k, threads)
-        return cut, cycles / (EFFICIENCY * machine().clock) * (1 if together else problem.batch_count)
+        return cut, cycles / (EFFICIENCY * machine().clock) * products
+
+    @staticmethod
+    def _together(problem: GemmProblem) -> tuple[int, int]:
+        """Return the rows of a product and the number of products; a batch with one right-hand side counts as one
+        product."""
+        if any(problem.b_strides[:-2]):
+            return problem.m, problem.batch_count
+        return problem.m * problem.batch_count, 1
 
 
 def _products(batched: Batched) -> Iterator[dict[str, int]]:

@@ -80,7 +80,7 @@ class Cut:
 
     def tiles(self, tile: RegisterTile) -> tuple[int, ...]:
         """Return the heights of the tiles from top to bottom of a block, as `next_strip` chooses them."""
-        return _strips_of(self.rows, tuple(heights(tile)))
+        return _strips_of(self.rows, heights(tile))
 
     def strips(self, tile: RegisterTile) -> int:
         """Return the number of tiles from top to bottom of a block."""
@@ -123,6 +123,12 @@ def _strips_of(rows: int, heights: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(found)
 
 
+@functools.lru_cache(4096)
+def _paid_rows(rows: int, heights: tuple[int, ...], least: int) -> int:
+    """Return the rows that the tiles of a block cost, of which each costs ``least`` or more."""
+    return sum([max(height, least) for height in _strips_of(rows, heights)])
+
+
 def left_pieces(tile: RegisterTile) -> int:
     """Return the number of pieces of a strip's left-hand sum; each product makes one piece on the side."""
     return -(-max(heights(tile)) // (tile.lanes // SIDE_STEPS))
@@ -142,6 +148,11 @@ def heights(tile: RegisterTile) -> tuple[int, ...]:
     """Return the rows of the tile's variants: most, few, and (if it has a tall variant) one more than most."""
     few = max(1, tile.rows // 3)
     return (tile.rows, few, tile.tall) if tile.tall else (tile.rows, few)
+
+
+def has_cut(levels: int, tile: RegisterTile, m: int, n: int, k: int) -> bool:
+    """Return whether there is a blocking for one thread: whether the product is large enough."""
+    return next(_cuts(levels, tile, m, -(-n // tile.columns), k, 1), None) is not None
 
 
 @functools.lru_cache(maxsize=256)
@@ -201,9 +212,10 @@ def _cuts(levels: int, tile: RegisterTile, m: int, panels: int, k: int, threads:
 def _cycles(cut: Cut, tile: RegisterTile, m: int, panels: int, k: int, threads: int) -> float:
     down, across = cut.tasks(m, panels)
     parts = k // (cut.grid * cut.depth)
-    high = sum(max(rows, min(LEAST_ROWS, tile.rows)) for rows in cut.tiles(tile))
-    tiles = cut.strips(tile) * (TILE_CYCLES + OUTER_CYCLES * (cut.outers > 1)) + high * tile.vectors / 2 * cut.depth
-    room = INNER * cut.strips(tile) * cut.depth // SIDE_STEPS
+    strips = cut.strips(tile)
+    high = _paid_rows(cut.rows, heights(tile), min(LEAST_ROWS, tile.rows))
+    tiles = strips * (TILE_CYCLES + OUTER_CYCLES * (cut.outers > 1)) + high * tile.vectors / 2 * cut.depth
+    room = INNER * strips * cut.depth // SIDE_STEPS
     lefts = LEFT_OPERATIONS * cut.rows * cut.depth / tile.lanes
     rights = cut.depth * tile.vectors * RIGHT_PANELS * MADE[cut.grid]
     steps = cut.outers * parts * cut.panels

@@ -108,10 +108,11 @@ def _best_block(
     counts |= {-(-tiles // share) for share in range(1, 9) if -(-tiles // share) <= MOST_TILES}
     depth = 0 if form.stored else _step(tile, form, problem)
     best, best_cycles = Block(1, 1, 1, depth), math.inf
+    costs = {count: _Cost(tile, form, problem, count, here) for count in counts}
     for p_block, count in itertools.product(splits, counts):
         p_blocks, blocks = -(-panels // p_block), problem.groups * -(-tiles // count)
         claim = -(-blocks * p_blocks // threads)
-        cost = _Cost(tile, form, problem, count)
+        cost = costs[count]
         cycles = min(blocks, -(-claim // p_blocks) + (1 if claim % p_blocks and claim > p_blocks else 0)) * cost.inputs(
             p_block
         )
@@ -183,24 +184,28 @@ def _step(tile: RegisterTile, form: Form, problem: ConvProblem) -> int:
     return -(-tile.depth(problem.group_in) // steps)
 
 
-@dataclass(frozen=True)
 class _Cost:
-    """Estimated cycles of the parts of one task of ``count`` tiles. Words of integers take as long as floats."""
+    """Estimated cycles of the parts of one task of ``count`` tiles on machine ``here``. Words of integers take as long
+    as floats."""
 
-    tile: RegisterTile
-    form: Form
-    problem: ConvProblem
-    count: int
+    def __init__(self, tile: RegisterTile, form: Form, problem: ConvProblem, count: int, here: Machine) -> None:
+        self.tile, self.form, self.count = tile, form, count
+        self.points, self.depth = form.points, tile.depth(problem.group_in)
+        self.all_panels = panel_count(tile, problem.group_out)
+        self.panel_bytes = _panel_bytes(tile, form, problem)
+        kept = problem.groups * self.all_panels * self.panel_bytes <= _KEPT_BYTES
+        self.rate = _KEPT_RATE if kept else _FAR_RATE
+        self.near_bytes = min(_NEAR_BYTES, _NEAR_SHARE * here.l2_bytes)
+        self.transform = count * (self.depth / tile.lanes * self.points * _INPUT_VECTOR + _INPUT_TILE)
+        heights = tile_rows(tile, count)
+        rows = sum([max(_ROW * height + _ROW_MORE, _LEAST_ROW) for height in heights])
+        steps = 1 if form.stored else -(-self.depth // _step(tile, form, problem))
+        self.product = rows * self.depth * tile.vectors / 2 + _PRODUCT * steps * len(heights)
 
     def inputs(self, panels: int) -> float:
         """Return the cycles of the input transform, which is slower where tiles leave the cache."""
-        form, depth = self.form, self.tile.depth(self.problem.group_in)
-        held = form.points * self.count * (depth + panels * self.tile.columns) * ITEMSIZE[self.tile.right_word]
-        spilled = max(0, held - min(_NEAR_BYTES, _NEAR_SHARE * machine().l2_bytes))
-        return (
-            self.count * (depth / self.tile.lanes * form.points * _INPUT_VECTOR + _INPUT_TILE)
-            + spilled / _SPILLED_BYTES
-        )
+        held = self.points * self.count * (self.depth + panels * self.tile.columns) * ITEMSIZE[self.tile.right_word]
+        return self.transform + max(0, held - self.near_bytes) / _SPILLED_BYTES
 
     def task(self, panels: int) -> float:
         """Return the cycles of products with some panels, the output transform, and the filter transform unless filters
@@ -208,34 +213,28 @@ class _Cost:
 
         Stored filters of successive points are fetched during the products before; the first point waits.
         """
-        tile, form, depth = self.tile, self.form, self.tile.depth(self.problem.group_in)
-        heights = tile_rows(tile, self.count)
-        rows = sum(max(_ROW * height + _ROW_MORE, _LEAST_ROW) for height in heights)
-        steps = 1 if form.stored else -(-depth // _step(tile, form, self.problem))
-        products = form.points * panels * (rows * depth * tile.vectors / 2 + _PRODUCT * steps * len(heights))
-        vectors = panels * tile.vectors
+        points, form = self.points, self.form
+        products = points * panels * self.product
+        vectors = panels * self.tile.vectors
         back = self.count * (
-            vectors * (_OUTPUT_POINT * form.points + _OUTPUT_VECTOR * form.out**2) + _OUTPUT_PIXEL * form.out**2
+            vectors * (_OUTPUT_POINT * points + _OUTPUT_VECTOR * form.out**2) + _OUTPUT_PIXEL * form.out**2
         )
         if form.stored:
-            return products + back + _STORED_POINT * form.points
-        return products + back + vectors * depth * _FILTER_VECTOR * form.points
+            return products + back + _STORED_POINT * points
+        return products + back + vectors * self.depth * _FILTER_VECTOR * points
 
     def reading(self, claim: int, panels: int) -> float:
         """Return the cycles of waiting for filters that are not in the cache.
 
         Fetching overlaps with products. Stored filters are re-read in each block of tiles.
         """
-        tile, form = self.tile, self.form
-        all_panels = panel_count(tile, self.problem.group_out)
-        once = min(claim, -(-all_panels // panels)) * panels
-        size = _panel_bytes(tile, form, self.problem)
-        products = form.points * once * self.count * tile.depth(self.problem.group_in) * tile.vectors / 2
-        if form.stored:
-            rate = _KEPT_RATE if self.problem.groups * all_panels * size <= _KEPT_BYTES else _FAR_RATE
+        size = self.panel_bytes
+        once = min(claim, -(-self.all_panels // panels)) * panels
+        products = self.points * once * self.count * self.depth * self.tile.vectors / 2
+        if self.form.stored:
             waited = max(0, once * size / _AHEAD_RATE - _OVERLAP * products)
-            return once * size / rate + waited + (claim * panels - once) * size / _NEAR_RATE
-        share = form.taps**2 / form.points
+            return once * size / self.rate + waited + (claim * panels - once) * size / _NEAR_RATE
+        share = self.form.taps**2 / self.points
         waited = max(0, once * size * share / _PLAIN_AHEAD_RATE - products * min(1, share))
         return once * size * share / _PLAIN_RATE + waited
 

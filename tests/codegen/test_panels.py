@@ -1,0 +1,42 @@
+"""Weights as panels of columns, whatever their strides."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.cpu.contraction import panels
+from mgx_numba.codegen.cpu.contraction.panels import pack_panels
+
+
+@pytest.mark.parametrize("columns", [1, 15, 16, 17, 48, 70])
+@pytest.mark.parametrize("outer", [(), (3,), (2, 2)])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_each_panel_has_its_columns(
+    columns: int, outer: tuple[int, ...], threads: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(panels, "allowed_cpus", lambda: threads)
+    monkeypatch.setattr(panels, "SHARED_BYTES", 0)
+    random, depth, most = np.random.default_rng(0), 5, 16
+    count = -(-columns // most)
+    plain = random.integers(-99, 99, (*outer, depth, columns)).astype(dtype)
+    wide = random.integers(-99, 99, (*outer, depth, 2 * columns)).astype(dtype)
+    transposed = np.ascontiguousarray(plain.swapaxes(-1, -2)).swapaxes(-1, -2)
+    repeated = np.broadcast_to(plain[..., :1, :], plain.shape)
+    for weights in (plain, wide[..., columns:], wide[..., ::2], transposed, repeated, plain[..., :0, :]):
+        rows = weights.shape[-2]
+        out = np.zeros((*outer, count, rows + 2, most), dtype)
+        pack_panels(weights, out[..., 1 : 1 + rows, :])
+        expected = np.zeros((*outer, rows, count * most), dtype)
+        expected[..., :columns] = weights
+        expected = expected.reshape(*outer, rows, count, most).swapaxes(-2, -3)
+        np.testing.assert_array_equal(out[..., 1 : 1 + rows, :], expected)
+        assert not out[..., 0, :].any() and not out[..., 1 + rows :, :].any()
+
+
+def test_weights_of_another_type_are_converted() -> None:
+    weights = np.arange(64, dtype=np.float64).reshape(2, 32)
+    out = np.zeros((2, 2, 16), np.float32)
+    pack_panels(weights, out)
+    np.testing.assert_array_equal(out, weights.reshape(2, 2, 16).swapaxes(0, 1))
