@@ -36,7 +36,7 @@ class Allowance:
         self._modules = modules
         self._literals: int | None = None
         self._work = 0
-        self._held = 0
+        self.held_bytes = 0
         self._watched: dict[int, weakref.ref[Any]] = {}
 
     def take(self, work: int, bytes: int) -> bool:
@@ -47,7 +47,7 @@ class Allowance:
             self._literals = sum(a.nbytes for a in arrays if a is not None and 0 not in a.strides)
         if self._work + work > WORK + WORK_GROWTH * self._literals:
             return False
-        if self._held + bytes > HELD + HELD_GROWTH * self._literals:
+        if self.held_bytes + bytes > HELD + HELD_GROWTH * self._literals:
             return False
         self._work += work
         return True
@@ -61,7 +61,7 @@ class Allowance:
 
         def freed(_: object) -> None:
             del self._watched[key]
-            self._held -= size
+            self.held_bytes -= size
 
         self._watched[key] = weakref.ref(owner, freed)
-        self._held += size
+        self.held_bytes += size

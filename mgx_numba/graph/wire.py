@@ -20,7 +20,7 @@ ALIGNMENT = 64
 """Large blobs start at multiples of this many bytes, so that a mapped file gives aligned arrays."""
 
 MAX_DEPTH = 64  # far above real programs, and below Python's recursion limit
-_LONGEST_BIN = (1 << 32) - 1  # bin 32 of msgpack
+LONGEST_BIN = (1 << 32) - 1  # bin 32 of msgpack
 _PADDED_FROM = 256  # bytes from which padding, of at most 63, costs little
 _PAD = "pad"
 _TAIL, _TAIL_KEYS = "tail", ["tail", "bytes"]
@@ -120,7 +120,7 @@ class Encoder:
         self._put(self._packer.pack(bytes(count)))
 
     def _blob(self, data: memoryview) -> None:
-        if len(data) > _LONGEST_BIN:
+        if len(data) > LONGEST_BIN:
             self._map({_TAIL: self._tail_bytes, "bytes": len(data)})
             self._tail.append(data)
             self._tail_bytes += _aligned(len(data))
@@ -135,7 +135,7 @@ class Encoder:
 
 
 def _is_padded(data: memoryview) -> bool:
-    return _PADDED_FROM <= len(data) <= _LONGEST_BIN
+    return _PADDED_FROM <= len(data) <= LONGEST_BIN
 
 
 def _aligned(position: int) -> int:
@@ -267,7 +267,7 @@ class Decoder:
         start = _aligned(self._tail.start)
         if not isinstance(offset, int) or not isinstance(count, int) or not 0 <= offset <= self._end - start - count:
             raise self.fail("a blob after the tree does not lie inside of the data")
-        if count <= _LONGEST_BIN:
+        if count <= LONGEST_BIN:
             raise self.fail("a blob after the tree is shorter than those that lie there")
         self._tail.used = max(self._tail.used, start + offset + count)
         return self._data[start + offset : start + offset + count]

@@ -12,7 +12,7 @@ from ...errors import FormatError
 from .data import FORMAT
 
 _FOLDER = Path(__file__).parent
-_SCRIPTS = ("dom.js", "roofline.js", "times.js", "graph.js", "memory.js", "comparison.js", "main.js")
+SCRIPTS = ("dom.js", "roofline.js", "times.js", "graph.js", "memory.js", "comparison.js", "main.js")
 """Scripts of the page, in order of dependence."""
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 
@@ -29,7 +29,7 @@ def write_page(path: str, data: dict[str, Any], other: dict[str, Any] | None = N
         "title": html.escape(data["title"]),
         "style": (_FOLDER / "page.css").read_text(encoding="utf-8"),
         "data": text,
-        "script": "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS),
+        "script": "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS),
     }
     template = (_FOLDER / "page.html").read_text(encoding="utf-8")
     page = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)

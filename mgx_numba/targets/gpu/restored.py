@@ -67,8 +67,8 @@ def runnable(
         kind = DeviceSymbolicSplit if kept.given else SplitGpuProgram
         return kind(made(kept.head), made(kept.tail), kept.split_point, kept.trees, shown, on, options)
     plans = DevicePlans(on, options, None, None, shown)
-    plans._names, plans._plans = list(kept.names), [made(one) for one in kept.plans]
-    plans._fixed = OrderedDict((key, made(one)) for key, one in kept.fixed)
+    plans._names, plans.symbolic_plans = list(kept.names), [made(one) for one in kept.plans]
+    plans.fixed_plans = OrderedDict((key, made(one)) for key, one in kept.fixed)
     return plans
 
 

@@ -88,13 +88,13 @@ def loaded_library(names: Sequence[str], needs: Sequence[str] = ()) -> Any:
 @functools.lru_cache(maxsize=16)
 def _opened(name: str, mode: int) -> Any:
     """Load a library, None if that fails; cached."""
-    for path in (*_in_wheels(name), name):
+    for path in (*in_wheels(name), name):
         with contextlib.suppress(OSError):
             return ctypes.CDLL(path, mode=mode)
     return None
 
 
-def _in_wheels(name: str) -> Iterator[str]:
+def in_wheels(name: str) -> Iterator[str]:
     """Yield the paths of a file in wheels: ``nvidia/cu13/lib`` and the like."""
     with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec("nvidia")
