@@ -90,7 +90,7 @@ class RecurrentSteps(Operator):
         states = [last, last] if self.cell == "lstm" else [last]
         return Shape.tuple([Shape.dynamic(x.type, [steps, d, batch, self.hidden_size]), *states])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> list[np.ndarray]:
         x, r = args[:2]
         steps, batch, d, rows = x.shape
         h, named = self.hidden_size, self.named(args)

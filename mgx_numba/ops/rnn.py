@@ -92,7 +92,7 @@ class RecurrentBase(Operator):
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         return self.states_shape(inputs)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray | tuple[np.ndarray, ...]:
         return self.evaluate(args)[0]
 
     def evaluate(self, args: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -216,7 +216,7 @@ class Recurrent(RecurrentBase):
         last = Shape.dynamic(states.type, states.dims[1:])
         return Shape.tuple([states, last, last] if self.cell == "lstm" else [states, last])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         return self.evaluate(args)[: len(output.sub_shapes)]
 
 
@@ -234,7 +234,7 @@ class _LastState(Operator):
             raise self.fail(f"input must be hidden states [steps, directions, batch, h], got {inputs[0]}")
         return Shape.dynamic(inputs[0].type, inputs[0].dims[1:])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         raise UnsupportedError(f"{self.name} has a value only after the rewrite_rnn pass")
 
 

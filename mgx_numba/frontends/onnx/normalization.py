@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
+from ..builder import GraphBuilder
 from .builder import Builder, rank
 from .node import Node
 from .registry import register
@@ -18,7 +19,7 @@ from .tensors import ir_type
 
 
 def standardize(
-    g: Builder, x: Instruction, axes: Sequence[int], epsilon: float
+    g: GraphBuilder, x: Instruction, axes: Sequence[int], epsilon: float
 ) -> tuple[Instruction, Instruction, Instruction]:
     """Emit ``(x - mean) / sqrt(variance + epsilon)`` over axes, the mean, and ``1 / sqrt(variance + epsilon)``."""
     mean = g.reduce("reduce_mean", x, axes)
@@ -28,7 +29,9 @@ def standardize(
     return g.pointwise("mul", centred, inverse), mean, inverse
 
 
-def scale_and_shift(g: Builder, x: Instruction, scale: Instruction | None, bias: Instruction | None) -> Instruction:
+def scale_and_shift(
+    g: GraphBuilder, x: Instruction, scale: Instruction | None, bias: Instruction | None
+) -> Instruction:
     """Emit ``x * scale + bias``, both broadcast."""
     if scale is not None:
         x = g.pointwise("mul", x, scale)
@@ -36,7 +39,7 @@ def scale_and_shift(g: Builder, x: Instruction, scale: Instruction | None, bias:
 
 
 def layer_norm(
-    g: Builder,
+    g: GraphBuilder,
     x: Instruction,
     scale: Instruction | None,
     bias: Instruction | None,
@@ -51,7 +54,7 @@ def layer_norm(
 
 
 def rms_norm(
-    g: Builder,
+    g: GraphBuilder,
     x: Instruction,
     scale: Instruction | None,
     axis: int,
@@ -66,7 +69,7 @@ def rms_norm(
     return scale_and_shift(g, normal, scale, None), g.convert(inverse, stash)
 
 
-def widened(g: Builder, x: Instruction) -> Instruction:
+def widened(g: GraphBuilder, x: Instruction) -> Instruction:
     """Return ``x`` in float32 or double, in which statistics are computed: 16 bits of ``stash_type`` may overflow."""
     return x if x.shape.type is Type.double_type else g.convert(x, Type.float_type)
 
