@@ -81,7 +81,7 @@ class device_argument:
         return from_gpu(self).tolist()
 
     @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
+    def __cuda_array_interface__(self) -> dict[str, object]:
         """Return version 3 of the interface; ``stream`` is set while an asynchronous run may still write the
         elements."""
         value, dtype = self._value, self._value.shape.type.numpy

@@ -92,7 +92,7 @@ class macro:
         return dict(self._options)
 
 
-def _attribute(value: object) -> Any:
+def _attribute(value: object) -> object:
     if isinstance(value, Enum) and not isinstance(value, int):
         return value.name
     if isinstance(value, (dynamic_dimension, shape, op)):

@@ -80,7 +80,7 @@ def save_buffer(p: program, embed_objects: bool = False, embed_library: bool = F
     return to_bytes(p.portable, _beside(p._file), objects=objects, library=library)
 
 
-def _check_program(function: str, given: Any) -> None:
+def _check_program(function: str, given: object) -> None:
     if not hasattr(type(given), "portable"):
         raise OptionError(f"{function} needs a program, got {type(given).__name__}")
 
@@ -125,14 +125,14 @@ def saved_options(p: program) -> dict[str, Any]:
     return _saved_options(p._file)
 
 
-def _beside(file: FileForm) -> dict[str, Any]:
+def _beside(file: FileForm) -> dict[str, object]:
     """Return the metadata that a file holds with a program."""
     calibration = file.calibration
     return _saved_options(file) | ({} if calibration is None else {"calibration": calibration.to_json()})
 
 
-def _saved_options(file: FileForm) -> dict[str, Any]:
-    extra: dict[str, Any] = {
+def _saved_options(file: FileForm) -> dict[str, object]:
+    extra: dict[str, object] = {
         "disabled_passes": list(file.disabled_passes),
         "tuning": [record.to_json() for record in file.records],
     }
@@ -147,7 +147,7 @@ def _saved_options(file: FileForm) -> dict[str, Any]:
     return extra
 
 
-def _machine_code(form: CompiledForm | None) -> dict[str, Any]:
+def _machine_code(form: CompiledForm | None) -> dict[str, object]:
     """Return the machine code that ``embed_objects`` adds to a file.
 
     Raises:

@@ -18,7 +18,7 @@ dropped when it is reached."""
 T = TypeVar("T")
 
 
-def kept_answer(question: Hashable, problem: object, answer: Callable[[Any], T], like: Hashable | None = None) -> T:
+def kept_answer(question: Hashable, problem: object, answer: Callable[[object], T], like: Hashable | None = None) -> T:
     """Return the answer to an equal question about an equal problem, or call ``answer``; exceptions are not kept.
 
     An answer depends on the example lengths, samples and guards of the program that asks. It is kept in the space of

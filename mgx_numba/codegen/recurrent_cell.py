@@ -130,7 +130,7 @@ class RecurrentCell(ABC):
         """Apply a gate's function to its clipped input."""
         clip = self.problem.clip
         if clip > 0:
-            s: Any = self.printer
+            s = self.printer
             x = make_op("clip").scalar(s, x, s.const(-clip, self.type), s.const(clip, self.type))  # type: ignore[attr-defined]
         return self._call(position, x)
 

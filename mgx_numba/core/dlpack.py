@@ -91,7 +91,7 @@ class _VersionedHead(ctypes.Structure):
     )
 
 
-def export_dlpack(array: np.ndarray, type: Type, **options: Any) -> Any:
+def export_dlpack(array: np.ndarray, type: Type, **options: Any) -> object:
     """Return a DLPack capsule over the array's memory; ``options`` are those of ``__dlpack__``.
 
     Raises:
@@ -128,7 +128,7 @@ def import_dlpack(exporter: Any) -> np.ndarray:
     return array if adapter.type is None else array.view(adapter.type.numpy)
 
 
-def _export_narrow(array: np.ndarray, type: Type, options: dict[str, Any]) -> Any:
+def _export_narrow(array: np.ndarray, type: Type, options: dict[str, Any]) -> object:
     if tuple(options.get("max_version") or (0, 0)) < _PADDED_SINCE:
         raise BufferError(
             f"elements of {type.name} have a byte each, for which DLPack has a form from version 1.1 on;"
@@ -269,7 +269,7 @@ def _shaped(kind: Type, lens: tuple[int, ...], strides: tuple[int, ...] | None) 
     return Shape(kind, lens, strides) if len(lens) else Shape(kind)
 
 
-def export_device(array: DeviceArray, owner: Any) -> Any:
+def export_device(array: DeviceArray, owner: object) -> object:
     """Return a DLPack capsule (version 0) over memory of a CUDA device; ``owner`` is kept alive until the consumer is
     done.
 

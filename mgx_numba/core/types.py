@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 
@@ -158,7 +157,7 @@ class _Dtypes(dict[Type, np.dtype]):
 
 
 @functools.cache
-def _ml_dtypes() -> Any:
+def _ml_dtypes() -> object:
     import ml_dtypes  # late: importing it takes milliseconds
 
     return ml_dtypes

@@ -7,7 +7,7 @@ from typing import Any
 from ..errors import OptionError, ParseError
 
 
-def read_proto(path: str) -> Any:
+def read_proto(path: str) -> object:
     """Return the ``ModelProto`` of a file, with its external data.
 
     Raises:

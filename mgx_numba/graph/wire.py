@@ -104,7 +104,7 @@ class Encoder:
         """Begin a map of ``count`` entries; the caller encodes a key and a value for each."""
         self._put(self._packer.pack_map_header(count))
 
-    def _map(self, value: dict[str, Any]) -> None:
+    def _map(self, value: dict[str, object]) -> None:
         large = next((k for k, v in value.items() if isinstance(v, Blob) and _is_padded(v.data)), None)
         self.map_header(len(value) + (large is not None))
         for key, item in value.items():
@@ -255,7 +255,7 @@ class Decoder:
             raise self.fail(f"values are nested more than {MAX_DEPTH} levels deep")
         if kind is _ARRAY:
             return [self.value(depth + 1) for _ in range(count)]
-        result: dict[str, Any] = {}
+        result: dict[str, object] = {}
         for _ in range(count):
             key = self._key(result)
             result[key] = self.value(depth + 1)

@@ -22,7 +22,9 @@ class CacheBuffers(Protocol):
     def zeros(self, caches: Sequence[CacheTensor], rows: int, columns: int) -> list[Any]:
         """Return new buffers of zeros."""
 
-    def copy(self, targets: Sequence[Any], rows: Rows, sources: Sequence[Any], chosen: Rows, columns: int) -> None:
+    def copy(
+        self, targets: Sequence[object], rows: Rows, sources: Sequence[object], chosen: Rows, columns: int
+    ) -> None:
         """Copy the first ``columns`` columns of the rows ``chosen`` of the sources to ``rows`` of the targets.
 
         Targets may be the sources: all rows are read before one is written. Columns behind may be copied, too.
@@ -31,7 +33,7 @@ class CacheBuffers(Protocol):
     def first(self, buffer: Any, rows: int) -> Any:
         """Return the first rows of a buffer, which are the same memory."""
 
-    def taken(self, buffer: Any) -> Any:
+    def taken(self, buffer: object) -> Any:
         """Return the buffer itself, or a copy in this memory."""
 
 
@@ -51,7 +53,7 @@ class HostBuffers:
         """See `CacheBuffers.first`."""
         return buffer[:rows]
 
-    def taken(self, buffer: Any) -> Any:
+    def taken(self, buffer: object) -> Any:
         """See `CacheBuffers.taken`."""
         return on_host(buffer)
 
@@ -98,7 +100,7 @@ class DeviceBuffers:
         shape = Shape(buffer.shape.type, (rows, *buffer.shape.lens[1:]))
         return DeviceArray(shape, buffer.address, buffer.device, buffer.owner)
 
-    def taken(self, buffer: Any) -> Any:
+    def taken(self, buffer: object) -> Any:
         """See `CacheBuffers.taken`."""
         from ..runtime.gpu.transfers import to_device
 

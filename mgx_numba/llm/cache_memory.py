@@ -75,7 +75,7 @@ class CacheMemory:
         """
         return on_host(self.run_there(feeds, ids)) if self.on_device else self._run_here(feeds)
 
-    def _run_here(self, feeds: Mapping[str, Any]) -> np.ndarray:
+    def _run_here(self, feeds: Mapping[str, object]) -> np.ndarray:
         decoder, caches = self._decoder, self._decoder.caches
         if self._updating is not None:
             return self._updating.run(feeds)[decoder.logits]  # type: ignore[no-any-return]

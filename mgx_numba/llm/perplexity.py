@@ -53,7 +53,7 @@ def perplexity(step: Step, ids: Sequence[int], window: int = 512, bos_id: int = 
         following = own[1:].copy()
         if bos_id >= 0:
             own[0] = bos_id
-        caches: list[Any] | None = None
+        caches: list[object] | None = None
         for first in range(0, window, PIECE):
             last = min(first + PIECE, window)
             logits, caches = step(own[None, first:last], caches)

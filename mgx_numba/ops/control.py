@@ -20,7 +20,7 @@ LONGEST = 65535
 """MIGraphX's default of ``limit_max_iterations``."""
 
 
-def _carried_over(value: Any, result: SubmoduleValue, target: Shape) -> Any:
+def _carried_over(value: Any, result: SubmoduleValue, target: Shape) -> object:
     """Return a submodule's result as a value of shape ``target``; if that is unranked, the array has its true rank."""
     return value.reshape(()) if not target.ranked and result.shape.without_axes else value
 

@@ -144,7 +144,7 @@ class RecurrentBase(Operator):
         return 2 * steps * batch * self.directions * rows * (features + self.hidden_size)
 
 
-def _call(function: Operator, x: np.ndarray) -> Any:
+def _call(function: Operator, x: np.ndarray) -> object:
     return function.compute(Shape(from_numpy(x.dtype), x.shape), [x])
 
 

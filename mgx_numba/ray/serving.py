@@ -42,14 +42,14 @@ _WAIT_SECONDS = 0.005
 
 
 def deployment(
-    model: Any,
+    model: object,
     *,
     name: str = "model",
     max_batch_size: int = 0,
     batch_wait_timeout_s: float = _WAIT_SECONDS,
     num_threads: int = 0,
     trust_objects: bool = False,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     **deployment_options: Any,
 ) -> Any:
     """An application for ``ray.serve.run``: requests that come together are run together.
@@ -109,7 +109,7 @@ class Replica:
         found: Columns = await self._together(self._rows.checked(columns))
         return found
 
-    async def __call__(self, request: Any) -> Any:
+    async def __call__(self, request: Any) -> object:
         """The answer to an HTTP request."""
         from starlette.responses import JSONResponse
 

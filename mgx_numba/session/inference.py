@@ -209,7 +209,7 @@ class InferenceSession:
         found = [_on_host(result) for result in results]
         return [found[self._positions[name]] for name in output_names] if output_names else found
 
-    def _fed(self, given: Mapping[str, object]) -> dict[str, Any]:
+    def _fed(self, given: Mapping[str, object]) -> dict[str, object]:
         """Return the values of inputs in the form that programs accept."""
         unknown = [name for name in given if name not in self._shapes]
         if unknown:
@@ -451,7 +451,7 @@ class InferenceSession:
         return self._source.path
 
 
-def _on_host(result: Any) -> Any:
+def _on_host(result: Any) -> object:
     """Return a result in host memory: an array or a list of results; maps and None are unchanged."""
     if isinstance(result, np.ndarray):
         return result.view(np.ndarray)

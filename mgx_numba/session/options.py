@@ -272,7 +272,7 @@ class SessionOptions(_Declared):
         Raises:
             OptionError: an attribute has an invalid value.
         """
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         if self.intra_op_num_threads:
             found["num_threads"] = self.intra_op_num_threads
         if not self.enable_mem_reuse:
@@ -328,7 +328,7 @@ class RunOptions(_Declared):
         return self._entries.get(key)
 
 
-def refuse_terminated(options: Any) -> None:
+def refuse_terminated(options: object) -> None:
     """Raise if the options of a run, or None, end the run.
 
     Raises:

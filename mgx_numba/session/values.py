@@ -244,7 +244,7 @@ class OrtValueVector(list[OrtValue]):
         """Return a DLPack capsule of the tensor at ``idx``."""
         return self[idx].__dlpack__()
 
-    def to_dlpacks(self, to_tensor: Callable[[Any], Any] | None) -> list[Any]:
+    def to_dlpacks(self, to_tensor: Callable[[Any], object] | None) -> list[Any]:
         """Return a DLPack capsule for each tensor, or the result of ``to_tensor`` for each capsule."""
         capsules = [value.__dlpack__() for value in self]
         return capsules if to_tensor is None else [to_tensor(capsule) for capsule in capsules]

@@ -53,7 +53,7 @@ class Restored(Generic[C]):
                 self._tell(self._more)
             return self._more
 
-    def keep_growth(self, keep: Callable[[Any], None]) -> None:
+    def keep_growth(self, keep: Callable[[object], None]) -> None:
         self._keep = keep
         if self._more is not None:
             self._tell(self._more)

@@ -35,7 +35,7 @@ class ServingPlans(Generic[P]):
     _keep: Callable[[Any], None] | None = None
     _kept_count = 0
 
-    def keep_growth(self, keep: Callable[[Any], None]) -> None:
+    def keep_growth(self, keep: Callable[[object], None]) -> None:
         self._keep, self._kept_count = keep, len(self._parts())
 
     def _grown(self) -> None:

@@ -53,7 +53,7 @@ class SymbolicSplit(SplitCompiled):
     def own_plans(self) -> list[Plan]:
         return [*self._head.own_plans(), *self._tail.own_plans()]
 
-    def _in_stages(self, inputs: Inputs, run: Callable[[Any, Inputs], list[Any]]) -> list[Any]:
+    def _in_stages(self, inputs: Inputs, run: Callable[[object, Inputs], list[object]]) -> list[object]:
         inputs = without_buffers(inputs)
         return self._split_point.run(inputs, partial(run, self._head), lambda given: self._later(inputs, given, run))
 

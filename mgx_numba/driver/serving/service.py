@@ -76,7 +76,7 @@ def tensor_of(given: Mapping[str, Any]) -> np.ndarray:
     return np.frombuffer(given["data"], Type(given["type"]).numpy).reshape(given["lens"])
 
 
-def attributes_of(given: object) -> dict[str, Any]:
+def attributes_of(given: object) -> dict[str, object]:
     """Return an operator's attributes from a map, or from JSON text with names that need no quotes.
 
     Raises:
@@ -93,7 +93,7 @@ def attributes_of(given: object) -> dict[str, Any]:
     return {key: _attribute(value) for key, value in given.items()}
 
 
-def _attribute(value: object) -> Any:
+def _attribute(value: object) -> object:
     if isinstance(value, list):
         return [_attribute(member) for member in value]
     if isinstance(value, dict) and list(value) == ["float"]:

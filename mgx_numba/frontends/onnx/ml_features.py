@@ -63,7 +63,7 @@ def normalizer(g: Builder, node: Node, x: Instruction) -> Instruction:
 def imputer(g: Builder, node: Node, x: Instruction) -> Instruction:
     """Replace elements equal to a value (or NaN) by the feature's imputed value."""
     if x.shape.type.is_floating:
-        values: Any = node.get_floats("imputed_value_floats", ())
+        values: Sequence[float] = node.get_floats("imputed_value_floats", ())
         wanted: Any = node.get_float("replaced_value_float", 0.0)
     else:
         values, wanted = node.get_ints("imputed_value_int64s", ()), node.get_int("replaced_value_int64", 0)

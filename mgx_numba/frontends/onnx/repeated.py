@@ -19,7 +19,7 @@ _BYTES = 2  # wire type of packed elements and of strings
 _MOST_BYTES = 10  # largest size of a varint
 
 
-def repeated_numbers(message: Any, name: str, dtype: Any) -> np.ndarray:
+def repeated_numbers(message: object, name: str, dtype: Any) -> np.ndarray:
     """Return the elements of a repeated field of numbers.
 
     Args:

@@ -204,7 +204,7 @@ def _in_range(options: SearchOptions, name: str, low: float, high: float | None 
         raise OptionError(f"search option {name}={value}: expected a value {wanted}")
 
 
-def check_model(model: Any, name: str) -> None:
+def check_model(model: object, name: str) -> None:
     """Raise if a caller's value is no language model.
 
     Raises:

@@ -160,10 +160,10 @@ class _Server:
         assert self._scheduler is not None, "the application's lifespan has not begun"
         return self._scheduler
 
-    def _entry(self) -> dict[str, Any]:
+    def _entry(self) -> dict[str, object]:
         return {"id": self._name, "object": "model", "created": self._created, "owned_by": "mgx_numba"}
 
-    async def _answered(self, request: object, parse: Callable[..., ParsedBody], form_type: type[AnswerForm]) -> Any:
+    async def _answered(self, request: object, parse: Callable[..., ParsedBody], form_type: type[AnswerForm]) -> object:
         from starlette.requests import ClientDisconnect
         from starlette.responses import Response
 

@@ -70,12 +70,12 @@ class ChatForm(AnswerForm):
         return {"index": index, "message": message, "logprobs": self._logprobs(logprobs), "finish_reason": reason}
 
     def _delta(
-        self, index: int, delta: dict[str, Any], reason: str | None, logprobs: Logprobs = None
-    ) -> dict[str, Any]:
+        self, index: int, delta: dict[str, object], reason: str | None, logprobs: Logprobs = None
+    ) -> dict[str, object]:
         choice = {"index": index, "delta": delta, "logprobs": self._logprobs(logprobs), "finish_reason": reason}
         return {**self.base(), "choices": [choice]}
 
-    def _logprobs(self, logprobs: Logprobs) -> dict[str, Any] | None:
+    def _logprobs(self, logprobs: Logprobs) -> dict[str, object] | None:
         if logprobs is None:
             return None
         content = [
@@ -84,7 +84,7 @@ class ChatForm(AnswerForm):
         ]
         return {"content": content, "refusal": None}
 
-    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
+    def _entry(self, token: int, logprob: float) -> dict[str, object]:
         text = self._text(token)
         # A part of a character has no text; OpenAI's interface admits null for its bytes.
         return {
@@ -119,7 +119,7 @@ class CompletionForm(AnswerForm):
         """Return a choice of a whole answer."""
         return {"index": index, "text": text, "logprobs": self._logprobs(index, logprobs), "finish_reason": reason}
 
-    def _logprobs(self, index: int, logprobs: Logprobs) -> dict[str, Any] | None:
+    def _logprobs(self, index: int, logprobs: Logprobs) -> dict[str, object] | None:
         if logprobs is None:
             return None
         tokens, offsets = [self._text(found.token) for found in logprobs], []

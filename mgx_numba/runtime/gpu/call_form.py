@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -327,7 +327,7 @@ class CallForm(CallData):
 
     def _arguments(self, step: Step, segment: int = 0, number: int = 0) -> np.ndarray:
         """Return the argument block of a step's kernel; record for `aim` the addresses in it that a call provides."""
-        values: list[Any] = list(step.args)
+        values: list[object] = list(step.args)
         placed: list[tuple[int, Pointer, TensorLayout | None]] = []
         for slot, arg in [(slot, arg) for slot, arg in enumerate(values) if type(arg) is not int]:
             if isinstance(arg, Pointer):

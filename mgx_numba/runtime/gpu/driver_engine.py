@@ -213,7 +213,7 @@ class _Pinned:
         self._size = size
 
     @property
-    def __array_interface__(self) -> dict[str, Any]:
+    def __array_interface__(self) -> dict[str, object]:
         """The block's bytes."""
         return {"shape": (self._size,), "typestr": "|u1", "data": (self._block.address, False), "version": 3}
 

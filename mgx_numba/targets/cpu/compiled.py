@@ -173,7 +173,7 @@ class LoweredProgram:
             plan.steps = [renamed(step, text) for step in plan.steps]
         return [Stage(program, plan)]
 
-    def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[object], list[ThreadSpan]]:
         from ..base import ThreadSpan
 
         target = self._for(inputs)
@@ -234,7 +234,7 @@ class LoweredProgram:
             plan = dataclasses.replace(plan, parallel=self.executable.shares)
         return KeptPlan(plan, self.trees, [kernel.symbol for kernel in executor_kernels(plan)])
 
-    def machine_code(self) -> dict[str, Any]:
+    def machine_code(self) -> dict[str, object]:
         """Return the objects of all kernels that the program has so far, as `EmbeddedStore` reads them.
 
         Kernels that are in no store are compiled.

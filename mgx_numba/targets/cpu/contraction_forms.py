@@ -158,7 +158,7 @@ class Layer:
 
         Symbolic lengths are compared at their hints and at their least values: few rows profit most from short types.
         """
-        points: list[Any] = [None]
+        points: list[object] = [None]
         if has_lengths(form.problem):
             symbols = symbols_of(lengths_in(form.problem))
             points = [symbols[0].scope.hints(), {s: max(s.low or 1, 1) for s in symbols}]

@@ -61,7 +61,7 @@ class DeviceCalls(ABC):
         return self.run_staying(inputs, stream, True)
 
     @abstractmethod
-    def run_staying(self, inputs: Mapping[str, object], stream: int | None, stays: bool) -> list[Any]:
+    def run_staying(self, inputs: Mapping[str, object], stream: int | None, stays: bool) -> list[object]:
         """Run as `run` does; ``stays`` says whether results stay on the device."""
 
     @abstractmethod
@@ -71,7 +71,7 @@ class DeviceCalls(ABC):
         The run is complete on return only if its last step is a fallback step, or if kernels check indices.
         """
 
-    def run_in(self, inputs: Mapping[str, object], stream: int) -> list[Any]:
+    def run_in(self, inputs: Mapping[str, object], stream: int) -> list[object]:
         return self.run(inputs, stream)
 
     def trace(self, inputs: Mapping[str, object], level: int, out: TextIO) -> list[Any]:
@@ -81,7 +81,7 @@ class DeviceCalls(ABC):
         results = traced(lambda observer: self.observe(inputs, observer), level, out)
         return results if self.offload_copy else [self._on_device(r) for r in results]
 
-    def _on_device(self, value: Any) -> Any:
+    def _on_device(self, value: Any) -> object:
         if isinstance(value, list):
             return [self._on_device(v) for v in value]
         return value if value.dtype.hasobject else to_device(self._engine, value, "a result")
@@ -187,13 +187,13 @@ class DeviceProgram(DeviceCalls):
         given = ((p, inputs[p.name]) for p in self.executable.plan.parameters)
         return [v if isinstance(v, DeviceArray) else self._of_host(p, v) for p, v in given]
 
-    def _of_host(self, parameter: ParameterSpec, value: np.ndarray) -> Any:
+    def _of_host(self, parameter: ParameterSpec, value: np.ndarray) -> object:
         """Return a host array in the form that the plan takes; a told length needs no memory on host or device."""
         if is_explicit(parameter):
             return DeviceArray(Shape(Type.bool_type, value.shape), 0, self._engine.number)
         return row_major(value)
 
-    def run_staying(self, inputs: Mapping[str, Any], stream: int | None, stays: bool) -> list[Any]:
+    def run_staying(self, inputs: Mapping[str, Any], stream: int | None, stays: bool) -> list[object]:
         executable = self.executable
         assert executable is not None
         outputs = None
@@ -263,7 +263,7 @@ class DeviceProgram(DeviceCalls):
             return None
         return KeptPlan(plan, self._trees)
 
-    def machine_code(self) -> dict[str, Any]:
+    def machine_code(self) -> dict[str, object]:
         """See `Compiled.machine_code`; covers all kernels that the program has so far."""
         from ...codegen.embedding import embed  # late: few programs are saved with machine code
 

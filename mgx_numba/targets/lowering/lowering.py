@@ -350,7 +350,7 @@ class Lowering(PlanConstants):
     def solve(
         self,
         function: Callable[..., Solution | Launch],
-        *arguments: Any,
+        *arguments: object,
         key: Hashable | None = None,
         samples: Sequence[Mapping[Dim, int]] = (),
     ) -> Solution:
@@ -370,11 +370,11 @@ class Lowering(PlanConstants):
             UnsupportedError: the planner has no kernel at the example lengths.
         """
 
-        def planned(own: tuple[Any, ...]) -> Solution:
+        def planned(own: tuple[object, ...]) -> Solution:
             made = function(*own)
             return Solution((made,)) if isinstance(made, Launch) else made
 
-        def open_solution(own: tuple[Any, ...]) -> tuple[Solution, Length]:
+        def open_solution(own: tuple[object, ...]) -> tuple[Solution, Length]:
             found = alternatives(own, planned, samples)
             return one_solution(found), served(found)
 
@@ -571,7 +571,7 @@ class Lowering(PlanConstants):
                 tuning.in_place(request, name)
 
 
-def _is_pure(planner: Callable[..., Any], backend: Backend) -> bool:
+def _is_pure(planner: Callable[..., object], backend: Backend) -> bool:
     """Return whether a planner is a function of a module or a method of the back end, which depends on its arguments
     alone."""
     if isinstance(planner, MethodType):

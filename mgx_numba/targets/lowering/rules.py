@@ -59,7 +59,7 @@ class Body(Protocol):
     ) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
         """Run the body as a loop with captured values ``outer``; see `RunModule.repeat`."""
 
-    def write(self, lengths: LengthsWriter) -> tuple[str, Any, Sequence[Instruction]]:
+    def write(self, lengths: LengthsWriter) -> tuple[str, object, Sequence[Instruction]]:
         """Return the kind of the body, its JSON values, and the values that it captures from outside.
 
         Raises:

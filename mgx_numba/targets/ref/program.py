@@ -86,7 +86,7 @@ class RefProgram:
         self._expect_room()
         return self._given(evaluate(self.program, inputs, show))
 
-    def _given(self, results: list[Any]) -> list[Any]:
+    def _given(self, results: list[object]) -> list[object]:
         return [_fresh(value, ins.shape) for value, ins in zip(results, self.program.main.results())]
 
     def kernels(self) -> list[Any]:
@@ -103,7 +103,7 @@ class RefProgram:
     def kept_plan(self) -> None:
         """Return None: there is no plan."""
 
-    def machine_code(self) -> dict[str, Any]:
+    def machine_code(self) -> dict[str, object]:
         """Raise an error: there is no machine code.
 
         Raises:
@@ -112,7 +112,7 @@ class RefProgram:
         raise OptionError("the target ref makes no machine code")
 
 
-def _fresh(value: object, shape: Shape) -> Any:
+def _fresh(value: object, shape: Shape) -> object:
     """Return a row-major copy with the shape's rank: a result may be a view of an input or of a literal."""
     if isinstance(value, (tuple, list)):
         return [_fresh(v, s) for v, s in zip(value, shape.sub_shapes)]
