@@ -76,12 +76,12 @@ def build_decoder(
     if cache_type not in CACHE_TYPES:
         raise OptionError(f"cache_type is {cache_type!r}, expected one of {', '.join(CACHE_TYPES)}")
     kind = CACHE_TYPES[cache_type]
-    return _Decoder(architecture, config, source, gguf, accuracy_level, shared_cache, kind, block).program(
+    return DecoderBuilder(architecture, config, source, gguf, accuracy_level, shared_cache, kind, block).program(
         last_logits, positions or config.context_length
     )
 
 
-class _Decoder:
+class DecoderBuilder:
     """A decoder that is being built."""
 
     def __init__(
