@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..core.shape import Shape
-from ..core.types import Type, from_numpy
+from ..core.types import Type
 from ..dataclass import dataclass
 from .base import Operator, register
 from .dims import any_dynamic
 from .recurrence import CELLS, Recurrence, reverse_sequences
+from .rnn import apply_function
 
 
 @register
@@ -106,7 +107,7 @@ class RecurrentSteps(Operator):
             peephole = named["peephole"][k].reshape(3, h) if "peephole" in named else np.zeros((3, h), x.dtype)
             layer = Recurrence(
                 cell=self.cell, w=r[k], r=r[k], bias=bias, peephole=peephole,
-                activations=[partial(_call, f) for f in self.actv_func], clip=self.clip,
+                activations=[partial(apply_function, f) for f in self.actv_func], clip=self.clip,
                 linear_before_reset=self.linear_before_reset, input_forget=self.input_forget, scales=scales,
                 dynamic=self.dynamic, points=points,
             )  # fmt: skip
@@ -119,7 +120,3 @@ class RecurrentSteps(Operator):
 
     def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
         return 2 * inputs[0].elements * self.hidden_size
-
-
-def _call(function: Operator, x: np.ndarray) -> Any:
-    return function.compute(Shape(from_numpy(x.dtype), x.shape), [x])

@@ -136,7 +136,7 @@ class RecurrentBase(Operator):
         count = CELLS[self.cell_name].activations
         functions = self.actv_func  # type: ignore[attr-defined]
         start = direction * count if len(functions) >= (direction + 1) * count else 0
-        return [partial(_call, f) for f in functions[start : start + count]]
+        return [partial(apply_function, f) for f in functions[start : start + count]]
 
     def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
         steps, batch, features = inputs[0].max_lens
@@ -144,7 +144,8 @@ class RecurrentBase(Operator):
         return 2 * steps * batch * self.directions * rows * (features + self.hidden_size)
 
 
-def _call(function: Operator, x: np.ndarray) -> object:
+def apply_function(function: Operator, x: np.ndarray) -> np.ndarray:
+    """Return an activation of ``x``."""
     return function.compute(Shape(from_numpy(x.dtype), x.shape), [x])
 
 

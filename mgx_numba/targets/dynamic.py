@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from ..codegen.launch import Grid, TaskRange
+from ..core.device_array import lens_of
 from ..core.dim import Dim, Guard, Scope, chosen_where, evaluate, shared_space, symbols_of
 from ..errors import MgxError
 from ..garbage import uncollected
@@ -28,7 +29,7 @@ from .options import TargetOptions
 from .passes import SOURCE_PASSES
 from .serving_plans import ServingPlans
 from .split_point import SplitPoint
-from .symbolic_split import Lens, UnservedLengths, lens_of
+from .symbolic_split import Lens, UnservedLengths
 
 MOST_PLANS = 8
 """Maximum number of symbolic plans of a program: more mean that some code has a guard whose answer changes all the

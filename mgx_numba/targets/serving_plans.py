@@ -6,8 +6,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
+from ..core.device_array import lens_of
 from .base import Kept, KeptChoice, Outgrown
-from .symbolic_split import UnservedLengths, lens_of
+from .symbolic_split import UnservedLengths
 
 Inputs = Mapping[str, Any]
 

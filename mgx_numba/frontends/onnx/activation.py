@@ -14,6 +14,7 @@ import numpy as np
 from ...core.types import Type
 from ...errors import ShapeError
 from ...graph.instruction import Instruction
+from ..arithmetic import mul_scalar
 from ..builder import GraphBuilder
 from .builder import Builder
 from .node import Node
@@ -47,11 +48,6 @@ def _compared(g: Builder, op: str, x: Instruction, limit: float) -> Instruction:
         if passed:
             return g.op("not", g.pointwise("less", x, x))
     return g.pointwise(op, x, g.like(limit, x))
-
-
-def mul_scalar(g: GraphBuilder, x: Instruction, value: float) -> Instruction:
-    """Emit ``x * value``."""
-    return x if value == 1 else g.pointwise("mul", x, g.like(value, x))
 
 
 def gelu_erf(g: GraphBuilder, x: Instruction) -> Instruction:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ...errors import ParseError, UnsupportedError
 from .repeated import repeated_codes, repeated_numbers
@@ -202,7 +203,7 @@ class Node:
             return None if -1 in found else np.array(found, np.int8)
         return repeated_codes(attribute, "strings", words)
 
-    def _number_array(self, name: str, kind: int, default: object, dtype: Any) -> np.ndarray:
+    def _number_array(self, name: str, kind: int, default: object, dtype: DTypeLike) -> np.ndarray:
         value, attribute = self._value(name, kind, default), self.attributes.get(name)
         if attribute is not None and attribute.type in (6, 7):
             return repeated_numbers(attribute, _FIELDS[attribute.type], dtype)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from .wire import fields
 
@@ -19,7 +20,7 @@ _BYTES = 2  # wire type of packed elements and of strings
 _MOST_BYTES = 10  # largest size of a varint
 
 
-def repeated_numbers(message: object, name: str, dtype: Any) -> np.ndarray:
+def repeated_numbers(message: object, name: str, dtype: DTypeLike) -> np.ndarray:
     """Return the elements of a repeated field of numbers.
 
     Args:

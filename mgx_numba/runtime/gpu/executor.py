@@ -16,7 +16,7 @@ import numpy as np
 
 from ...codegen.kernel import KernelSource
 from ...codegen.store import Store
-from ...core.device_array import DeviceArray
+from ...core.device_array import DeviceArray, lens_of
 from ...core.shape import Shape
 from ...core.types import from_numpy, numpy_dtype
 from ...errors import DeviceError
@@ -25,7 +25,7 @@ from ..plan import ControlStep, FallbackStep, Plan, Pointer, Step
 from .constants import DeviceConstants, PlacedConstant
 from .context import DeviceContext, Tensor, TraceCallback
 from .engine import Engine, Progress, Queue
-from .open_plan import BoundLengths, LaunchNumbers, OpenLengths, lens_of
+from .open_plan import BoundLengths, LaunchNumbers, OpenLengths
 from .transfers import new_array
 
 MOST_CONTEXTS = 8

@@ -152,7 +152,7 @@ class CompiledBody:
             given[self._names[k]] = array if array.ndim == rank else array.reshape(self._lens[k])
         return given | explicit_lengths(plan, self._at)
 
-    def write(self, lengths: LengthsWriter) -> tuple[str, Any, Sequence[Instruction]]:
+    def write(self, lengths: LengthsWriter) -> tuple[str, object, Sequence[Instruction]]:
         """See `Body.write`. A body read from the file cannot evaluate the module, whose constants are in no file."""
         return "plan", lengths.writer.plan(self.plan), self._captured
 
@@ -257,7 +257,7 @@ class DataDependentProgram:
     ) -> None:
         """Return None: each iteration may have other lengths, so the caller repeats the body."""
 
-    def write(self, lengths: LengthsWriter) -> tuple[str, Any, Sequence[Instruction]]:
+    def write(self, lengths: LengthsWriter) -> tuple[str, object, Sequence[Instruction]]:
         known = []
         for key, compiled in self._known.items():
             kept = compiled.kept_plan()

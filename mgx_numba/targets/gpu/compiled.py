@@ -15,7 +15,7 @@ from ...codegen.gpu.libraries.calls import described
 from ...codegen.gpu.transfer import transfer_kernel
 from ...codegen.kernel import KernelSource
 from ...core.copying import row_major
-from ...core.device_array import DeviceArray
+from ...core.device_array import DeviceArray, lens_of
 from ...core.dim import Dim
 from ...core.output_buffers import output_buffer
 from ...core.shape import Shape
@@ -24,7 +24,7 @@ from ...runtime.explicit_lengths import is_explicit
 from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine, Queue
 from ...runtime.gpu.executor import DeviceExecutable
-from ...runtime.gpu.open_plan import OpenLengths, Shapes, lens_of
+from ...runtime.gpu.open_plan import OpenLengths, Shapes
 from ...runtime.gpu.transfers import to_device, to_host
 from ...runtime.host.plan_numbers import runs
 from ...runtime.plan import FallbackStep, ParameterSpec, Plan

@@ -70,7 +70,7 @@ class FallbackCall:
         ins = self._ins if isinstance(self._ins.op, If) else numbered(self._ins, values)
         return FallbackCall(ins, self._layout, self._captured, own)
 
-    def write(self, lengths: LengthsWriter) -> dict[str, Any]:
+    def write(self, lengths: LengthsWriter) -> dict[str, object]:
         ins, writer = self._ins, InstructionWriter(lengths)
         places = {value: k for k, value in enumerate(self._captured)}
         modules = []
@@ -107,7 +107,7 @@ class ReturnCall:
         """Return the call with the symbols replaced by values."""
         return ReturnCall(with_numbers(self._shape, values))
 
-    def write(self, lengths: LengthsWriter) -> dict[str, Any]:
+    def write(self, lengths: LengthsWriter) -> dict[str, object]:
         return {"returned": InstructionWriter(lengths).shape(self._shape), "bound": self._shape.symbolic}
 
 
@@ -135,7 +135,7 @@ class EvaluatedBody:
     def repeat(self, *how: object) -> None:
         """See `Body.repeat`."""
 
-    def write(self, lengths: LengthsWriter) -> tuple[str, Any, Sequence[Instruction]]:
+    def write(self, lengths: LengthsWriter) -> tuple[str, object, Sequence[Instruction]]:
         return "program", InstructionWriter(lengths).program(self._program), self.captured
 
 
