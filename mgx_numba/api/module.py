@@ -87,7 +87,7 @@ class macro:
         """Return the name of the macro."""
         return self._name
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, object]:
         """Return the options that were passed."""
         return dict(self._options)
 

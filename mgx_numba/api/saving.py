@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.shape_json import shape_to_json
 from ..errors import OptionError, UnsupportedError
@@ -120,7 +120,7 @@ def _has_custom(portable: Program) -> bool:
     return any(ins.op.custom for module in portable.reachable_modules() for ins in module)
 
 
-def saved_options(p: program) -> dict[str, Any]:
+def saved_options(p: program) -> dict[str, object]:
     """Return the compile options and tuning records that `save` writes with a program."""
     return _saved_options(p._file)
 
@@ -158,7 +158,7 @@ def _machine_code(form: CompiledForm | None) -> dict[str, object]:
     return form.compiled.machine_code()
 
 
-def _library(p: program) -> dict[str, Any]:
+def _library(p: program) -> dict[str, object]:
     """Return the library that ``embed_library`` adds to a file; errors as in ``export_library``."""
     import tempfile  # late: rarely needed, and slow to import
 

@@ -134,7 +134,7 @@ class Argument:
             return np.array(self.numpy(), dtype=dtype)
         return np.asarray(self.numpy(), dtype=dtype)
 
-    def __dlpack__(self, **options: object) -> Any:
+    def __dlpack__(self, **options: object) -> object:
         from .dlpack import export_dlpack  # late: few values are exchanged with other libraries
 
         return export_dlpack(self.numpy(), self.shape.type, **options)

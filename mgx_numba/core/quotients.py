@@ -226,7 +226,7 @@ def _remainder(a: Dim, b: int) -> Any:
     return of_atom("mod", (rest, b), 0, b - divisor, divisor)
 
 
-def without_remainders(length: Dim) -> Any:
+def without_remainders(length: Dim) -> Length:
     """Return an expression with ``a % b`` rewritten as ``a - a//b*b``."""
     found: Length = length
     while isinstance(found, Dim):

@@ -182,7 +182,7 @@ def _tree(program: Program, extra: Mapping[str, object], format: str, code: Mapp
     }
 
 
-def _load(data: memoryview, with_objects: bool) -> tuple[Program, dict[str, Any]]:
+def _load(data: memoryview, with_objects: bool) -> tuple[Program, dict[str, object]]:
     decoder = Decoder(data)
     header: dict[str, object] = {}
     modules: dict[str, Nodes] = {}

@@ -243,7 +243,7 @@ def _unique(names: Mapping[Instruction, str]) -> dict[Instruction, str]:
     return result
 
 
-def _node(ins: Instruction, names: Mapping[Instruction, str]) -> dict[str, Any]:
+def _node(ins: Instruction, names: Mapping[Instruction, str]) -> dict[str, object]:
     node: dict[str, object] = {
         "output": names[ins],
         "name": ins.op.name,

@@ -11,6 +11,7 @@ from .cache_buffers import CacheBuffers, DeviceBuffers, HostBuffers, on_host
 from .decoder import CompiledDecoder, PagedDecoder
 
 if TYPE_CHECKING:
+    from ..api.device import device_argument
     from ..api.placing import StandingCall, UpdatingCall
     from ..api.program import program as Program
 
@@ -85,11 +86,11 @@ class CacheMemory:
 
             self._updating = UpdatingCall(decoder.program, held, {c.present: a for c, a in zip(caches, self._host)})
             return self._run_here(feeds)
-        found: Any = decoder.program.run({**feeds, **held})
+        found = decoder.program.run({**feeds, **held})
         self._host = [found[cache.result] for cache in caches]
         return found[decoder.logits]  # type: ignore[no-any-return]
 
-    def run_there(self, feeds: Mapping[str, Any], ids: np.ndarray) -> Any:
+    def run_there(self, feeds: Mapping[str, Any], ids: np.ndarray) -> device_argument:
         """Run a step on the device and return its logits there, which the next step of equal lengths overwrites."""
         from ..api.device import device_argument, to_gpu
         from ..api.placing import StandingCall

@@ -80,7 +80,7 @@ class CustomOperator(Operator):
         shapes = [s if s.without_axes else s.to_standard() for s in shapes]
         return Shape.tuple(shapes) if isinstance(found, (tuple, list)) else shapes[0]
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray | tuple[np.ndarray, ...]:
         found = self._called("its function", self.function, *args)
         shapes = output.sub_shapes or (output,)
         values = list(found) if output.sub_shapes and isinstance(found, (tuple, list)) else [found]
@@ -127,7 +127,7 @@ class CustomPointwise(Pointwise):
     def input_types(self, types: Sequence[Type]) -> None:
         """Accept any types: the expression checks how types combine."""
 
-    def scalar(self, s: ScalarOps, *x: object) -> Any:
+    def scalar(self, s: ScalarOps, *x: object) -> object:
         try:
             found = self.expression(*(ScalarElement(self.name, s, v) for v in x), **self.attributes())
         except MgxError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from .base import Operator, register
 from .dims import any_dynamic
 from .recurrence import CELLS, Recurrence, reverse_sequences
 from .rnn import apply_function
+
+T = TypeVar("T")
 
 
 @register
@@ -47,8 +49,8 @@ class RecurrentSteps(Operator):
     given: str = ""
     dynamic: bool = False
 
-    def named(self, inputs: Sequence[object]) -> dict[str, Any]:
-        """The optional inputs by name."""
+    def named(self, inputs: Sequence[T]) -> dict[str, T]:
+        """Return the optional inputs by name."""
         return dict(zip(self.given.split(), inputs[2:]))
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:

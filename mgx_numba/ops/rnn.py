@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -132,7 +132,7 @@ class RecurrentBase(Operator):
         y, last_hidden, last_state = (np.stack(parts, axis) for parts, axis in zip(zip(*columns), (1, 0, 0)))
         return y.astype(dtype), last_hidden.astype(dtype), last_state.astype(dtype)
 
-    def _activations(self, direction: int) -> list[Any]:
+    def _activations(self, direction: int) -> list[Callable[[np.ndarray], np.ndarray]]:
         count = CELLS[self.cell_name].activations
         functions = self.actv_func  # type: ignore[attr-defined]
         start = direction * count if len(functions) >= (direction + 1) * count else 0

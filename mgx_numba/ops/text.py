@@ -37,7 +37,7 @@ def full_match(pattern: str) -> Callable[[str], bool]:
     try:
         import re2
     except ImportError:
-        compiled: Any = _of_python(pattern)
+        compiled = _of_python(pattern)
     else:
         options = re2.Options()
         options.log_errors = False

@@ -137,7 +137,7 @@ def run_together(rows: RowSession, requests: Sequence[Columns]) -> list[Columns]
     return found
 
 
-def metadata(name: str, rows: RowSession) -> dict[str, Any]:
+def metadata(name: str, rows: RowSession) -> dict[str, object]:
     """The protocol's description of a model; lengths that are open are -1."""
     inputs = [
         {"name": n, "datatype": _NAMES.get(s.type, s.type.name), "shape": [d.min if d.is_fixed else -1 for d in s.dims]}
@@ -176,7 +176,7 @@ def read_request(body: object, rows: RowSession) -> Columns:
     return found
 
 
-def write_response(name: str, results: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def write_response(name: str, results: Mapping[str, np.ndarray]) -> dict[str, object]:
     """The protocol's answer; what JSON has no number for (NaN, infinities) is null."""
     outputs = []
     for output, array in results.items():

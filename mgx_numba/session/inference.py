@@ -184,7 +184,7 @@ class InferenceSession:
         input_feed: Any,
         run_options: RunOptions | None,
         memory: Mapping[str, np.ndarray] | None = None,
-    ) -> list[Any]:
+    ) -> list[object]:
         """See `run`; ``memory`` has arrays for results, by name."""
         if not isinstance(input_feed, Mapping):
             kind = type(input_feed).__name__

@@ -68,7 +68,9 @@ def target_of(provider: str) -> str:
     return _TARGETS[provider]
 
 
-def chosen_provider(providers: Sequence[object] | None, options: Sequence[object] | None) -> tuple[str, dict[str, Any]]:
+def chosen_provider(
+    providers: Sequence[object] | None, options: Sequence[object] | None
+) -> tuple[str, dict[str, object]]:
     """Return the first available provider, and its compile options.
 
     Unavailable providers, and options that ``program.compile`` does not have, are skipped with a `RuntimeWarning`.

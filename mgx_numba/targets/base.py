@@ -176,13 +176,13 @@ class Compiled(Protocol):
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
         """Return the program that runs on these inputs: dynamic lengths replaced by numbers, passes applied."""
 
-    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
+    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[object]:
         """Run step by step, call the observer after each step, and return the results."""
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Do the work of `run` except its steps; measures the overhead of a call."""
 
-    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
+    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[object]:
         """Run, print each instruction with its time (level 1), a summary (2) or its complete output (3); return the
         results."""
 

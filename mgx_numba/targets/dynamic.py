@@ -67,7 +67,7 @@ class OpenPart(Protocol):
     def kept_plan(self) -> Kept | None:
         """See `Compiled.kept_plan`."""
 
-    def observe(self, inputs: Inputs, observer: Observer) -> list[Any]:
+    def observe(self, inputs: Inputs, observer: Observer) -> list[object]:
         """See `Compiled.observe`."""
 
     def stages(self, inputs: Inputs) -> list[Stage]:
@@ -236,7 +236,7 @@ class OpenPlans(ServingPlans[P], ABC):
                 plan = self.fixed_plan_for({name: lens_of(inputs[name]) for name in self._names})
             return use(plan)
 
-    def observe(self, inputs: Inputs, observer: Observer) -> list[Any]:
+    def observe(self, inputs: Inputs, observer: Observer) -> list[object]:
         return self._tried(inputs, lambda plan: plan.observe(inputs, observer))
 
     def stages(self, inputs: Inputs) -> list[Stage]:

@@ -98,7 +98,7 @@ class MachineRecord:
     def mapped(self, change: Callable[[str, float], float]) -> MachineRecord:
         """Return this record with ``change(place, value)`` for each rate and duration; ``place`` names the value."""
 
-        def each(place: str, value: Any) -> Any:
+        def each(place: str, value: Any) -> float | tuple[float, ...]:
             if isinstance(value, tuple):
                 return tuple(change(f"{place} {n}", one) for n, one in enumerate(value))
             return change(place, value)

@@ -91,7 +91,7 @@ class Request:
         operation = "dot" if isinstance(self.problem, GemmProblem) else "convolution"
         return Problem.of(operation, self.threads, self.fields())
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, object]:
         """Return the fields that identify the problem, without operation and threads.
 
         The types are one text, ``dtype``. A prologue or epilogue is identified by its name (its operations) and

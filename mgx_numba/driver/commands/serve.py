@@ -74,7 +74,7 @@ def _serve_program() -> int:
         sys.stdout.flush()  # printed text must precede the answer
         send(answers, found)
 
-    def call(what: dict[str, Any]) -> dict[str, Any]:
+    def call(what: dict[str, Any]) -> dict[str, object]:
         with one_call:
             send(answers, what)
             while (reply := receive(requests)) is not None:

@@ -40,7 +40,7 @@ _BARE = re.compile(r"""("(?:[^"\\]|\\.)*")|([A-Za-z_]\w*)(?=\s*:)""")
 """Pattern of a string, which stays as it is, or of an unquoted name before a colon."""
 
 
-def described(s: shape) -> dict[str, Any]:
+def described(s: shape) -> dict[str, object]:
     """Return the encoding of a shape."""
     inner = s._value
     if inner.is_dynamic:
@@ -57,7 +57,7 @@ def shape_of(given: Mapping[str, Any]) -> shape:
     return shape(type=name, lens=given["lens"], strides=given["strides"])
 
 
-def packed(value: argument) -> dict[str, Any]:
+def packed(value: argument) -> dict[str, object]:
     """Return the encoding of a result.
 
     Raises:

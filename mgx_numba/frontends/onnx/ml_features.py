@@ -64,7 +64,7 @@ def imputer(g: Builder, node: Node, x: Instruction) -> Instruction:
     """Replace elements equal to a value (or NaN) by the feature's imputed value."""
     if x.shape.type.is_floating:
         values: Sequence[float] = node.get_floats("imputed_value_floats", ())
-        wanted: Any = node.get_float("replaced_value_float", 0.0)
+        wanted = node.get_float("replaced_value_float", 0.0)
     else:
         values, wanted = node.get_ints("imputed_value_int64s", ()), node.get_int("replaced_value_int64", 0)
     if not values:

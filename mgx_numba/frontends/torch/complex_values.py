@@ -90,7 +90,7 @@ def _joined(value: object) -> object:
 class _Reader(Interpreter):
     """An interpreter of a graph that has `ComplexTensor` in the place of complex tensors."""
 
-    def results(self, *values: Any) -> list[Any]:
+    def results(self, *values: Any) -> list[object]:
         """Return the graph's results for its inputs, then for its attributes."""
         count = len(self.module.graph.find_nodes(op="placeholder"))  # type: ignore[union-attr, operator]
         self._attributes = iter(values[count:])

@@ -82,7 +82,7 @@ def build(g: AtenBuilder, node: AtenNode, args: Sequence[Any], kwargs: Mapping[s
 def _numbers(g: AtenBuilder, node: AtenNode, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return the arguments with symbolic numbers in the place of int64 scalars that stand for them."""
 
-    def known(x: Instruction) -> Any:
+    def known(x: Instruction) -> Instruction | int | float:
         if x in g.lengths and x.shape.type is not Type.int64_type:
             value = g.constants.value(x)
             return x if value is None else float(value.reshape(-1)[0])

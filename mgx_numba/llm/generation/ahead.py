@@ -14,6 +14,7 @@ from .params import SearchOptions
 from .token_choice import MOST_CANDIDATES, NONE, settings, token_choice
 
 if TYPE_CHECKING:
+    from ...api.device import device_argument
     from ...api.placing import StandingCall
 
 _STREAM = 0
@@ -220,7 +221,7 @@ class StepsAhead:
         return on_host(tensor)
 
 
-def _shown(arrays: Mapping[str, Any]) -> dict[str, Any]:
+def _shown(arrays: Mapping[str, Any]) -> dict[str, device_argument]:
     """Return device arrays in their public form."""
     from ...api.device import device_argument
 

@@ -287,7 +287,7 @@ class DeviceContext:
             event.record(writer)
             queue.follow(event)
 
-    def _made(self, outputs: Sequence[DeviceArray | None], queue: Queue, stream: int | None) -> list[Any]:
+    def _made(self, outputs: Sequence[DeviceArray | None], queue: Queue, stream: int | None) -> list[DeviceArray]:
         """Return the arrays for the results: those that the caller gave, or new ones."""
         made = []
         for k, (array, shape) in enumerate(zip(outputs, self._executable.result_shapes(self._bound))):

@@ -177,7 +177,7 @@ class DeviceExecutable:
         outputs: Sequence[DeviceArray | None] | None,
         queue: Queue | None,
         stream: int | None,
-    ) -> list[Any]:
+    ) -> list[Tensor]:
         bound = self.bound(inputs)
         context = self.take_context(queue)
         try:

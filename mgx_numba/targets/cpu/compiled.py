@@ -147,7 +147,7 @@ class LoweredProgram:
 
         return with_lengths(self.program, None if self.executable is None else self.symbol_values(inputs))
 
-    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
+    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[object]:
         """Run step by step, call the observer after each step, and return the results."""
         target = self._for(inputs)
         if target is not self:
@@ -206,7 +206,7 @@ class LoweredProgram:
         if entry is None or entry(inputs) is None:
             target._idle.run(inputs)
 
-    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
+    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[object]:
         """Run step by step, printing each step like MIGraphX's ``MIGRAPHX_TRACE_EVAL``, and return the results."""
         from ..tracing import traced  # late: few programs are traced
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from ...codegen.alternatives import at_lengths, has_lengths, lengths_in
 from ...codegen.cpu.contraction.conv import ConvDirect
 from ...codegen.cpu.contraction.runtime_packing import SOLVERS
@@ -20,7 +22,7 @@ from ...codegen.cpu.contraction.select import select
 from ...codegen.cpu.contraction.solver import Solver, UnsuitedWeights
 from ...codegen.launch import Solution
 from ...codegen.problems.convolution import ConvProblem
-from ...codegen.problems.gemm import GemmProblem
+from ...codegen.problems.gemm import BlockWeights, GemmProblem, StoredBlocks
 from ...codegen.tuning.request import Candidate, Request
 from ...core.dim import symbols_of
 from ...core.shape import Shape
@@ -114,7 +116,7 @@ class Layer:
     strides: tuple[tuple[int, ...], ...]
 
     @property
-    def constant(self) -> Any:
+    def constant(self) -> np.ndarray | BlockWeights | StoredBlocks | None:
         """The constant right-hand side; None if it is not constant."""
         return self.contraction.weights if self.contraction.blocks is None else self.contraction.blocks
 

@@ -52,12 +52,12 @@ class DeviceCalls(ABC):
     def offload_copy(self) -> bool:
         return self._options.offload_copy
 
-    def run(self, inputs: Mapping[str, object], stream: int | None = None) -> list[Any]:
+    def run(self, inputs: Mapping[str, object], stream: int | None = None) -> list[object]:
         """See `Compiled.run`; inputs may lie on the device, and results stay there unless they are copied to the
         host."""
         return self.run_staying(inputs, stream, not self.offload_copy)
 
-    def run_there(self, inputs: Mapping[str, object], stream: int | None = None) -> list[Any]:
+    def run_there(self, inputs: Mapping[str, object], stream: int | None = None) -> list[object]:
         return self.run_staying(inputs, stream, True)
 
     @abstractmethod
@@ -74,7 +74,7 @@ class DeviceCalls(ABC):
     def run_in(self, inputs: Mapping[str, object], stream: int) -> list[object]:
         return self.run(inputs, stream)
 
-    def trace(self, inputs: Mapping[str, object], level: int, out: TextIO) -> list[Any]:
+    def trace(self, inputs: Mapping[str, object], level: int, out: TextIO) -> list[object]:
         """See `Compiled.trace`; results are where `run` leaves them."""
         from ..tracing import traced  # late: few programs are traced
 
@@ -212,7 +212,7 @@ class DeviceProgram(DeviceCalls):
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
         return self._shown(inputs)[0]
 
-    def observe(self, inputs: Mapping[str, object], observer: Observer) -> list[Any]:
+    def observe(self, inputs: Mapping[str, object], observer: Observer) -> list[object]:
         """See `Compiled.observe`; seconds are device times. Inputs come from the host, and results go there."""
         inputs = {name: on_host(self._engine, value) for name, value in inputs.items()}
         assert self.executable is not None

@@ -393,8 +393,8 @@ def _nhwc_strides(lens: Sequence[int]) -> tuple[int, ...]:
 
 def pixel_strides(lens: Sequence[int], strides: Sequence[int]) -> tuple[int, int] | None:
     """Return the strides of image and pixel if the spatial axes can be walked as a single axis; else None."""
-    pixel: Any = 0
-    expected: Any = -1
+    pixel = 0
+    expected = -1
     for n, s in zip(reversed(lens[2:]), reversed(strides[2:])):
         if known_equal(n, 1):
             continue

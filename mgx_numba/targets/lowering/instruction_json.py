@@ -150,7 +150,7 @@ class InstructionReader:
         made: Operator = (_OWN.get(name) or operator_class(name))(**self._fields(values))
         return made
 
-    def _fields(self, written: Mapping[str, object]) -> dict[str, Any]:
+    def _fields(self, written: Mapping[str, object]) -> dict[str, object]:
         return {name: self.value(value) for name, value in written.items()}
 
     def program(self, written: list[Any]) -> Program:

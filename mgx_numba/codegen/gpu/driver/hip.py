@@ -126,7 +126,7 @@ def hip_runtime() -> HipRuntime:
 
 
 @functools.lru_cache(maxsize=1)
-def _library() -> Any:
+def _library() -> ctypes.CDLL | None:
     """Load the library, None if it is missing; cached, because a failed search is slow."""
     for name in _NAMES:
         with contextlib.suppress(OSError):
