@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import FormatError
-from ..targets.base import Observation, ThreadSpan, Timed
+from ..targets.base import Compiled, Observation, ThreadSpan, Timed
 from .program import program
 
 CALLER = 0
@@ -30,7 +30,7 @@ def run_timed(model: program, inputs: Mapping[str, object]) -> tuple[list[Any], 
     return form.shown(results), spans
 
 
-def _observed(compiled: Any, arrays: Mapping[str, Any]) -> tuple[list[Any], list[ThreadSpan]]:
+def _observed(compiled: Compiled, arrays: Mapping[str, Any]) -> tuple[list[Any], list[ThreadSpan]]:
     spans: list[ThreadSpan] = []
     now = 0
 

@@ -180,7 +180,7 @@ class InferenceSession:
 
     def _run(
         self,
-        output_names: Any,
+        output_names: Sequence[str] | None,
         input_feed: Any,
         run_options: RunOptions | None,
         memory: Mapping[str, np.ndarray] | None = None,

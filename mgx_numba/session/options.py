@@ -343,7 +343,7 @@ def refuse_terminated(options: object) -> None:
         raise Fail("the run was ended: RunOptions.terminate is set")
 
 
-def _note(values: dict[str, OrtValue], name: str, value: Any) -> None:
+def _note(values: dict[str, OrtValue], name: str, value: OrtValue) -> None:
     if not isinstance(getattr(value, "_value", None), np.ndarray):
         kind = type(value).__name__
         raise _refused(f"initializer {name!r} is given as {kind}, expected an OrtValue on the host")

@@ -68,7 +68,9 @@ def split_raw_data(data: bytes | memoryview | FileWindow, smallest: int = 1024) 
     return b"".join(out), spans
 
 
-def _without_raw_data(view: Any, begin: int, end: int, smallest: int) -> tuple[bytes, ByteRange] | None:
+def _without_raw_data(
+    view: FileWindow | memoryview, begin: int, end: int, smallest: int
+) -> tuple[bytes, ByteRange] | None:
     span = None
     pieces: list[bytes | memoryview] = []
     kept = begin

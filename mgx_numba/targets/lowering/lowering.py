@@ -62,6 +62,7 @@ from .steps import PendingStep, name_results, referenced, resolved, resolved_jum
 
 if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
+    from ...core.argument import Argument
     from ...graph.module import Module
 
 
@@ -242,7 +243,7 @@ class Lowering(PlanConstants):
         hosted = self.hosted and any(made_by_fallback(self.values[i]) for i in ins.inputs)
         return "an input is made by a fallback step" if hosted else ""
 
-    def _literal(self, literal: Any) -> Any:
+    def _literal(self, literal: Argument) -> Any:
         if literal.array is None:
             return [self._literal(v) for v in literal.sub]
         return self.constant(literal.array, literal.shape)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.argument import Argument
 from ...core.dim import is_symbolic
 from ...core.shape import Shape, common_lens
 from ...core.types import Type, from_numpy
@@ -199,5 +200,5 @@ def _shape_of(value: Any) -> Shape:
     return Shape(from_numpy(value.dtype), value.shape)
 
 
-def _value(literal: Any) -> Any:
+def _value(literal: Argument) -> Any:
     return tuple(_value(v) for v in literal.sub) if literal.array is None else literal.array
