@@ -39,7 +39,7 @@ class CacheMemory:
         """
         self._decoder, self._in_place = decoder, in_place
         self.on_device = runs_on_device(decoder.program)
-        self.buffers: CacheBuffers = DeviceBuffers(self.device) if self.on_device else HostBuffers()
+        self.buffers: CacheBuffers[Any] = DeviceBuffers(self.device) if self.on_device else HostBuffers()
         self._host: list[np.ndarray] = []
         self._there: list[Any] = []  # on the device; empty while the arrays on the host are valid
         self._calls: dict[tuple[int, ...], StandingCall] = {}  # of the last step, by the lengths of its tokens

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from ...graph.module import Module
 
 
+P = TypeVar("P")
 T = TypeVar("T")
 
 
@@ -398,7 +399,7 @@ class Lowering(PlanConstants):
         self.require(condition)
         return solution
 
-    def kept(self, question: Hashable, problem: Any, answer: Callable[[Any], T], like: Hashable | None = None) -> T:
+    def kept(self, question: Hashable, problem: P, answer: Callable[[P], T], like: Hashable | None = None) -> T:
         """Return an answer that is kept for all programs; see `kept_answer`."""
         planner = self.resources.planner
         return answer(problem) if planner is None else kept_answer((planner, question), problem, answer, like)
