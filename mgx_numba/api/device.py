@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,12 +27,12 @@ _NO_ORDER = -1
 """DLPack's stream number of a consumer that synchronises by itself."""
 
 
-def _choice() -> Any:
+def _choice() -> ModuleType:
     """Return the module that chooses device engines, importing it on first use."""
     return whole_module("mgx_numba.runtime.gpu.choice")
 
 
-def _transfers() -> Any:
+def _transfers() -> ModuleType:
     return whole_module("mgx_numba.runtime.gpu.transfers")
 
 

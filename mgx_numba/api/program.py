@@ -30,6 +30,7 @@ from .shape import shape, shape_map
 from .target import target
 
 if TYPE_CHECKING:
+    from ..codegen.kernel import KernelSource
     from ..codegen.tuning.record import TuningRecord
     from ..codegen.tuning.session import Choice
     from ..graph.calibration import Calibration
@@ -483,7 +484,7 @@ class program:
         """Print the program's text form."""
         print(self, end="")
 
-    def kernels(self) -> list[Any]:
+    def kernels(self) -> list[KernelSource]:
         """Return the kernels of the compiled program.
 
         Each has a ``name``, its Python source ``text``, and ``origin``, the instructions that it computes.

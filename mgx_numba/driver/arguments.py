@@ -67,7 +67,9 @@ def _words(flag: str, entries: re.Match[str]) -> str:
 class _Words(argparse.Action):
     """Action of a flag that takes any number of words; the namespace's ``words`` lists the words of each use."""
 
-    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
         setattr(namespace, self.dest, [*getattr(namespace, self.dest), *values])
         namespace.words = [*getattr(namespace, "words", ()), (option, self.dest, list(values))]
 

@@ -427,7 +427,7 @@ class InferenceSession:
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
         """Do nothing: launch graphs belong to plans, not to annotation ids."""
 
-    def get_tuning_results(self) -> list[dict[str, Any]]:
+    def get_tuning_results(self) -> list[dict[str, object]]:
         """Return an empty list: tuning records belong to the program (``exhaustive_tune``), not to a provider."""
         return []
 

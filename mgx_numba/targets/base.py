@@ -14,6 +14,7 @@ from ..dataclass import dataclass
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ..codegen.kernel import KernelSource
     from ..core.shape import Shape
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
@@ -186,7 +187,7 @@ class Compiled(Protocol):
         """Run, print each instruction with its time (level 1), a summary (2) or its complete output (3); return the
         results."""
 
-    def kernels(self) -> list[Any]:
+    def kernels(self) -> list[KernelSource]:
         """Return the distinct kernels, in order of first use."""
 
     def fallback_reasons(self) -> Mapping[str, str]:
