@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class Allowance:
         self._literals: int | None = None
         self._work = 0
         self.held_bytes = 0
-        self._watched: dict[int, weakref.ref[Any]] = {}
+        self._watched: dict[int, weakref.ref[np.ndarray]] = {}
 
     def take(self, work: int, bytes: int) -> bool:
         """Return whether a constant of ``bytes`` bytes may be computed in ``work`` operations; if so, count the

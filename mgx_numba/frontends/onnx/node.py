@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from ...errors import ParseError, UnsupportedError
 from .repeated import repeated_codes, repeated_numbers
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
     from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
     from .leniency import Leniency

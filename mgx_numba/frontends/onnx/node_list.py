@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike
     from onnx import GraphProto, NodeProto
 
 

@@ -7,12 +7,14 @@ ns per byte, and NumPy reads the wire format: a key and a value for each element
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from .wire import fields
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 FEW = 256
 """Number of elements below which a loop over Python objects is faster: it takes 20 microseconds."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -129,7 +128,7 @@ class EvaluatedBody:
     def at(self, values: Mapping[Dim, int]) -> EvaluatedBody:
         return EvaluatedBody(self._program, self.captured, values)
 
-    def within(self, outer: Mapping[Instruction, object]) -> Callable[[Sequence[Any]], list]:
+    def within(self, outer: Mapping[Instruction, object]) -> Callable[[Sequence[np.ndarray]], list]:
         return lambda arguments: evaluate_module(self._main, [*arguments, *(outer[value] for value in self.captured)])
 
     def repeat(self, *how: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class Body(Protocol):
     def at(self, values: Mapping[Dim, int]) -> Body:
         """Return the body with the symbols of its lengths replaced by values."""
 
-    def within(self, outer: Mapping[Instruction, object]) -> Callable[[Sequence[Any]], list]:
+    def within(self, outer: Mapping[Instruction, object]) -> Callable[[Sequence[np.ndarray]], list]:
         """Return a function that runs the body on arguments, with captured values ``outer``."""
 
     def repeat(

@@ -11,7 +11,6 @@ import functools
 import re
 from collections.abc import Iterator
 from ctypes import byref, c_char_p, c_int, c_void_p
-from typing import Any
 
 from ....errors import DeviceError
 from ..architecture import ARCHITECTURES, Architecture
@@ -37,7 +36,7 @@ class HipRuntime(Library):
     vendor = "AMD's HIP"
     count_function = "hipGetDeviceCount"
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: ctypes.CDLL) -> None:
         """Initialise the runtime.
 
         Raises:
