@@ -30,7 +30,6 @@ from .shape import shape, shape_map
 from .target import target
 
 if TYPE_CHECKING:
-    from ..codegen.kernel import KernelSource
     from ..codegen.tuning.record import TuningRecord
     from ..codegen.tuning.session import Choice
     from ..graph.calibration import Calibration
@@ -484,7 +483,7 @@ class program:
         """Print the program's text form."""
         print(self, end="")
 
-    def kernels(self) -> list[KernelSource]:
+    def kernels(self) -> list[Any]:
         """Return the kernels of the compiled program.
 
         Each has a ``name``, its Python source ``text``, and ``origin``, the instructions that it computes.
