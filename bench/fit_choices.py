@@ -129,9 +129,9 @@ def regret(chosen: Sequence[tuple[Measured, str]]) -> float:
     return sum(m.count * m.seconds[name] for m, name in chosen) / best - 1 if best else 0.0
 
 
-def _loss(machines: Sequence[Data]) -> float:
+def regret_of(machines: Sequence[Data]) -> float:
     """Return the mean regret of all machines' families; each family weighs alike."""
-    _forget()
+    forget_estimates()
     found = []
     for data in machines:
         families: dict[str, list[float]] = {}
@@ -141,7 +141,7 @@ def _loss(machines: Sequence[Data]) -> float:
     return sum(found) / len(found)
 
 
-def _forget() -> None:
+def forget_estimates() -> None:
     """Clear the caches of costs, after a change of coefficients."""
     for function in (
         select._cost, select._refusals, winograd_blocking._best_block, winograd_amx._best_block,
@@ -160,13 +160,13 @@ def fit(machines: Sequence[Data], steps: int, seed: int = 0) -> dict[tuple[str, 
             setattr(modules[module], name, value)
 
     start = {(module, name): float(getattr(modules[module], name)) for module, name in places}
-    best, loss = start, _loss(machines)
+    best, loss = start, regret_of(machines)
     for _ in range(steps):
         tried = dict(best)
         for place in rng.sample(places, min(len(places), rng.choice((1, 1, 2)))):
             tried[place] *= math.exp(rng.gauss(0, 0.12))
         put(tried)
-        if (found := _loss(machines)) < loss:
+        if (found := regret_of(machines)) < loss:
             best, loss = tried, found
     put(best)
     return {place: value for place, value in best.items() if value != start[place]}

@@ -98,7 +98,7 @@ def regrets(problems: list[Measured]) -> dict[str, list[float]]:
     return found
 
 
-def _loss(problems: list[Measured]) -> float:
+def regret_of(problems: list[Measured]) -> float:
     every = [min(r, LARGEST) - 1 for kind in regrets(problems).values() for r in kind]
     errors = []
     for problem in problems:
@@ -110,14 +110,14 @@ def _loss(problems: list[Measured]) -> float:
 def fit(problems: list[Measured], steps: int, seed: int = 0) -> dict[str, float]:
     """Return constants with a smaller loss than the present ones, and leave them in `wgmma_tiles`."""
     rng = random.Random(seed)
-    best, loss = {name: float(getattr(wgmma_tiles, name)) for name in CONSTANTS}, _loss(problems)
+    best, loss = {name: float(getattr(wgmma_tiles, name)) for name in CONSTANTS}, regret_of(problems)
     for step in range(steps):
         tried = dict(best)
         for name in rng.sample(CONSTANTS, rng.choice((1, 1, 2))):
             tried[name] *= math.exp(rng.gauss(0, 0.15 if step < steps * 2 // 3 else 0.05))
         for name, value in tried.items():
             setattr(wgmma_tiles, name, value)
-        if (found := _loss(problems)) < loss:
+        if (found := regret_of(problems)) < loss:
             best, loss = tried, found
     for name, value in best.items():
         setattr(wgmma_tiles, name, value)

@@ -309,7 +309,7 @@ def models(names: list[str], kinds: list[str], shown: int) -> list[dict[str, Any
         # results added for the check are not timed
         own = plain if len(plain.graph.output) != len(checked.graph.output) else None
         for kind in kinds:
-            row = _model(name, kind, checked, own, case.feeds, exact)
+            row = model_row(name, kind, checked, own, case.feeds, exact)
             print("\n".join(table(row["steps"], kind, rate, shown)), flush=True)
             found.append(row)
     return found
@@ -323,7 +323,7 @@ def _compiled(model: onnx.ModelProto, kind: str) -> Compiling:
     return program
 
 
-def _model(
+def model_row(
     name: str,
     kind: str,
     model: onnx.ModelProto,

@@ -6,7 +6,7 @@ quick and imports neither numba nor onnx.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ._version import __version__
 
@@ -137,7 +137,7 @@ __all__ = [
 
 if not TYPE_CHECKING:  # type checkers would accept any name
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         home = _HOME_OF.get(name)
         if home is None:
             if name.startswith("_"):

@@ -65,7 +65,7 @@ class MgxBackendRep(BackendRep):
     def _compiled(self, lens: Mapping[str, Sequence[int]]) -> program:
         return parse_onnx(self._model, map_input_dims=lens).compile(self._target, **self._options)
 
-    def _given(self, inputs: Any) -> list[tuple[ValueInfoProto, Any]]:
+    def _given(self, inputs: Any) -> list[tuple[ValueInfoProto, object]]:
         names = [i.name for i in self._inputs]
         if isinstance(inputs, Mapping):
             if set(inputs) != set(names):
@@ -104,7 +104,7 @@ class MgxBackend(Backend):
         return MgxBackendRep(model, options.pop("target", "cpu"), options)
 
     @classmethod
-    def run_model(cls, model: ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
+    def run_model(cls, model: ModelProto, inputs: object, device: str = "CPU", **kwargs: object) -> tuple[Any, ...]:
         """Compile a model and run it once; arguments as in `prepare` and `MgxBackendRep.run`."""
         return cls.prepare(model, device, **kwargs).run(inputs)
 

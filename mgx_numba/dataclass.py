@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
 else:
 
-    def dataclass(cls: type | None = None, /, *, frozen: bool = False, eq: bool = True, slots: bool = False) -> Any:
+    def dataclass(cls: type | None = None, /, *, frozen: bool = False, eq: bool = True, slots: bool = False) -> object:
         """Return a class decorator like the standard library's, with some of its options; `dataclasses.fields` works.
 
         Subclasses of a frozen class need this decorator, too: the standard decorator does not recognise frozen bases.
@@ -64,7 +64,7 @@ class _FieldsLater:
     def __init__(self, cls: Any) -> None:
         self._cls = cls
 
-    def __get__(self, instance: Any, owner: Any) -> Any:
+    def __get__(self, instance: object, owner: object) -> object:
         with _lock:
             if self._cls.__dict__["__dataclass_fields__"] is self and not _add_plain_fields(self._cls):
                 _with_fields(self._cls, False)
@@ -152,7 +152,7 @@ def _write_later(
     setattr(cls, name, first)
 
 
-def _plain_init(cls: Any) -> Callable[..., bool]:
+def _plain_init(cls: object) -> Callable[..., bool]:
     """Return a function that initialises the first instances of a class from positional and named arguments.
 
     It returns False, with nothing done, from the `_PLAIN_CALLS`-th call on and for arguments that do not fit.
@@ -190,7 +190,9 @@ def _plain_init(cls: Any) -> Callable[..., bool]:
     return init
 
 
-def _arguments(cls: Any) -> tuple[dict[str, None], int, dict[str, Any], list[tuple[str, Callable[[], Any]]], bool]:
+def _arguments(
+    cls: Any,
+) -> tuple[dict[str, None], int, dict[str, object], list[tuple[str, Callable[[], object]]], bool]:
     """Return the names of positional fields in order, the number of fields that are set, default values, default
     factories, and whether some field may be a slot."""
     fields = dataclasses.fields(cls)
@@ -210,10 +212,10 @@ def _written(name: str, parameters: list[str], lines: list[str], names: dict[str
     return names[name]
 
 
-def _init(cls: type, frozen: bool) -> Any:
+def _init(cls: type, frozen: bool) -> object:
     """Generate ``__init__``, which sets fields from arguments and defaults, then calls ``__post_init__``."""
     fields = dataclasses.fields(cls)
-    names: dict[str, Any] = {"_set": object.__setattr__, "_missing": dataclasses.MISSING}
+    names: dict[str, object] = {"_set": object.__setattr__, "_missing": dataclasses.MISSING}
     positional, by_name, lines = ["self"], list[str](), list[str]()
     for field in fields:
         value, parameter = field.name, field.name
@@ -236,11 +238,11 @@ def _init(cls: type, frozen: bool) -> Any:
     return _written("__init__", [*positional, *(["*", *by_name] if by_name else [])], lines, names)
 
 
-def _eq(cls: type) -> Any:
+def _eq(cls: type) -> object:
     """Return ``__eq__`` for instances of the same class, which compares symbolic lengths without noting guards."""
     values = _values([field.name for field in dataclasses.fields(cls) if field.compare])
 
-    def __eq__(self: Any, other: Any) -> Any:
+    def __eq__(self: object, other: object) -> object:
         return same(values(self), values(other)) if other.__class__ is self.__class__ else NotImplemented
 
     return __eq__
@@ -262,7 +264,7 @@ def _hash(cls: type) -> Any:
     return __hash__
 
 
-def _state(self: Any) -> dict[str, Any]:
+def _state(self: object) -> dict[str, object]:
     """Return the attributes to copy or pickle; hashes of strings differ between processes."""
     return {name: value for name, value in self.__dict__.items() if name != "_known_hash"}
 
@@ -284,12 +286,12 @@ def _repr(self: Any) -> str:
 def _freeze(cls: Any) -> None:
     """Make instances immutable after ``__init__``."""
 
-    def __setattr__(self: Any, name: str, value: Any) -> None:
+    def __setattr__(self: object, name: str, value: object) -> None:
         if type(self) is cls or name in cls.__dataclass_fields__:
             raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
         super(cls, self).__setattr__(name, value)
 
-    def __delattr__(self: Any, name: str) -> None:
+    def __delattr__(self: object, name: str) -> None:
         if type(self) is cls or name in cls.__dataclass_fields__:
             raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
         super(cls, self).__delattr__(name)

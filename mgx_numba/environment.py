@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from .errors import OptionError
 
-_encoded: dict[str, Any] = {}
+_encoded: dict[str, object] = {}
 _NO = ("", "0", "false", "off", "no")
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from types import FrameType, ModuleType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from .garbage import uncollected
 
@@ -32,7 +32,7 @@ def handlers_later() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    arrived: list[tuple[Callable[[int, FrameType | None], Any], int, FrameType | None]] = []
+    arrived: list[tuple[Callable[[int, FrameType | None], object], int, FrameType | None]] = []
 
     def note(number: int, frame: FrameType | None) -> None:
         arrived.append((handlers[number], number, frame))

@@ -43,6 +43,6 @@ def choosing_for(level: str, more: frozenset[str] = frozenset(), **fields: Any) 
     enabled = LEVELS[level] | more
     cpu = host.Host(level, "x86_64-unknown-linux-gnu", ",".join(f"+{name}" for name in sorted(enabled)), enabled)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host, "_host", lambda limits: cpu)
+        patch.setattr(host, "host_within", lambda limits: cpu)
         with using(Machine(cpu, last_cache_bytes=32 << 20, **fields)) as machine:
             yield machine

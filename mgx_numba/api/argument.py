@@ -92,7 +92,7 @@ class argument(np.ndarray):
 
         return export_dlpack(self.view(np.ndarray), self.unwrap().shape.type, **options)
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    def __array_ufunc__(self, ufunc: object, method: str, *inputs: object, **kwargs: Any) -> Any:
         plain = [x.view(np.ndarray) if isinstance(x, argument) else x for x in inputs]
         if "out" in kwargs:
             kwargs["out"] = tuple(x.view(np.ndarray) if isinstance(x, argument) else x for x in kwargs["out"])

@@ -86,7 +86,7 @@ class Settled(Generic[T]):
     def __get__(self, of: None, owner: type) -> Settled[T]: ...
     @overload
     def __get__(self, of: program, owner: type) -> T: ...
-    def __get__(self, of: program | None, owner: type) -> Any:
+    def __get__(self, of: program | None, owner: type) -> object:
         if of is None:
             return self
         if of._background is not None:

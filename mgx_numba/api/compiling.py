@@ -27,7 +27,7 @@ Quantized: TypeAlias = "Callable[[Sequence[str], str, Mapping[str, Any]], Progra
 
 
 def compiled_form(
-    source: PortableForm, file: FileForm, t: Any, given: Mapping[str, Any], quantized: Quantized
+    source: PortableForm, file: FileForm, t: object, given: Mapping[str, object], quantized: Quantized
 ) -> CompiledForm | LateForm:
     """Compile a program and return its compiled form, or begin to with ``wait=False``; ``source`` and ``file`` receive
     the compilation's options, records and, if it quantises, the quantised program.

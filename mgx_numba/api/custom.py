@@ -80,5 +80,5 @@ def unregister_custom_op(domain: str, name: str) -> None:
     undefine(domain, name)
 
 
-def _unwrapped(found: object) -> Any:
+def _unwrapped(found: object) -> object:
     return found._value if isinstance(found, shape) else found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,12 +27,12 @@ _NO_ORDER = -1
 """DLPack's stream number of a consumer that synchronises by itself."""
 
 
-def _choice() -> Any:
+def _choice() -> ModuleType:
     """Return the module that chooses device engines, importing it on first use."""
     return whole_module("mgx_numba.runtime.gpu.choice")
 
 
-def _transfers() -> Any:
+def _transfers() -> ModuleType:
     return whole_module("mgx_numba.runtime.gpu.transfers")
 
 
@@ -81,7 +82,7 @@ class device_argument:
         return from_gpu(self).tolist()
 
     @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
+    def __cuda_array_interface__(self) -> dict[str, object]:
         """Return version 3 of the interface; ``stream`` is set while an asynchronous run may still write the
         elements."""
         value, dtype = self._value, self._value.shape.type.numpy

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..codegen.launch import OneCall, TaskRange
+from ..codegen.launch import Geometry, OneCall, TaskRange
 from ..codegen.tuning.request import format_configuration
 from ..dataclass import dataclass
 from ..errors import OptionError
@@ -301,7 +301,7 @@ def _report(step: PlannedStep | Observation, seconds: float | None, limits: Limi
     return StepReport(step.label, step.kernel.symbol, work, step.flops, step.bytes, "", seconds, limit, fraction)
 
 
-def _work(geometry: Any) -> str:
+def _work(geometry: Geometry) -> str:
     if isinstance(geometry, TaskRange):
         return f"{geometry.tasks} tasks, {geometry.grain} at a time"
     if isinstance(geometry, OneCall):

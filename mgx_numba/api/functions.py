@@ -63,7 +63,7 @@ def parse_onnx(
         ParseError: the file is malformed; the message names the node.
         OptionError: options contradict each other.
     """
-    options: dict[str, Any] = {
+    options: dict[str, object] = {
         "default_dim_value": default_dim_value,
         "default_dyn_dim_value": _range(default_dyn_dim_value),
         "dim_params": {k: unwrap_dimension(v) for k, v in (dim_params or {}).items()},
@@ -97,7 +97,7 @@ def from_torch(
     example_inputs: object = None,
     dynamic_shapes: object = None,
     *,
-    decompositions: Mapping[Any, Any] | None = None,
+    decompositions: Mapping[object, object] | None = None,
     weights: str | os.PathLike[str] | None = None,
 ) -> program:
     """Translate a PyTorch model, exported by ``torch.export``.

@@ -58,7 +58,7 @@ def _map(name: str, value: object, element: Shape) -> np.ndarray:
     return holding([{_scalar(name, k, key): _scalar(f"{name}[{k!r}]", v, item) for k, v in value.items()}])
 
 
-def _scalar(name: str, value: object, wanted: Type) -> Any:
+def _scalar(name: str, value: object, wanted: Type) -> object:
     """Return a key or a value of a map: a ``str``, or a Python number that the element type can hold."""
     text = wanted is Type.string_type
     fits = (

@@ -69,7 +69,7 @@ def _loaded(filename: str | os.PathLike[str], format: str, trust_objects: bool, 
 
     content = open_content(filename)
 
-    def decode(whole: memoryview) -> Any:
+    def decode(whole: memoryview) -> tuple[Program, dict[str, object]]:
         _reading()
         from ..graph.mxr import load_content
 
@@ -175,7 +175,7 @@ def _calibration(extra: Mapping[str, object]) -> Calibration | None:
     return Calibration.from_json(extra["calibration"])
 
 
-def _saved_compile_options(compiled: Mapping[str, object], device_id: int) -> dict[str, Any]:
+def _saved_compile_options(compiled: Mapping[str, object], device_id: int) -> dict[str, object]:
     """Return the compile options that `saved_options` stored, for this device.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ..nearest import did_you_mean
 
-_METHODS = {
+METHODS = {
     "annotate": "print(program) shows it",
     "debug_print": "print(program) shows it",
     "finish": "run returns when its results are complete",
@@ -33,8 +33,8 @@ def missing_name(name: str, known: Iterable[str]) -> str:
 
 def missing_method(name: str, known: Iterable[str]) -> str:
     """Return the error message for an unknown attribute of ``program``; ``known`` are its attributes."""
-    if name in _METHODS:
-        return f"program has no {name!r}: {_METHODS[name]}"
+    if name in METHODS:
+        return f"program has no {name!r}: {METHODS[name]}"
     return f"'program' object has no attribute {name!r}{_near(name, known)}"
 
 

@@ -87,12 +87,12 @@ class macro:
         """Return the name of the macro."""
         return self._name
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, object]:
         """Return the options that were passed."""
         return dict(self._options)
 
 
-def _attribute(value: object) -> Any:
+def _attribute(value: object) -> object:
     if isinstance(value, Enum) and not isinstance(value, int):
         return value.name
     if isinstance(value, (dynamic_dimension, shape, op)):
@@ -287,7 +287,7 @@ def _values(args: Any) -> list[Instruction]:
     return [a._value for a in args]
 
 
-def _modules(mod_args: Any, runner: Module) -> list[Module]:
+def _modules(mod_args: Sequence[module], runner: Module) -> list[Module]:
     """Return the IR modules that an instruction of ``runner`` will run."""
     if isinstance(mod_args, module) or not all(isinstance(m, module) for m in mod_args):
         raise OperatorError(f"mod_args must be a list of modules, got {mod_args!r}")

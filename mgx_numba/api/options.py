@@ -92,7 +92,7 @@ _FUSION_RULES: dict[str, str] = {
     "softmax": "fuse_reduce",
     "pointwise": "fuse_pointwise",
 }
-_warned: set[str] = set()
+warned: set[str] = set()
 
 
 def checked_device(number: object) -> int:
@@ -222,8 +222,8 @@ def _paths(value: object) -> tuple[str, ...]:
 
 
 def _warn_once(key: str, value: object) -> None:
-    if key not in _warned:
-        _warned.add(key)
+    if key not in warned:
+        warned.add(key)
         warn(f"compile option {key}={value!r} has no effect on this target: {COMPILE_OPTIONS[key]}")
 
 

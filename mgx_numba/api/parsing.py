@@ -152,7 +152,7 @@ def parsed_tf(given: str | os.PathLike[str] | bytes, **options: Any) -> program:
 
         return Parsed(parse_tf(source, **options))
 
-    path: Any = given
+    path: object = given
     if not isinstance(given, bytes) and os.path.isdir(given):
         path = os.path.join(given, "saved_model.pb")
     return read_model(given, f"tf {option_text(options)}", parse, path)[0]

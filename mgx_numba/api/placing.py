@@ -94,17 +94,17 @@ class StandingCall:
         checked = {name: self._checked(name, value) for name, value in params.items()}
         return self._on.run_there({**self._standing, **checked}, stream)
 
-    def _checked(self, name: str, value: Any) -> Any:
+    def _checked(self, name: str, value: object) -> object:
         return check(name, value, self._shapes[name], self._form, self._program._open_dims)
 
 
 class UpdatingCall:
     """Runs of a program for the host that update caches in place: the caches are bound once."""
 
-    def __init__(self, p: program, params: Mapping[str, Any], outputs: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, p: program, params: Mapping[str, object], outputs: Mapping[str, np.ndarray]) -> None:
         """Bind the inputs and the memory of results that stay; the first run checks them."""
         self._program, self._params, self._outputs = p, params, outputs
-        self._merged: dict[str, Any] | None = _merged(p, params, outputs)
+        self._merged: dict[str, object] | None = _merged(p, params, outputs)
 
     def run(self, params: Mapping[str, Any]) -> list[Any]:
         """Run on the other inputs, of the same names at each run, and return the results, as `program.run` does."""
@@ -117,13 +117,13 @@ class UpdatingCall:
         return run_into(self._program, {**self._params, **params}, self._outputs)
 
 
-def _quickly(p: program, params: Mapping[str, Any], outputs: Mapping[str, Any]) -> list[Any] | None:
+def _quickly(p: program, params: Mapping[str, object], outputs: Mapping[str, Any]) -> list[object] | None:
     """Run by the program's fast path, which updates caches in place; None if the general path has to run."""
     merged = _merged(p, params, outputs)
     return None if merged is None or p._form is None else _fast(p, p._form, merged, outputs)
 
 
-def _merged(p: program, params: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any] | None:
+def _merged(p: program, params: Mapping[str, object], outputs: Mapping[str, object]) -> dict[str, object] | None:
     """Return inputs and memory of results under the names of the fast path; None if it does not take them."""
     form = p._form
     if form is None or form.on is not None:
@@ -139,8 +139,8 @@ def _merged(p: program, params: Mapping[str, Any], outputs: Mapping[str, Any]) -
 
 
 def _fast(
-    p: program, form: CompiledForm, merged: Mapping[str, Any], outputs: Mapping[str, np.ndarray]
-) -> list[Any] | None:
+    p: program, form: CompiledForm, merged: Mapping[str, object], outputs: Mapping[str, np.ndarray]
+) -> list[object] | None:
     """Run by the fast path on what `_merged` returned; None if the general path has to run."""
     results = form.fast_path(merged)
     if results is None and form.general_fast_path is not form.fast_path:

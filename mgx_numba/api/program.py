@@ -343,7 +343,7 @@ class program:
             return self.run(params)
         return form.shown(form.on.run_in(self._checked({} if params is None else params, stream), stream))
 
-    def run_trace(self, params: Mapping[str, object], callback: Callable[[trace_info], Any]) -> list[argument]:
+    def run_trace(self, params: Mapping[str, object], callback: Callable[[trace_info], object]) -> list[argument]:
         """Run step by step, call ``callback`` with a `trace_info` after each instruction, and return the results.
 
         Raises:
@@ -354,13 +354,13 @@ class program:
 
         return run_trace(self._form_to_run(), self._checked(params), callback)
 
-    def _run_there(self, params: Mapping[str, object]) -> list[Any]:
+    def _run_there(self, params: Mapping[str, object]) -> list[object]:
         """Run a program for a device and leave the results there, whatever ``offload_copy`` is."""
         form = self._form
         assert form is not None and form.on is not None
         return form.shown(form.on.run_there(self._checked(params)))
 
-    def _run_checked(self, params: Any, outputs: Mapping[str, Any] | None = None) -> list[argument]:
+    def _run_checked(self, params: Any, outputs: Mapping[str, object] | None = None) -> list[argument]:
         """Check the arguments of ``run``, then run; the general path."""
         if (early := self._running()) is not None:
             return early.run(params, outputs)
@@ -461,14 +461,14 @@ class program:
         result._source.reread = copy.copy(self._source.reread)
         return result
 
-    def __copy__(self, memo: Any = None) -> program:
+    def __copy__(self, memo: object = None) -> program:
         result = self.clone()
         result._compile_as(self)
         return result
 
     __deepcopy__ = __copy__
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Return the reader and the bytes of ``save_buffer``; the device number is kept."""
         from .. import load_buffer, save_buffer
 
@@ -565,7 +565,7 @@ class program:
 
     if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name: str) -> object:
             """Raise `AttributeError` for an unknown attribute, with an alternative."""
             if name.startswith("_"):
                 return self.__getattribute__(name)

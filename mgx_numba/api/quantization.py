@@ -188,7 +188,7 @@ def autocast_fp8(prog: program) -> program:
     return change(_program(prog), lambda portable: run_passes(portable, ["autocast_fp8"]), "autocast_fp8")
 
 
-def _names(given: Any) -> Any:
+def _names(given: Iterable[str]) -> Any:
     """Return an iterable of names as a tuple, so that it can be read more than once."""
     return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else given
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.shape import DynamicDimension, Shape
 from ..errors import OptionError
@@ -61,7 +61,7 @@ class Reread:
         self._read = read
         self._longest = {name: shapes[name].lens for name in longest}
         self._lengths: dict[str, Sequence[int]] = dict(self._longest)
-        self._ranges: dict[str, Sequence[Any]] = {}
+        self._ranges: dict[str, Sequence[object]] = {}
 
     def program(self, now: Program, dims: Mapping[str, Sequence[object]]) -> Program:
         """Return the program ``now`` for other lengths; inputs not named keep their dimensions.

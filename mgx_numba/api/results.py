@@ -41,7 +41,7 @@ def result_of(value: Any, known: Shape | None) -> Any:
     if isinstance(value, DeviceArray):
         from .device import device_argument
 
-        found: Any = device_argument.wrap(value)
+        found = device_argument.wrap(value)
     else:
         found = value.view(argument)
     return found if known is None else found.shaped(known)

@@ -198,7 +198,7 @@ def write(path: Path, pieces: Sequence[bytes | memoryview]) -> bool:
 
 
 def _restored(
-    reader: KeptFile, build: Build[T], decode: Callable[[], Any], store: Store | None, intact: bool
+    reader: KeptFile, build: Build[T], decode: Callable[[], object], store: Store | None, intact: bool
 ) -> tuple[Compiled, T]:
     """Return the result of ``build`` for an open plan file.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.shape_json import shape_to_json
 from ..errors import OptionError, UnsupportedError
@@ -80,7 +80,7 @@ def save_buffer(p: program, embed_objects: bool = False, embed_library: bool = F
     return to_bytes(p.portable, _beside(p._file), objects=objects, library=library)
 
 
-def _check_program(function: str, given: Any) -> None:
+def _check_program(function: str, given: object) -> None:
     if not hasattr(type(given), "portable"):
         raise OptionError(f"{function} needs a program, got {type(given).__name__}")
 
@@ -120,19 +120,19 @@ def _has_custom(portable: Program) -> bool:
     return any(ins.op.custom for module in portable.reachable_modules() for ins in module)
 
 
-def saved_options(p: program) -> dict[str, Any]:
+def saved_options(p: program) -> dict[str, object]:
     """Return the compile options and tuning records that `save` writes with a program."""
     return _saved_options(p._file)
 
 
-def _beside(file: FileForm) -> dict[str, Any]:
+def _beside(file: FileForm) -> dict[str, object]:
     """Return the metadata that a file holds with a program."""
     calibration = file.calibration
     return _saved_options(file) | ({} if calibration is None else {"calibration": calibration.to_json()})
 
 
-def _saved_options(file: FileForm) -> dict[str, Any]:
-    extra: dict[str, Any] = {
+def _saved_options(file: FileForm) -> dict[str, object]:
+    extra: dict[str, object] = {
         "disabled_passes": list(file.disabled_passes),
         "tuning": [record.to_json() for record in file.records],
     }
@@ -147,7 +147,7 @@ def _saved_options(file: FileForm) -> dict[str, Any]:
     return extra
 
 
-def _machine_code(form: CompiledForm | None) -> dict[str, Any]:
+def _machine_code(form: CompiledForm | None) -> dict[str, object]:
     """Return the machine code that ``embed_objects`` adds to a file.
 
     Raises:
@@ -158,7 +158,7 @@ def _machine_code(form: CompiledForm | None) -> dict[str, Any]:
     return form.compiled.machine_code()
 
 
-def _library(p: program) -> dict[str, Any]:
+def _library(p: program) -> dict[str, object]:
     """Return the library that ``embed_library`` adds to a file; errors as in ``export_library``."""
     import tempfile  # late: rarely needed, and slow to import
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import FormatError
-from ..targets.base import Observation, ThreadSpan, Timed
+from ..targets.base import Compiled, Observation, ThreadSpan, Timed
 from .program import program
 
 CALLER = 0
@@ -30,7 +30,7 @@ def run_timed(model: program, inputs: Mapping[str, object]) -> tuple[list[Any], 
     return form.shown(results), spans
 
 
-def _observed(compiled: Any, arrays: Mapping[str, Any]) -> tuple[list[Any], list[ThreadSpan]]:
+def _observed(compiled: Compiled, arrays: Mapping[str, Any]) -> tuple[list[Any], list[ThreadSpan]]:
     spans: list[ThreadSpan] = []
     now = 0
 
@@ -46,13 +46,13 @@ def _observed(compiled: Any, arrays: Mapping[str, Any]) -> tuple[list[Any], list
 
 def complete_event(
     name: str, category: str, thread: int, start: float, length: float, details: Mapping[str, object]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return a complete event of this process; times are in microseconds."""
     where = {"pid": os.getpid(), "tid": thread, "ts": start, "dur": length}
     return {"name": name, "cat": category, "ph": "X", **where, "args": dict(details)}
 
 
-def thread_names(threads: Sequence[int]) -> list[dict[str, Any]]:
+def thread_names(threads: Sequence[int]) -> list[dict[str, object]]:
     """Return the metadata events that name threads: "caller", and "worker" with a number."""
     names = {thread: "caller" if thread == CALLER else f"worker {thread}" for thread in threads}
     return [

@@ -58,7 +58,9 @@ class trace_info:
         return f"<trace_info {self.instruction}>"
 
 
-def run_trace(form: CompiledForm, inputs: Mapping[str, Any], callback: Callable[[trace_info], Any]) -> list[argument]:
+def run_trace(
+    form: CompiledForm, inputs: Mapping[str, Any], callback: Callable[[trace_info], object]
+) -> list[argument]:
     """Run on checked inputs; see ``program.run_trace``."""
     if not callable(callback):
         raise ParameterError(f"run_trace: callback must be a function of a trace_info, got {callback!r}")

@@ -235,7 +235,7 @@ def _chosen(condition: Length, a: Any, b: Any) -> Any:
     return a
 
 
-def has_lengths(value: Any) -> bool:
+def has_lengths(value: object) -> bool:
     """Return whether a value holds symbolic lengths."""
     if isinstance(value, Dim):
         return True
@@ -251,7 +251,7 @@ def at_lengths(value: Any, values: Mapping[Dim, int]) -> Any:
     return evaluator(value)(values)
 
 
-def evaluator(value: Any) -> Callable[[Mapping[Dim, int]], Any]:
+def evaluator(value: object) -> Callable[[Mapping[Dim, int]], object]:
     """Return the function `at_lengths` of a value; it is searched for expressions once. Parts without expressions stay
     the same objects."""
     rebuild = _rebuilder(value)
@@ -285,26 +285,26 @@ def _rebuilder(value: Any) -> Callable[[Callable[[Dim], Any]], Any] | None:
     if not rebuilt:
         return None
 
-    def rebuild(function: Callable[[Dim], Any]) -> Any:
+    def rebuild(function: Callable[[Dim], object]) -> object:
         own = {**kept, **{name: make(function) for name, make in rebuilt.items()}}
         return own if kept is value else kind(**own)
 
     return rebuild
 
 
-def lengths_in(value: Any) -> list[Dim]:
+def lengths_in(value: object) -> list[Dim]:
     """Return the symbolic lengths in a value."""
     found: list[Dim] = []
     _collect(value, found)
     return found
 
 
-def modules_in(value: Any) -> list[Module]:
+def modules_in(value: object) -> list[Module]:
     """Return the modules in a value; their lengths are not among `lengths_in`."""
     return [value] if isinstance(value, Module) else [found for one in _members(value) for found in modules_in(one)]
 
 
-def _collect(value: Any, found: list[Dim]) -> None:
+def _collect(value: object, found: list[Dim]) -> None:
     if isinstance(value, Dim):
         found.append(value)
     else:
@@ -312,9 +312,9 @@ def _collect(value: Any, found: list[Dim]) -> None:
             _collect(one, found)
 
 
-def _members(value: Any) -> Collection[Any]:
+def _members(value: object) -> Collection[object]:
     """Return the direct members of a value."""
-    kind: Any = type(value)
+    kind: object = type(value)
     if kind is int or kind is str:
         return ()
     if isinstance(value, (tuple, list)):

@@ -31,7 +31,7 @@ class Registrable(Protocol):
 _MODULES = {"cpu": "mgx_numba.codegen.cpu.backend", "gpu": "mgx_numba.codegen.gpu.backend"}
 """Modules of the package's back ends."""
 
-_backends: dict[str, Any] = {}
+_backends: dict[str, object] = {}
 
 
 def register(new: Registrable) -> None:

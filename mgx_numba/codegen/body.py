@@ -101,7 +101,7 @@ class _Recorder:
     def fma(self, a: int, b: int, c: int) -> int:
         return self._add(ScalarCall("fma", (a, b, c), self._types[a]))
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         infer = getattr(TypeScalar(), name)
         return lambda *x: self._add(ScalarCall(name, x, infer(*(self._types[k] for k in x))))
 
@@ -112,7 +112,7 @@ class _Recorder:
 
 
 def evaluate_instructions(
-    instructions: Iterable[Instruction], handler: ScalarOps, values: dict[Instruction, Any]
+    instructions: Iterable[Instruction], handler: ScalarOps, values: dict[Instruction, object]
 ) -> None:
     """Add a handler's values of literals and pointwise instructions to ``values``, which has their other operands."""
     for ins in instructions:
@@ -128,7 +128,7 @@ def evaluate_instructions(
 
 def evaluate_scalar_module(module: Module, handler: ScalarOps, arguments: Sequence[object]) -> list[Any]:
     """Return the results of a module of pointwise instructions for a handler's values of its parameters."""
-    values: dict[Instruction, Any] = dict(zip(module.parameters(), arguments))
+    values: dict[Instruction, object] = dict(zip(module.parameters(), arguments))
     evaluate_instructions(module, handler, values)
     return [values[r] for r in module.results()]
 

@@ -22,7 +22,7 @@ from .store import Store, default_store
 _SYMBOL = re.compile("mgx_[0-9a-f]{24}")
 
 
-def embed(sources: Sequence[KernelSource], store: Store | None = None) -> dict[str, Any]:
+def embed(sources: Sequence[KernelSource], store: Store | None = None) -> dict[str, object]:
     """Return the value tree of kernels' objects; objects that ``store`` (by default the user's) lacks are compiled.
 
     Raises:

@@ -15,10 +15,11 @@ MOST_ANSWERS = 256
 """Maximum number of kept answers, of some 100 KB each; a program with symbolic lengths asks some ten to forty. All are
 dropped when it is reached."""
 
+P = TypeVar("P")
 T = TypeVar("T")
 
 
-def kept_answer(question: Hashable, problem: object, answer: Callable[[Any], T], like: Hashable | None = None) -> T:
+def kept_answer(question: Hashable, problem: P, answer: Callable[[P], T], like: Hashable | None = None) -> T:
     """Return the answer to an equal question about an equal problem, or call ``answer``; exceptions are not kept.
 
     An answer depends on the example lengths, samples and guards of the program that asks. It is kept in the space of

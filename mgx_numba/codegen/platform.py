@@ -22,7 +22,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from ..dataclass import dataclass
 from ..digest import text_digest
@@ -194,7 +193,7 @@ def _recall(path: Path, key: str) -> Platform | None:
 
 def _is_sound(found: Platform) -> bool:
     texts = (found.cpu, found.triple, found.numba, found.llvmlite, found.llvm)
-    features: Any = found.features
+    features: object = found.features
     return (
         all(isinstance(text, str) for text in texts)
         and isinstance(features, dict)

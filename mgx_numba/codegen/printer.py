@@ -8,10 +8,10 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -330,7 +330,7 @@ class VectorPrinter:
     def min(self, x: VectorValue, y: VectorValue) -> VectorValue:
         return self._extreme("min", x, y)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Callable[..., VectorValue]:
         if name in _FLOAT8:
             return lambda *x: self._quantized(_FLOAT8[name], *x)
         if name in PREDICATES:

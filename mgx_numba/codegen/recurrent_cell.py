@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
 
 from ..core.types import from_numpy, numpy_dtype
 from ..ops.base import make_op
@@ -80,7 +79,7 @@ class RecurrentCell(ABC):
         self.finish(self._apply(0, self._gate(0)))
 
     def _gru(self) -> None:
-        s: Any = self.printer
+        s = self.printer
         update, reset = self._apply(0, self._gate(0)), self._apply(0, self._gate(1))
         product = self.product(2)
         if self.problem.inner_bias:
@@ -88,7 +87,7 @@ class RecurrentCell(ABC):
         self._gru_mix(update, s.add(self.given(2), s.mul(reset, product)))
 
     def _gru_gates(self) -> None:
-        s: Any = self.printer
+        s = self.printer
         update, reset = self._apply(0, self._gate(0)), self._apply(0, self._gate(1))
         self.keep("update_at", update)
         self.keep("reset_at", s.mul(reset, self.state("now")))
@@ -97,12 +96,12 @@ class RecurrentCell(ABC):
         self._gru_mix(self.state("update_at"), self._gate(2))
 
     def _gru_mix(self, update: VectorValue, candidate: VectorValue) -> None:
-        s: Any = self.printer
+        s = self.printer
         fresh = s.mul(s.sub(s.const(1.0, self.type), update), self._apply(1, candidate))
         self.finish(s.add(fresh, s.mul(update, self.state("now"))))
 
     def _lstm(self) -> None:
-        s: Any = self.printer
+        s = self.printer
         state = self.state("cell_at")
         enter = self._apply(0, self._peep(self._gate(0), 0, state))
         if self.problem.input_forget:
@@ -115,14 +114,14 @@ class RecurrentCell(ABC):
         self.finish(s.mul(leave, self._call(2, following)), following)
 
     def _gate(self, gate: int) -> VectorValue:
-        s: Any = self.printer
+        s = self.printer
         total: VectorValue = s.add(self.product(gate), self.given(gate))
         return total
 
     def _peep(self, value: VectorValue, gate: int, state: VectorValue) -> VectorValue:
         if not self.problem.peephole:
             return value
-        s: Any = self.printer
+        s = self.printer
         total: VectorValue = s.add(value, s.mul(self.side("peephole", gate), state))
         return total
 
@@ -130,7 +129,7 @@ class RecurrentCell(ABC):
         """Apply a gate's function to its clipped input."""
         clip = self.problem.clip
         if clip > 0:
-            s: Any = self.printer
+            s = self.printer
             x = make_op("clip").scalar(s, x, s.const(-clip, self.type), s.const(clip, self.type))  # type: ignore[attr-defined]
         return self._call(position, x)
 

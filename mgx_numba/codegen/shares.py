@@ -114,7 +114,7 @@ def shares(
 
 
 def _planned(
-    problem: Any, solve: Callable[[Any], Solution], limit: Length, samples: Sequence[Sample]
+    problem: object, solve: Callable[[object], Solution], limit: Length, samples: Sequence[Sample]
 ) -> list[Alternative[Solution]]:
     """Return solutions for the samples within ``limit``, and the conditions under which they are valid there."""
     inside = [sample for sample in samples if evaluate(limit, sample)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from .copying import row_major
 from .shape import Shape
 from .strings import as_strings, is_text
 from .types import Type, from_numpy
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 
 class Argument:
@@ -129,12 +132,12 @@ class Argument:
         """Return the elements as a flat list in logical order."""
         return self.numpy().ravel().tolist()
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         if copy:
             return np.array(self.numpy(), dtype=dtype)
         return np.asarray(self.numpy(), dtype=dtype)
 
-    def __dlpack__(self, **options: object) -> Any:
+    def __dlpack__(self, **options: object) -> object:
         from .dlpack import export_dlpack  # late: few values are exchanged with other libraries
 
         return export_dlpack(self.numpy(), self.shape.type, **options)

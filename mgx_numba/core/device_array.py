@@ -31,6 +31,11 @@ class DeviceArray:
         self.stream = stream
 
 
+def lens_of(value: Any) -> tuple[int, ...]:
+    """Return the lengths of an input on the host or on a device."""
+    return value.shape.array_lens if isinstance(value, DeviceArray) else value.shape
+
+
 def is_in_a_row(shape: Shape) -> bool:
     """Return whether elements are contiguous in row-major order; strides of axes of length 1 are ignored."""
     if 0 in shape.lens:

@@ -40,7 +40,7 @@ _CODES = {
     Type.fp8e8m0_type: 14,
 }
 _TYPES = {code: type for type, code in _CODES.items()}
-_NARROW = {
+NARROW_CODES = {
     Type.uint2_type: (_UNSIGNED, 2),
     Type.int2_type: (0, 2),
     Type.uint4_type: (_UNSIGNED, 4),
@@ -48,7 +48,7 @@ _NARROW = {
     Type.fp4e2m1_type: (17, 4),
 }
 """DLDataTypeCode and bits of types below a byte."""
-_NARROW_TYPES = {of: type for type, of in _NARROW.items()}
+_NARROW_TYPES = {of: type for type, of in NARROW_CODES.items()}
 _PADDED = 1 << 2  # DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED
 _PADDED_SINCE = (1, 1)  # the version of DLPack that has the flag
 _PLAIN = [
@@ -91,7 +91,7 @@ class _VersionedHead(ctypes.Structure):
     )
 
 
-def export_dlpack(array: np.ndarray, type: Type, **options: Any) -> Any:
+def export_dlpack(array: np.ndarray, type: Type, **options: Any) -> object:
     """Return a DLPack capsule over the array's memory; ``options`` are those of ``__dlpack__``.
 
     Raises:
@@ -104,7 +104,7 @@ def export_dlpack(array: np.ndarray, type: Type, **options: Any) -> Any:
     if code is None:
         return array.__dlpack__(**options)
     capsule = array.view(f"u{array.itemsize}").__dlpack__(**options)
-    _data_type(capsule).code = code
+    data_type_of(capsule).code = code
     return capsule
 
 
@@ -128,15 +128,15 @@ def import_dlpack(exporter: Any) -> np.ndarray:
     return array if adapter.type is None else array.view(adapter.type.numpy)
 
 
-def _export_narrow(array: np.ndarray, type: Type, options: dict[str, Any]) -> Any:
+def _export_narrow(array: np.ndarray, type: Type, options: dict[str, Any]) -> object:
     if tuple(options.get("max_version") or (0, 0)) < _PADDED_SINCE:
         raise BufferError(
             f"elements of {type.name} have a byte each, for which DLPack has a form from version 1.1 on;"
             f" the consumer asks for {options.get('max_version') or 'no version'}"
         )
     capsule = array.view(np.uint8).__dlpack__(**options)
-    data_type, head = _data_type(capsule), _head(capsule)
-    data_type.code, data_type.bits = _NARROW[type]
+    data_type, head = data_type_of(capsule), _head(capsule)
+    data_type.code, data_type.bits = NARROW_CODES[type]
     head.version[1] = max(head.version[1], _PADDED_SINCE[1])
     head.flags |= _PADDED
     return capsule
@@ -172,14 +172,14 @@ class _Importer:
             capsule = self.exporter.__dlpack__(**wanted)
         except TypeError:  # exporters older than DLPack 1.0 take no options
             capsule = self.exporter.__dlpack__()
-        data_type = _data_type(capsule)
+        data_type = data_type_of(capsule)
         if data_type.bits < 8 and data_type.lanes == 1:
             self.type = _NARROW_TYPES.get((data_type.code, data_type.bits))
             if self.type is None:
                 raise BufferError(f"no element type for DLPack's type code {data_type.code} of {data_type.bits} bits")
             head = _head(capsule) if _is_valid(capsule, _VERSIONED) else None
             if head is None or not head.flags & _PADDED:
-                return _unpacked(_tensor(capsule), self.type).__dlpack__(**options)
+                return _unpacked(tensor_of(capsule), self.type).__dlpack__(**options)
             head.flags &= ~_PADDED
             data_type.code, data_type.bits = _UNSIGNED, 8
             return capsule
@@ -192,9 +192,9 @@ class _Importer:
         return (1, 0)
 
 
-def _data_type(capsule: Any) -> _DataType:
+def data_type_of(capsule: Any) -> _DataType:
     """Return the element type in an unconsumed capsule."""
-    return _tensor(capsule).dtype
+    return tensor_of(capsule).dtype
 
 
 def _head(capsule: Any) -> _VersionedHead:
@@ -202,7 +202,7 @@ def _head(capsule: Any) -> _VersionedHead:
     return _VersionedHead.from_address(_pointer(capsule, _VERSIONED))
 
 
-def _tensor(capsule: Any) -> _Tensor:
+def tensor_of(capsule: Any) -> _Tensor:
     """Return the tensor in an unconsumed capsule."""
     if _is_valid(capsule, _VERSIONED):
         return _Tensor.from_address(_pointer(capsule, _VERSIONED) + ctypes.sizeof(_VersionedHead))
@@ -236,7 +236,7 @@ def import_device(exporter: Any, stream: int) -> DeviceArray:
         capsule = exporter.__dlpack__(stream=stream)
     except (BufferError, RuntimeError, TypeError) as error:
         raise ShapeError(f"DLPack import failed: {error}") from None
-    tensor = _tensor(capsule)
+    tensor = tensor_of(capsule)
     kind = _TYPE_OF.get((tensor.dtype.code, tensor.dtype.bits)) if tensor.dtype.lanes == 1 else None
     if kind is None:
         code, bits, lanes = tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes
@@ -269,7 +269,7 @@ def _shaped(kind: Type, lens: tuple[int, ...], strides: tuple[int, ...] | None) 
     return Shape(kind, lens, strides) if len(lens) else Shape(kind)
 
 
-def export_device(array: DeviceArray, owner: Any) -> Any:
+def export_device(array: DeviceArray, owner: object) -> object:
     """Return a DLPack capsule (version 0) over memory of a CUDA device; ``owner`` is kept alive until the consumer is
     done.
 
@@ -286,12 +286,12 @@ def export_device(array: DeviceArray, owner: Any) -> Any:
         array.address, (CUDA, array.device), len(lens), _DataType(*known, 1), words(*lens), words(*strides), 0
     )
     managed = _ManagedTensor(tensor, next(_numbers), ctypes.cast(_delete, ctypes.c_void_p))
-    _exported[managed.manager] = managed, owner
+    exported[managed.manager] = managed, owner
     return _new_capsule(ctypes.addressof(managed), _NAME, _discard)
 
 
 _numbers = itertools.count(1)
-_exported: dict[int, tuple[_ManagedTensor, Any]] = {}
+exported: dict[int, tuple[_ManagedTensor, Any]] = {}
 """Exported tensors that other libraries still hold, by number."""
 _api = ctypes.pythonapi
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
@@ -306,7 +306,7 @@ _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_cha
 @_Callback
 def _delete(managed: int) -> None:
     """Release an exported tensor; its consumer calls this."""
-    del _exported[_ManagedTensor.from_address(managed).manager]
+    del exported[_ManagedTensor.from_address(managed).manager]
 
 
 @_Callback

@@ -10,7 +10,7 @@ from .conditions import all_of, equal, less, maximum, minimum, negate, select
 from .polynomials import Atom, Dim, Length
 
 
-def of_operation(kind: str, operands: Sequence[object]) -> Any:
+def of_operation(kind: str, operands: Sequence[object]) -> object:
     """Return the length that an atom's operation gives for ``operands``."""
     return _BUILDERS[kind](*operands)
 
@@ -65,7 +65,7 @@ def hint(length: Length) -> int:
     return length.scope.value(length) if isinstance(length, Dim) else length
 
 
-def _atom_value(atom: Atom, values: Mapping[Any, int], known: dict[Dim, int]) -> int:
+def _atom_value(atom: Atom, values: Mapping[object, int], known: dict[Dim, int]) -> int:
     if atom.kind == "symbol":
         found = values.get(atom)
         return values[atom.own] if found is None else found
@@ -75,7 +75,7 @@ def _atom_value(atom: Atom, values: Mapping[Any, int], known: dict[Dim, int]) ->
     return FUNCTIONS[atom.kind](*(evaluate(one, values, known) for one in atom.operands))
 
 
-_BUILDERS: dict[str, Callable[..., Any]] = {
+_BUILDERS: dict[str, Callable[..., object]] = {
     "floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b, "min": minimum, "max": maximum, "select": select,
     "negative": lambda a: less(a, 0), "zero": lambda a: equal(a, 0), "nonzero": lambda a: negate(equal(a, 0)),
     "all": all_of, "bit_length": lambda a: a.bit_length(),

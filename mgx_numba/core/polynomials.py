@@ -136,7 +136,7 @@ class Dim:
     def __neg__(self) -> Any:
         return self * -1
 
-    def __pos__(self) -> Any:
+    def __pos__(self) -> Dim:
         return self
 
     def __sub__(self, other: object) -> Any:
@@ -353,7 +353,7 @@ def polynomial(terms: Sequence[tuple[Monomial, int]]) -> Any:
     return _interned(tuple(own))
 
 
-def _interned(terms: Terms) -> Any:
+def _interned(terms: Terms) -> Length:
     """Return the interned sum of terms in canonical form."""
     space = terms[0][0][0].space
     found = space.interned.get(terms)

@@ -136,7 +136,7 @@ def without_factor(difference: Dim) -> Dim:
     return quotient if isinstance(quotient, Dim) else difference
 
 
-def _whole_part(a: Dim, b: Dim) -> Any:
+def _whole_part(a: Dim, b: Dim) -> Length | None:
     """Return the quotient of the terms of ``a`` that the single term of ``b`` divides; None if it divides no term."""
     if len(b.terms) > 1:
         return None
@@ -167,8 +167,8 @@ def quotient_if_exact(a: Length, b: Dim) -> Any:
                 return None
             found.append((tuple(left), c // coefficient))
         return polynomial(found)
-    quotient: Any = 0
-    rest: Any = a
+    quotient: Length = 0
+    rest: Length = a
     while isinstance(rest, Dim):  # polynomial division by the leading term
         (m, c), (n, d) = rest.terms[0], b.terms[0]
         left = list(m)
@@ -226,9 +226,9 @@ def _remainder(a: Dim, b: int) -> Any:
     return of_atom("mod", (rest, b), 0, b - divisor, divisor)
 
 
-def without_remainders(length: Dim) -> Any:
+def without_remainders(length: Dim) -> Length:
     """Return an expression with ``a % b`` rewritten as ``a - a//b*b``."""
-    found: Any = length
+    found: Length = length
     while isinstance(found, Dim):
         remainders = [atom for monomial, _ in found.terms for atom in monomial if atom.kind == "mod"]
         if not remainders:

@@ -18,7 +18,7 @@ def _plain(length: Any) -> int:
     return int(length)
 
 
-def shape_to_json(shape: Shape, length: Codec = _plain) -> list[Any]:
+def shape_to_json(shape: Shape, length: Codec = _plain) -> list[object]:
     """Return a shape as JSON values; ``length`` encodes each length and stride."""
     if shape.type is Type.tuple_type:
         return [[shape_to_json(member, length) for member in shape.sub_shapes]]

@@ -158,7 +158,7 @@ class _Dtypes(dict[Type, np.dtype]):
 
 
 @functools.cache
-def _ml_dtypes() -> Any:
+def _ml_dtypes() -> object:
     import ml_dtypes  # late: importing it takes milliseconds
 
     return ml_dtypes

@@ -67,7 +67,9 @@ def _words(flag: str, entries: re.Match[str]) -> str:
 class _Words(argparse.Action):
     """Action of a flag that takes any number of words; the namespace's ``words`` lists the words of each use."""
 
-    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
         setattr(namespace, self.dest, [*getattr(namespace, self.dest), *values])
         namespace.words = [*getattr(namespace, "words", ()), (option, self.dest, list(values))]
 
@@ -126,7 +128,7 @@ def add_loader(parser: argparse.ArgumentParser, several_batches: bool = False) -
     add_order: dict[str, Any] = {"dest": "is_nhwc", "action": "store_const"}
     order.add_argument("--nhwc", const=True, help="a TensorFlow model has channels last (default)", **add_order)
     order.add_argument("--nchw", const=False, help="its images are taken and given as they are in it", **add_order)
-    batch: Any = _batches if several_batches else int
+    batch = _batches if several_batches else int
     group.add_argument("--batch", type=batch, metavar="N", help="length of dimensions that the model leaves open")
     group.add_argument("--input-dim", metavar="WORD", help="dimensions of inputs: @name d1 d2 ...", **_WORDS)
     group.add_argument("--dim-param", metavar="WORD", help="symbolic dimensions: @name d or {min:a,max:b}", **_WORDS)

@@ -14,9 +14,9 @@ from ..targets.registry import DEFAULT
 from .logs import LOG
 
 
-def requested_options(args: argparse.Namespace) -> dict[str, Any]:
+def requested_options(args: argparse.Namespace) -> dict[str, object]:
     """Return the options of ``program.compile`` that flags set."""
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
     if args.disable_fast_math:
         options["fast_math"] = False
     if args.num_threads is not None:

@@ -43,9 +43,9 @@ def parse_inputs(option: str, words: Sequence[str]) -> dict[str, list[int]]:
     return {name: [_length(option, w) for w in rest] for name, rest in split_names(option, words).items()}
 
 
-def parse_dynamic_inputs(option: str, words: Sequence[str]) -> dict[str, list[Any]]:
+def parse_dynamic_inputs(option: str, words: Sequence[str]) -> dict[str, list[object]]:
     """Return lengths and ranges by input: ``@x [{min:1,max:4},3,224,224]``, or with one word for each dimension."""
-    result: dict[str, list[Any]] = {}
+    result: dict[str, list[object]] = {}
     for name, rest in split_names(option, words).items():
         values = [_json(option, w) for w in rest]
         if len(values) == 1 and isinstance(values[0], list):
@@ -54,9 +54,9 @@ def parse_dynamic_inputs(option: str, words: Sequence[str]) -> dict[str, list[An
     return result
 
 
-def parse_symbols(option: str, words: Sequence[str]) -> dict[str, Any]:
+def parse_symbols(option: str, words: Sequence[str]) -> dict[str, object]:
     """Return a length or range by symbolic dimension: ``@n 4``, ``@n {min:1,max:8}``."""
-    result: dict[str, Any] = {}
+    result: dict[str, object] = {}
     for name, rest in split_names(option, words).items():
         if len(rest) != 1:
             raise OptionError(f"{option}: @{name} needs one dimension, got {len(rest)}")

@@ -41,7 +41,7 @@ def make_inputs(model: program, args: argparse.Namespace) -> dict[str, np.ndarra
     for name in given:
         if given.count(name) > 1:
             raise OptionError(f"{name!r} is given to more than one of --fill0, --fill1 and --load-arg")
-    result: dict[str, Any] = {}
+    result: dict[str, object] = {}
     for name, shape in shapes.items():
         if name in files:
             result[name] = _load(files[name], name)
@@ -101,7 +101,7 @@ def _lens(shape: Shape, batch: int) -> tuple[int, ...]:
     return tuple(d.clamp(batch) for d in shape.dims) if shape.is_dynamic else shape.array_lens
 
 
-def _random(name: str, shape: Shape, batch: int) -> Any:
+def _random(name: str, shape: Shape, batch: int) -> object:
     if shape.type is Type.sequence_type and shape.element is not None:
         return [_random(f"{name}[{k}]", shape.element, batch) for k in range(2)]
     if shape.type is Type.map_type:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 from ..errors import OptionError, ParseError
 
 
-def read_proto(path: str) -> Any:
+def read_proto(path: str) -> ModelProto:
     """Return the ``ModelProto`` of a file, with its external data.
 
     Raises:
@@ -21,7 +24,7 @@ def read_proto(path: str) -> Any:
         raise ParseError(f"{path}: {error}") from error
 
 
-def set_outputs(model: Any, names: list[str]) -> None:
+def set_outputs(model: ModelProto, names: list[str]) -> None:
     """Replace the results of a model.
 
     Raises:
@@ -41,7 +44,7 @@ def set_outputs(model: Any, names: list[str]) -> None:
     graph.output.extend(copies)
 
 
-def set_batch_of_reshapes(model: Any, batch: int, size: int) -> None:
+def set_batch_of_reshapes(model: ModelProto, batch: int, size: int) -> None:
     """Replace the leading length ``batch`` by ``size`` in constant shapes of Reshape nodes that depend on inputs.
 
     The caller must verify that the replaced lengths were batch sizes.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ..api.program import program
 from ..api.timeline import CALLER, complete_event, run_timed, thread_names, write_events
@@ -26,7 +25,7 @@ def write_trace_events(path: str, runs: Sequence[Sequence[ThreadSpan]], title: s
     """
     threads = sorted({span.thread for spans in runs for span in spans} | {CALLER})
     process = {"name": "process_name", "ph": "M", "pid": os.getpid(), "tid": 0, "args": {"name": title}}
-    events: list[dict[str, Any]] = [process, *thread_names(threads)]
+    events: list[dict[str, object]] = [process, *thread_names(threads)]
     offset = 0.0
     for number, spans in enumerate(runs):
         if not spans:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ..dataclass import dataclass
 from ..progress import shown_progress
@@ -24,7 +23,7 @@ class Repeats:
     duration: float = 0.0
     warmup: int = 1
 
-    def times(self, run: Callable[[], Any], what: str) -> list[float]:
+    def times(self, run: Callable[[], object], what: str) -> list[float]:
         """Return the seconds of each timed run; ``what`` names the work in the progress line."""
         for _ in range(self.warmup):
             run()

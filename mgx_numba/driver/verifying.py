@@ -32,7 +32,7 @@ class Check:
     difference: Difference
 
 
-def reference(program: Program, inputs: Inputs, double: bool = False) -> list[Any]:
+def reference(program: Program, inputs: Inputs, double: bool = False) -> list[object]:
     """Return a program's results on the ``ref`` target; with ``double``, floats are rounded only at the end."""
     return compile_for(REFERENCE, in_double(program) if double else program).run(inputs)
 

@@ -12,7 +12,7 @@ import os
 import sys
 import zipfile
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from ..graph.mxr import save_buffer as json_buffer
 from ..graph.printer import instruction_names
 from ..graph.program import Program
 from ..graph.serialize import attribute_to_value
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 DOMAIN = "mgx_numba"
 LARGE_LITERAL = 1024
@@ -49,7 +52,7 @@ def to_netron(program: Program) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def _graph(module: Module, names: dict[Instruction, str]) -> Any:
+def _graph(module: Module, names: dict[Instruction, str]) -> GraphProto:
     from onnx import helper
 
     nodes, literals, values = [], [], []
@@ -66,7 +69,7 @@ def _graph(module: Module, names: dict[Instruction, str]) -> Any:
     return helper.make_graph(nodes, module.name, inputs, results, literals, value_info=values)
 
 
-def _node(ins: Instruction, names: dict[Instruction, str]) -> Any:
+def _node(ins: Instruction, names: dict[Instruction, str]) -> NodeProto:
     from onnx import helper
 
     node = helper.make_node(
@@ -87,7 +90,7 @@ def _is_simple(value: object) -> bool:
     return isinstance(value, (int, float, str))
 
 
-def _literal(name: str, array: np.ndarray, shape: Shape) -> Any:
+def _literal(name: str, array: np.ndarray, shape: Shape) -> TensorProto:
     from onnx import TensorProto, numpy_helper
 
     if array.size < LARGE_LITERAL and shape.type is not Type.fp4x2_type:
@@ -95,13 +98,13 @@ def _literal(name: str, array: np.ndarray, shape: Shape) -> Any:
     return TensorProto(name=name, data_type=_element(shape), dims=shape.lens)
 
 
-def _value(name: str, shape: Shape) -> Any:
+def _value(name: str, shape: Shape) -> ValueInfoProto:
     from onnx import ValueInfoProto, helper
 
     if shape.sub_shapes:
         return ValueInfoProto(name=name, doc_string=str(shape))
     if shape.is_dynamic:
-        lens: list[Any] = [d.min if d.is_fixed else str(d) for d in shape.dims]
+        lens: list[int | str] = [d.min if d.is_fixed else str(d) for d in shape.dims]
     else:
         lens = list(shape.lens)
     return helper.make_tensor_value_info(name, _element(shape), lens, str(shape))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -11,8 +11,11 @@ from ..core.types import Type
 from ..graph.instruction import Instruction
 from ..graph.module import Module
 from ..ops.control import IfShort
+from .builder import GraphBuilder
 
-Expert = Callable[[Any, Instruction], Instruction]
+B = TypeVar("B", bound=GraphBuilder)
+
+Expert = Callable[[B, Instruction], Instruction]
 """Emits, by the builder of a submodule, an expert's results [n, width] for rows [n, width]."""
 
 ROOM = 2
@@ -21,7 +24,7 @@ Of 8 experts, 2 for a token, half of the rows; no figures kept for other values.
 _NOWHERE = 1 << 40  # beyond every slot
 
 
-class Mixture:
+class Mixture(Generic[B]):
     """Emits a mixture of experts.
 
     Attributes:
@@ -29,7 +32,7 @@ class Mixture:
         inside: makes a submodule and its builder.
     """
 
-    def __init__(self, g: Any, inside: Callable[[], tuple[Any, Module]]) -> None:
+    def __init__(self, g: B, inside: Callable[[], tuple[B, Module]]) -> None:
         self.g, self.inside = g, inside
 
     def __call__(
@@ -37,8 +40,8 @@ class Mixture:
         tokens: Instruction,
         shares: Instruction,
         used: int,
-        experts: Sequence[Expert],
-        zeros: Callable[[Type, Any], Instruction],
+        experts: Sequence[Expert[B]],
+        zeros: Callable[[Type, type[np.generic]], Instruction],
     ) -> Instruction:
         """Emit ``sum over experts e of shares[:, e] * experts[e](tokens)``.
 
@@ -71,13 +74,13 @@ class Mixture:
             total = self._either(g, g.pointwise("equal", count, g.literal(np.int64(0))), module, skipped)
         return total
 
-    def _either(self, g: Any, short: Instruction, usual: Module, shortcut: Module) -> Instruction:
+    def _either(self, g: B, short: Instruction, usual: Module, shortcut: Module) -> Instruction:
         """Emit the result of ``shortcut`` where ``short``, else of ``usual``, which differ in speed alone."""
         condition = g.op("not", g.op("reshape", short, dims=(1,)))
         return g.op("get_tuple_elem", g.op(IfShort(), condition, modules=[usual, shortcut]), index=0)
 
     def _slots(
-        self, shares: Instruction, taken: Instruction, zeros: Callable[[Type, Any], Instruction]
+        self, shares: Instruction, taken: Instruction, zeros: Callable[[Type, type[np.generic]], Instruction]
     ) -> tuple[Instruction, Instruction, Instruction]:
         """Emit tokens and shares [experts, slots] of the first tokens that use each expert, and the number of slots.
 
@@ -96,29 +99,29 @@ class Mixture:
         return rows, weights, g.op("dimensions_of", empty[0], start=1, end=2)
 
     def _all(
-        self, g: Any, tokens: Instruction, shares: Instruction, number: int, expert: Expert, total: Instruction
+        self, g: B, tokens: Instruction, shares: Instruction, number: int, expert: Expert[B], total: Instruction
     ) -> Instruction:
         share = g.op("transpose", self._part(g, shares, number), permutation=(1, 0))
         return g.op("add", total, self._shared(g, expert(g, tokens), share))
 
     def _few(
         self,
-        g: Any,
+        g: B,
         tokens: Instruction,
         rows: Instruction,
         shares: Instruction,
         number: int,
-        expert: Expert,
+        expert: Expert[B],
         total: Instruction,
     ) -> Instruction:
         own, share = (g.op("transpose", self._part(g, x, number), permutation=(1, 0)) for x in (rows, shares))
         given = g.op("gather", tokens, g.op("squeeze", own, axes=(1,)), axis=0)
         return g.op("scatternd_add", total, own, self._shared(g, expert(g, given), share))
 
-    def _shared(self, g: Any, y: Instruction, share: Instruction) -> Instruction:
+    def _shared(self, g: B, y: Instruction, share: Instruction) -> Instruction:
         """Emit a product that is 0 where the share is, whatever the expert computes there."""
         chosen = g.pointwise("greater", share, g.literal(np.float32(0)))
         return g.pointwise("where", chosen, g.pointwise("mul", y, share), g.literal(np.float32(0)))
 
-    def _part(self, g: Any, x: Instruction, number: int) -> Instruction:
+    def _part(self, g: B, x: Instruction, number: int) -> Instruction:
         return g.op("slice", x, axes=(0,), starts=(number,), ends=(number + 1,))

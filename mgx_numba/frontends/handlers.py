@@ -94,7 +94,7 @@ class Families:
 def unary(op: str) -> Parser:
     """Return the parser function of a node that maps to one operator of the IR."""
 
-    def parse(g: Any, node: Any, x: Instruction) -> Instruction:
+    def parse(g: Any, node: object, x: Instruction) -> Instruction:
         return g.op(op, x)
 
     return parse
@@ -103,7 +103,7 @@ def unary(op: str) -> Parser:
 def binary(op: str) -> Parser:
     """Return the parser function of a node that maps to one binary pointwise operator, with broadcast operands."""
 
-    def parse(g: Any, node: Any, a: Instruction, b: Instruction) -> Instruction:
+    def parse(g: Any, node: object, a: Instruction, b: Instruction) -> Instruction:
         return g.pointwise(op, a, b)
 
     return parse

@@ -13,6 +13,7 @@ from ..core.shape import row_major_strides
 from ..core.types import Type
 from ..errors import ShapeError
 from ..graph.instruction import Instruction
+from .arithmetic import mul_scalar
 from .builder import GraphBuilder
 
 CUBIC = -0.75  # coefficient a of the cubic convolution, by ONNX's specification and in ATen
@@ -20,10 +21,6 @@ CUBIC = -0.75  # coefficient a of the cubic convolution, by ONNX's specification
 
 def _add(g: GraphBuilder, x: Instruction, value: float) -> Instruction:
     return x if value == 0 else g.pointwise("add", x, g.like(value, x))
-
-
-def _mul(g: GraphBuilder, x: Instruction, value: float) -> Instruction:
-    return x if value == 1 else g.pointwise("mul", x, g.like(value, x))
 
 
 class SampleAxis:
@@ -39,9 +36,9 @@ class SampleAxis:
         g = self.g
         half = _add(g, grid, 1.0)
         if isinstance(self.span, Dim):
-            place = _mul(g, g.pointwise("mul", half, g.like(self.span, half)), 0.5)
+            place = mul_scalar(g, g.pointwise("mul", half, g.like(self.span, half)), 0.5)
         else:
-            place = _mul(g, half, self.span / 2)
+            place = mul_scalar(g, half, self.span / 2)
         return place if self.align else _add(g, place, -0.5)
 
     def folded(self, x: Instruction) -> Instruction:
@@ -85,7 +82,7 @@ class SampleAxis:
         """Emit the cubic convolution weight at a distance below 1, or (``far``) from 1 to 2."""
         g, a = self.g, CUBIC
         coefficients = (a, -5 * a, 8 * a, -4 * a) if far else (a + 2, -(a + 3), 0.0, 1.0)
-        value = _add(g, _mul(g, d, coefficients[0]), coefficients[1])
+        value = _add(g, mul_scalar(g, d, coefficients[0]), coefficients[1])
         for c in coefficients[2:]:
             value = _add(g, g.op("mul", value, d), c)
         return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,8 +36,8 @@ class Allowance:
         self._modules = modules
         self._literals: int | None = None
         self._work = 0
-        self._held = 0
-        self._watched: dict[int, weakref.ref[Any]] = {}
+        self.held_bytes = 0
+        self._watched: dict[int, weakref.ref[np.ndarray]] = {}
 
     def take(self, work: int, bytes: int) -> bool:
         """Return whether a constant of ``bytes`` bytes may be computed in ``work`` operations; if so, count the
@@ -47,7 +47,7 @@ class Allowance:
             self._literals = sum(a.nbytes for a in arrays if a is not None and 0 not in a.strides)
         if self._work + work > WORK + WORK_GROWTH * self._literals:
             return False
-        if self._held + bytes > HELD + HELD_GROWTH * self._literals:
+        if self.held_bytes + bytes > HELD + HELD_GROWTH * self._literals:
             return False
         self._work += work
         return True
@@ -61,7 +61,7 @@ class Allowance:
 
         def freed(_: object) -> None:
             del self._watched[key]
-            self._held -= size
+            self.held_bytes -= size
 
         self._watched[key] = weakref.ref(owner, freed)
-        self._held += size
+        self.held_bytes += size

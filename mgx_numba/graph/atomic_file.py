@@ -92,7 +92,7 @@ def _unnamed(folder: str, mode: int) -> int:
 
 
 def _write(
-    handle: int, target: str, fill: Callable[[Write], Any], durable: bool, finish: Callable[[int], None]
+    handle: int, target: str, fill: Callable[[Write], object], durable: bool, finish: Callable[[int], None]
 ) -> None:
     with os.fdopen(handle, "wb") as file:
         _lock(handle)

@@ -140,7 +140,7 @@ class Calibration:
             at, (a, b) = next((k, p) for k, p in enumerate(pairs) if p[0] != p[1])
             raise OptionError(f"the calibration has {a!r} as value {at} where {whose} has {b!r}")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return a value tree that `from_json` reads."""
         return {"batches": self.batches, "values": [_value_to_json(v) for v in self.values]}
 
@@ -161,7 +161,7 @@ _CHANNELS = ("low", "high", "total", "squares", "seen")
 _RANGE = ("low", "high", "seen", "strange", "limit")
 
 
-def _value_to_json(value: ValueStatistics) -> dict[str, Any]:
+def _value_to_json(value: ValueStatistics) -> dict[str, object]:
     seen = value.observer
     return {
         "label": value.label,

@@ -83,7 +83,7 @@ class Constants:
             stack.pop()
         return self._values[x]
 
-    def _literal(self, literal: Argument) -> Any:
+    def _literal(self, literal: Argument) -> np.ndarray:
         return literal.numpy()
 
     def _computed(self, ins: Instruction, values: list[Any]) -> Any:

@@ -140,7 +140,7 @@ def _element(value: Any, type: Type) -> _Element:
     return _Element(*float(value).as_integer_ratio(), type)
 
 
-def _value(element: _Element) -> Any:
+def _value(element: _Element) -> Dim | Ratio | float | int:
     numerator, denominator, type = element
     if isinstance(numerator, Dim):
         return numerator if denominator == 1 else Ratio(numerator, denominator)

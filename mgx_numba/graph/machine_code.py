@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .checksums import CHECKSUMS, check_sections
 from .wire import Decoder
 
@@ -14,7 +12,7 @@ LIBRARY = "mgx_numba_library"
 """Key, in a msgpack file, of the shared library that runs the program; C++ reads it, Python skips it."""
 
 
-def load_objects(data: memoryview) -> Any:
+def load_objects(data: memoryview) -> object:
     """Return the machine code in a msgpack file's content, or None; all other entries are skipped.
 
     Raises:

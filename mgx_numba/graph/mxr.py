@@ -69,7 +69,9 @@ def save_program(
     _replace(path, lambda write: writer(tree, write))
 
 
-def load_program(path: FilePath, format: str = "msgpack", with_objects: bool = False) -> tuple[Program, dict[str, Any]]:
+def load_program(
+    path: FilePath, format: str = "msgpack", with_objects: bool = False
+) -> tuple[Program, dict[str, object]]:
     """Return the program in a file and the extra data saved with it (``tuning`` is always present).
 
     Literals of a msgpack file are views of its content, which is read into memory as a whole; the file may change
@@ -86,7 +88,7 @@ def load_program(path: FilePath, format: str = "msgpack", with_objects: bool = F
 
 def load_content(
     data: memoryview, path: FilePath, format: str = "msgpack", with_objects: bool = False
-) -> tuple[Program, dict[str, Any]]:
+) -> tuple[Program, dict[str, object]]:
     """Return the program in ``data``, the content of ``path``, as `load_program` does."""
     try:
         return _load(data, with_objects) if format == "msgpack" else _load_json(data)
@@ -111,7 +113,7 @@ def save_buffer(
     return b"".join(pieces)
 
 
-def load_buffer(data: bytes | bytearray | memoryview, with_objects: bool = False) -> tuple[Program, dict[str, Any]]:
+def load_buffer(data: bytes | bytearray | memoryview, with_objects: bool = False) -> tuple[Program, dict[str, object]]:
     """Return the program in the bytes of a msgpack file, as `load_program` does; literals are views of the bytes.
 
     Raises:
@@ -152,14 +154,14 @@ def _owned(argument: Argument) -> Argument:
     return copy
 
 
-def _writer(format: str) -> Callable[[Any, Write], Any]:
+def _writer(format: str) -> Callable[[object, Write], object]:
     found = {"msgpack": pack_sections, "json": pack_json}.get(format)
     if found is None:
         raise OptionError(f"Unknown format: {format}; known: msgpack, json")
     return found  # type: ignore[return-value]
 
 
-def _tree(program: Program, extra: Mapping[str, object], format: str, code: Mapping[str, object]) -> dict[str, Any]:
+def _tree(program: Program, extra: Mapping[str, object], format: str, code: Mapping[str, object]) -> dict[str, object]:
     given = {key: tree for key, tree in code.items() if tree is not None}
     if given and format != "msgpack":
         raise OptionError(f"machine code can be kept in msgpack files only, not in {format}")
@@ -180,12 +182,12 @@ def _tree(program: Program, extra: Mapping[str, object], format: str, code: Mapp
     }
 
 
-def _load(data: memoryview, with_objects: bool) -> tuple[Program, dict[str, Any]]:
+def _load(data: memoryview, with_objects: bool) -> tuple[Program, dict[str, object]]:
     decoder = Decoder(data)
-    header: dict[str, Any] = {}
+    header: dict[str, object] = {}
     modules: dict[str, Nodes] = {}
     objects: int | None = None
-    checksums: Any = ()
+    checksums: object = ()
     for key in decoder.entries("the file"):
         if key == "modules":
             for name in decoder.entries("'modules'"):
@@ -208,7 +210,7 @@ def _load(data: memoryview, with_objects: bool) -> tuple[Program, dict[str, Any]
     return program, extra
 
 
-def _load_json(data: memoryview) -> tuple[Program, dict[str, Any]]:
+def _load_json(data: memoryview) -> tuple[Program, dict[str, object]]:
     root = unpack_json(data)
     if not isinstance(root, dict):
         raise FormatError("the file must be an object")
@@ -225,7 +227,7 @@ def _load_json(data: memoryview) -> tuple[Program, dict[str, Any]]:
     return _finish(root, modules)
 
 
-def _finish(header: Mapping[str, object], modules: Mapping[str, Nodes]) -> tuple[Program, dict[str, Any]]:
+def _finish(header: Mapping[str, object], modules: Mapping[str, Nodes]) -> tuple[Program, dict[str, object]]:
     _check_version(header)
     extra = _check_extra(header.get("mgx_numba", {}))
     open_dims = _check_open_dims(extra.pop("open_dims", {}))
@@ -266,7 +268,7 @@ def _check_version(header: Mapping[str, object]) -> None:
         raise FormatError(f"file version is {str(found)[:40]}, expected {FILE_VERSION}")
 
 
-def _check_extra(own: object) -> dict[str, Any]:
+def _check_extra(own: object) -> dict[str, object]:
     if not isinstance(own, dict):
         raise FormatError("'mgx_numba' must be a map")
     found = own.get("format", FORMAT)
@@ -294,7 +296,7 @@ def _expect_end(decoder: Decoder) -> None:
         raise decoder.fail("more data follow the end")
 
 
-def _replace(path: FilePath, fill: Callable[[Write], Any]) -> None:
+def _replace(path: FilePath, fill: Callable[[Write], object]) -> None:
     try:
         replace_file(path, fill, mode=0o666, durable=True)
     except OSError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, field, fields
-from typing import Any
 
 from ..dataclass import dataclass
 from ..errors import FormatError
@@ -38,7 +37,7 @@ class Origin:
         known = self.output_names
         return list(known) if len(known) == count else [f"output_{k}" for k in range(count)]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return a value tree without empty fields."""
         found = {name: value for name, value in asdict(self).items() if value}
         lists = {"output_names": list(self.output_names), "output_dims": list(map(list, self.output_dims))}

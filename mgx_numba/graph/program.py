@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any
 
 from ..core.shape import Shape
 from ..errors import ValidationError
@@ -206,7 +205,7 @@ class Program:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Program) and str(self) == str(other)
 
-    __hash__: Any = object.__hash__
+    __hash__ = object.__hash__
 
     def __str__(self) -> str:
         from .printer import print_program

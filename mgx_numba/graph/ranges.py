@@ -9,7 +9,7 @@ ends of floats are moved outward by the possible rounding.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -231,7 +231,7 @@ class _Arithmetic:
     def fma(self, a: Span, b: Span, c: Span) -> Span:
         return Span.whole(a.type)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Callable[..., Span]:
         infer, of_integers, of_floats = getattr(TypeScalar(), name), _INTEGER_ENDS.get(name), _FLOAT_SPANS.get(name)
 
         def call(*x: Span) -> Span:

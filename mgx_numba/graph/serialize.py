@@ -21,13 +21,13 @@ from .wire import Blob
 MAX_RANK = 64  # NumPy's own limit
 
 
-def shape_to_value(shape: Shape) -> dict[str, Any]:
+def shape_to_value(shape: Shape) -> dict[str, object]:
     """Return a shape as a map.
 
     Keys that MIGraphX has are always present. ``unranked``, ``element`` (of a sequence, an optional or a map) and a
     dimension's ``symbol`` are present where needed.
     """
-    value: dict[str, Any] = {
+    value: dict[str, object] = {
         "type": shape.type.name,
         "sub_shapes": [shape_to_value(s) for s in shape.sub_shapes],
         "lens": list(shape.lens),
@@ -96,7 +96,7 @@ def _dimension_from_value(value: object) -> DynamicDimension:
     return DynamicDimension(low, high, frozenset(_integers(fields.get("optimals", []), "optimals")), symbol)
 
 
-def argument_to_value(argument: Argument) -> dict[str, Any]:
+def argument_to_value(argument: Argument) -> dict[str, object]:
     """Return a tensor as shape and data. The data are its element space, so a broadcast tensor stores each element
     once."""
     shape = shape_to_value(argument.shape)
@@ -169,7 +169,7 @@ def _blob(value: object) -> memoryview:
     return memoryview(b"".join(chunks))
 
 
-def attribute_to_value(value: object) -> Any:
+def attribute_to_value(value: object) -> object:
     """Return an operator's attribute as a value tree; enumerations and element types become integers."""
     if isinstance(value, Enum):
         return int(value.value)
@@ -186,7 +186,7 @@ def attribute_to_value(value: object) -> Any:
     raise ValidationError(f"an attribute of type {type(value).__name__} cannot be saved: {value!r}")
 
 
-def operator_to_value(operator: Operator) -> dict[str, Any]:
+def operator_to_value(operator: Operator) -> dict[str, object]:
     """Return the attributes of an operator by name."""
     return {key: attribute_to_value(value) for key, value in operator.attributes().items()}
 
@@ -201,7 +201,7 @@ def operator_from_value(name: str, value: object) -> Operator:
     return make_op(name, **{key: _within(f"operator.{key}", _attribute_from_value, v) for key, v in fields.items()})
 
 
-def _attribute_from_value(value: object) -> Any:
+def _attribute_from_value(value: object) -> object:
     if isinstance(value, list):
         return [_attribute_from_value(v) for v in value]
     if not isinstance(value, dict):
@@ -215,7 +215,7 @@ def _attribute_from_value(value: object) -> Any:
     return _dimension_from_value(value)
 
 
-def program_modules(program: Program) -> dict[str, Any]:
+def program_modules(program: Program) -> dict[str, object]:
     """Return all modules of a program by name, the main module first.
 
     Raises:
@@ -223,7 +223,7 @@ def program_modules(program: Program) -> dict[str, Any]:
     """
     modules = list(dict.fromkeys([*program.reachable_modules(), *program.modules]))
     names = _unique(instruction_names(modules))
-    result: dict[str, Any] = {}
+    result: dict[str, object] = {}
     for module in modules:
         if module.name in result:
             raise ValidationError(f"two modules of the program are called {module.name!r}")
@@ -243,8 +243,8 @@ def _unique(names: Mapping[Instruction, str]) -> dict[Instruction, str]:
     return result
 
 
-def _node(ins: Instruction, names: Mapping[Instruction, str]) -> dict[str, Any]:
-    node: dict[str, Any] = {
+def _node(ins: Instruction, names: Mapping[Instruction, str]) -> dict[str, object]:
+    node: dict[str, object] = {
         "output": names[ins],
         "name": ins.op.name,
         "shape": shape_to_value(ins.shape),
@@ -283,7 +283,7 @@ def _within(place: str, function: Callable[[Any], Any], value: object) -> Any:
         raise FormatError(f"{place}: {error}") from None
 
 
-def _map(value: object, what: str) -> dict[str, Any]:
+def _map(value: object, what: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise FormatError(f"{what} is {_short(value)}, expected a map")
     return value

@@ -314,7 +314,7 @@ class Specializer:
         if not op.use_dyn_output or not values:
             return op
         count = values[0].reshape(-1)[0]
-        trips: Any = (count if isinstance(count, Dim) else int(count)) if values[1].all() else 0
+        trips = (count if isinstance(count, Dim) else int(count)) if values[1].all() else 0
         after, before = body.results()[0], body.parameters()[1]
         while after.name == "identity":
             after = after.inputs[0]

@@ -20,7 +20,7 @@ ALIGNMENT = 64
 """Large blobs start at multiples of this many bytes, so that a mapped file gives aligned arrays."""
 
 MAX_DEPTH = 64  # far above real programs, and below Python's recursion limit
-_LONGEST_BIN = (1 << 32) - 1  # bin 32 of msgpack
+LONGEST_BIN = (1 << 32) - 1  # bin 32 of msgpack
 _PADDED_FROM = 256  # bytes from which padding, of at most 63, costs little
 _PAD = "pad"
 _TAIL, _TAIL_KEYS = "tail", ["tail", "bytes"]
@@ -104,7 +104,7 @@ class Encoder:
         """Begin a map of ``count`` entries; the caller encodes a key and a value for each."""
         self._put(self._packer.pack_map_header(count))
 
-    def _map(self, value: dict[str, Any]) -> None:
+    def _map(self, value: dict[str, object]) -> None:
         large = next((k for k, v in value.items() if isinstance(v, Blob) and _is_padded(v.data)), None)
         self.map_header(len(value) + (large is not None))
         for key, item in value.items():
@@ -120,7 +120,7 @@ class Encoder:
         self._put(self._packer.pack(bytes(count)))
 
     def _blob(self, data: memoryview) -> None:
-        if len(data) > _LONGEST_BIN:
+        if len(data) > LONGEST_BIN:
             self._map({_TAIL: self._tail_bytes, "bytes": len(data)})
             self._tail.append(data)
             self._tail_bytes += _aligned(len(data))
@@ -135,7 +135,7 @@ class Encoder:
 
 
 def _is_padded(data: memoryview) -> bool:
-    return _PADDED_FROM <= len(data) <= _LONGEST_BIN
+    return _PADDED_FROM <= len(data) <= LONGEST_BIN
 
 
 def _aligned(position: int) -> int:
@@ -255,7 +255,7 @@ class Decoder:
             raise self.fail(f"values are nested more than {MAX_DEPTH} levels deep")
         if kind is _ARRAY:
             return [self.value(depth + 1) for _ in range(count)]
-        result: dict[str, Any] = {}
+        result: dict[str, object] = {}
         for _ in range(count):
             key = self._key(result)
             result[key] = self.value(depth + 1)
@@ -267,7 +267,7 @@ class Decoder:
         start = _aligned(self._tail.start)
         if not isinstance(offset, int) or not isinstance(count, int) or not 0 <= offset <= self._end - start - count:
             raise self.fail("a blob after the tree does not lie inside of the data")
-        if count <= _LONGEST_BIN:
+        if count <= LONGEST_BIN:
             raise self.fail("a blob after the tree is shorter than those that lie there")
         self._tail.used = max(self._tail.used, start + offset + count)
         return self._data[start + offset : start + offset + count]

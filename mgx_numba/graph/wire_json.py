@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 import numpy as np
 
@@ -50,7 +49,7 @@ def _write_numbers(data: memoryview, write: Write) -> None:
         write(b",".join([table[b] for b in data[start : start + _CHUNK]]))
 
 
-def unpack_json(data: memoryview) -> Any:
+def unpack_json(data: memoryview) -> object:
     """Return the tree of a JSON text; blobs are memory views.
 
     Raises:
@@ -66,7 +65,7 @@ def unpack_json(data: memoryview) -> Any:
         position = match.end()
     pieces.append(bytes(data[position:]))
 
-    def assemble(pairs: list[tuple[str, Any]]) -> Any:
+    def assemble(pairs: list[tuple[str, object]]) -> object:
         nonlocal met
         result = dict(pairs)
         if len(result) != len(pairs):

@@ -7,7 +7,6 @@ the caches; sequences of a batch begin at position 0 and are padded at their end
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 
@@ -77,12 +76,12 @@ def build_decoder(
     if cache_type not in CACHE_TYPES:
         raise OptionError(f"cache_type is {cache_type!r}, expected one of {', '.join(CACHE_TYPES)}")
     kind = CACHE_TYPES[cache_type]
-    return _Decoder(architecture, config, source, gguf, accuracy_level, shared_cache, kind, block).program(
+    return DecoderBuilder(architecture, config, source, gguf, accuracy_level, shared_cache, kind, block).program(
         last_logits, positions or config.context_length
     )
 
 
-class _Decoder:
+class DecoderBuilder:
     """A decoder that is being built."""
 
     def __init__(
@@ -100,7 +99,7 @@ class _Decoder:
         self.a, self.c, self.source, self.gguf = architecture, config, source, gguf
         self.names = GGUF_NAMES if gguf else architecture.names
         self._program = Program()
-        self.g: Any = GraphBuilder(self._program.main, Constants(self._program.allowance))
+        self.g = GraphBuilder(self._program.main, Constants(self._program.allowance))
         self.linear = Linear(self.g, accuracy_level)
         cache = "max_length" if shared_cache else "past_sequence"
         total = "total_sequence" if shared_cache else "past_sequence + sequence"
@@ -322,7 +321,7 @@ class _Decoder:
         (y,) = self._project(i, gate if y is None else g.op("mul", gate, y), ("down",))
         return y
 
-    def activated(self, g: Any, x: Instruction) -> Instruction:
+    def activated(self, g: GraphBuilder, x: Instruction) -> Instruction:
         """Emit the activation."""
         kinds = {"silu": swish, "gelu": gelu_erf, "gelu_tanh": gelu_tanh}
         return g.op("relu", x) if self.c.activation == "relu" else kinds[self.c.activation](g, x)
@@ -340,7 +339,7 @@ def _open(symbol: str) -> DynamicDimension:
     return DynamicDimension(0, UNBOUNDED, symbol=symbol)
 
 
-def _capped(g: Any, x: Instruction, cap: float) -> Instruction:
+def _capped(g: GraphBuilder, x: Instruction, cap: float) -> Instruction:
     """Emit ``cap * tanh(x / cap)``; ``x`` itself for a cap of 0."""
     if not cap:
         return x

@@ -3,55 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
 from .decoder import CacheTensor
 
 if TYPE_CHECKING:
+    from ..api.device import device_argument
     from ..core.device_array import DeviceArray
     from ..runtime.gpu.engine import Engine
 
 Rows = Sequence[int] | np.ndarray
+B = TypeVar("B")
 
 
-class CacheBuffers(Protocol):
+class CacheBuffers(Protocol[B]):
     """Operations on buffers (rows, heads, columns, size), of which a decoder has one for each cache."""
 
-    def zeros(self, caches: Sequence[CacheTensor], rows: int, columns: int) -> list[Any]:
+    def zeros(self, caches: Sequence[CacheTensor], rows: int, columns: int) -> list[B]:
         """Return new buffers of zeros."""
 
-    def copy(self, targets: Sequence[Any], rows: Rows, sources: Sequence[Any], chosen: Rows, columns: int) -> None:
+    def copy(self, targets: Sequence[B], rows: Rows, sources: Sequence[B], chosen: Rows, columns: int) -> None:
         """Copy the first ``columns`` columns of the rows ``chosen`` of the sources to ``rows`` of the targets.
 
         Targets may be the sources: all rows are read before one is written. Columns behind may be copied, too.
         """
 
-    def first(self, buffer: Any, rows: int) -> Any:
+    def first(self, buffer: B, rows: int) -> B:
         """Return the first rows of a buffer, which are the same memory."""
 
-    def taken(self, buffer: Any) -> Any:
+    def taken(self, buffer: np.ndarray | B) -> B:
         """Return the buffer itself, or a copy in this memory."""
 
 
 class HostBuffers:
     """See `CacheBuffers`."""
 
-    def zeros(self, caches: Sequence[CacheTensor], rows: int, columns: int) -> list[Any]:
+    def zeros(self, caches: Sequence[CacheTensor], rows: int, columns: int) -> list[np.ndarray]:
         """See `CacheBuffers.zeros`; pages of memory that were never written take no memory."""
         return [np.zeros((rows, c.heads, columns, c.size), c.dtype) for c in caches]
 
-    def copy(self, targets: Sequence[Any], rows: Rows, sources: Sequence[Any], chosen: Rows, columns: int) -> None:
+    def copy(
+        self, targets: Sequence[np.ndarray], rows: Rows, sources: Sequence[np.ndarray], chosen: Rows, columns: int
+    ) -> None:
         """See `CacheBuffers.copy`."""
         for target, source in zip(targets, sources, strict=True):
             target[rows, :, :columns] = source[chosen, :, :columns]
 
-    def first(self, buffer: Any, rows: int) -> Any:
+    def first(self, buffer: np.ndarray, rows: int) -> np.ndarray:
         """See `CacheBuffers.first`."""
         return buffer[:rows]
 
-    def taken(self, buffer: Any) -> Any:
+    def taken(self, buffer: np.ndarray) -> np.ndarray:
         """See `CacheBuffers.taken`."""
         return on_host(buffer)
 
@@ -65,11 +69,13 @@ class DeviceBuffers:
 
         self._engine: Engine = engine(number)
 
-    def zeros(self, caches: Sequence[CacheTensor], rows: int, columns: int) -> list[Any]:
+    def zeros(self, caches: Sequence[CacheTensor], rows: int, columns: int) -> list[DeviceArray]:
         """See `CacheBuffers.zeros`."""
         return [self.taken(np.zeros((rows, c.heads, columns, c.size), c.dtype)) for c in caches]
 
-    def copy(self, targets: Sequence[Any], rows: Rows, sources: Sequence[Any], chosen: Rows, columns: int) -> None:
+    def copy(
+        self, targets: Sequence[DeviceArray], rows: Rows, sources: Sequence[DeviceArray], chosen: Rows, columns: int
+    ) -> None:
         """See `CacheBuffers.copy`; rows of equally long buffers are copied whole, others head by head."""
         into, out = ([int(row) for row in each] for each in (rows, chosen))
         if not into or not columns:
@@ -90,7 +96,7 @@ class DeviceBuffers:
                     at += size
             queue.wait()  # work of other queues may follow
 
-    def first(self, buffer: Any, rows: int) -> Any:
+    def first(self, buffer: DeviceArray, rows: int) -> DeviceArray:
         """See `CacheBuffers.first`."""
         from ..core.device_array import DeviceArray
         from ..core.shape import Shape
@@ -98,7 +104,7 @@ class DeviceBuffers:
         shape = Shape(buffer.shape.type, (rows, *buffer.shape.lens[1:]))
         return DeviceArray(shape, buffer.address, buffer.device, buffer.owner)
 
-    def taken(self, buffer: Any) -> Any:
+    def taken(self, buffer: np.ndarray | DeviceArray) -> DeviceArray:
         """See `CacheBuffers.taken`."""
         from ..runtime.gpu.transfers import to_device
 
@@ -123,7 +129,7 @@ def _moves(
     ]
 
 
-def on_host(tensor: Any) -> np.ndarray:
+def on_host(tensor: np.ndarray | DeviceArray | device_argument) -> np.ndarray:
     """Return an array of the host, or a copy of a tensor on a device."""
     if isinstance(tensor, np.ndarray):
         return tensor

@@ -11,6 +11,7 @@ from .cache_buffers import CacheBuffers, DeviceBuffers, HostBuffers, on_host
 from .decoder import CompiledDecoder, PagedDecoder
 
 if TYPE_CHECKING:
+    from ..api.device import device_argument
     from ..api.placing import StandingCall, UpdatingCall
     from ..api.program import program as Program
 
@@ -38,7 +39,7 @@ class CacheMemory:
         """
         self._decoder, self._in_place = decoder, in_place
         self.on_device = runs_on_device(decoder.program)
-        self.buffers: CacheBuffers = DeviceBuffers(self.device) if self.on_device else HostBuffers()
+        self.buffers: CacheBuffers[Any] = DeviceBuffers(self.device) if self.on_device else HostBuffers()
         self._host: list[np.ndarray] = []
         self._there: list[Any] = []  # on the device; empty while the arrays on the host are valid
         self._calls: dict[tuple[int, ...], StandingCall] = {}  # of the last step, by the lengths of its tokens
@@ -75,7 +76,7 @@ class CacheMemory:
         """
         return on_host(self.run_there(feeds, ids)) if self.on_device else self._run_here(feeds)
 
-    def _run_here(self, feeds: Mapping[str, Any]) -> np.ndarray:
+    def _run_here(self, feeds: Mapping[str, object]) -> np.ndarray:
         decoder, caches = self._decoder, self._decoder.caches
         if self._updating is not None:
             return self._updating.run(feeds)[decoder.logits]  # type: ignore[no-any-return]
@@ -85,11 +86,11 @@ class CacheMemory:
 
             self._updating = UpdatingCall(decoder.program, held, {c.present: a for c, a in zip(caches, self._host)})
             return self._run_here(feeds)
-        found: Any = decoder.program.run({**feeds, **held})
+        found = decoder.program.run({**feeds, **held})
         self._host = [found[cache.result] for cache in caches]
         return found[decoder.logits]  # type: ignore[no-any-return]
 
-    def run_there(self, feeds: Mapping[str, Any], ids: np.ndarray) -> Any:
+    def run_there(self, feeds: Mapping[str, Any], ids: np.ndarray) -> device_argument:
         """Run a step on the device and return its logits there, which the next step of equal lengths overwrites."""
         from ..api.device import device_argument, to_gpu
         from ..api.placing import StandingCall

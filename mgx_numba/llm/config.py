@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import field
 from typing import Any
 
@@ -99,8 +98,3 @@ class ModelConfig:
     eos_ids: tuple[int, ...] = field(default=())
     bos_id: int = -1
     pad_id: int = -1
-
-    @property
-    def default_scale(self) -> float:
-        """Return the usual factor of attention scores."""
-        return 1 / math.sqrt(self.head_size)

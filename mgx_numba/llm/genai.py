@@ -104,7 +104,7 @@ class Config:
         return int(self._session_options().get("intra_op_num_threads", 0))
 
 
-def _merge(into: dict[str, Any], given: Mapping[str, object]) -> None:
+def _merge(into: dict[str, object], given: Mapping[str, object]) -> None:
     for key, value in given.items():
         known = into.get(key)
         if isinstance(known, dict) and isinstance(value, Mapping):

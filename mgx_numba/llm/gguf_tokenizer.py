@@ -107,7 +107,7 @@ def _pairs(merges: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(merge.split(" ", 1)) for merge in merges]
 
 
-def _sentence_pieces(package: Any, metadata: Mapping[str, Any], vocabulary: Mapping[str, int]) -> Any:
+def _sentence_pieces(package: Any, metadata: Mapping[str, Any], vocabulary: Mapping[str, int]) -> object:
     """Return a tokenizer without merges, which `SentencePieces` does by scores."""
     unknown, prefixed = _unknown(metadata), _prefixed(metadata)
     model = package.models.BPE(

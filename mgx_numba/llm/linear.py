@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from ..core.types import Type
+from ..frontends.builder import GraphBuilder
 from ..graph.instruction import Instruction
 from ..ops.block_layouts import layout_named
 from .weights import Weight
@@ -22,11 +22,11 @@ class Linear:
         accuracy_level: that of products with block-quantised weights: 4 allows rows of int8.
     """
 
-    def __init__(self, g: Any, accuracy_level: int) -> None:
+    def __init__(self, g: GraphBuilder, accuracy_level: int) -> None:
         self.g, self.accuracy_level = g, accuracy_level
         self._literals: dict[int, Instruction] = {}
 
-    def within(self, g: Any) -> Linear:
+    def within(self, g: GraphBuilder) -> Linear:
         """Return an emitter for a submodule with the builder ``g``; constants stay in the module around it."""
         found = Linear(g, self.accuracy_level)
         found.literal = self.literal  # type: ignore[method-assign]

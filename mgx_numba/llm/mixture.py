@@ -5,19 +5,23 @@ See `frontends.experts`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type
+from ..frontends.builder import GraphBuilder
 from ..frontends.experts import ROOM, Expert, Mixture
 from ..graph.instruction import Instruction
 from .onnx_node import deferred_node
 from .weights import Weight
 
+if TYPE_CHECKING:
+    from .build import DecoderBuilder
 
-def mixture_of_experts(decoder: Any, i: int, x: Instruction) -> Instruction:
+
+def mixture_of_experts(decoder: DecoderBuilder, i: int, x: Instruction) -> Instruction:
     """Emit a layer's mixture of experts.
 
     Args:
@@ -40,10 +44,10 @@ def mixture_of_experts(decoder: Any, i: int, x: Instruction) -> Instruction:
     )
     shares = g.op("scatter_none", none, places, best, axis=1)
 
-    def expert(e: int) -> Expert:
+    def expert(e: int) -> Expert[GraphBuilder]:
         weights = [_expert(decoder, name, i, e) for name in ("gate", "up", "down")]
 
-        def emit(inner: Any, rows: Instruction) -> Instruction:
+        def emit(inner: GraphBuilder, rows: Instruction) -> Instruction:
             linear = decoder.linear.within(inner)
             gate, up = linear(inner.unsqueeze(rows, [0]), weights[:2])
             (y,) = linear(inner.op("mul", decoder.activated(inner, gate), up), weights[2:])
@@ -51,7 +55,7 @@ def mixture_of_experts(decoder: Any, i: int, x: Instruction) -> Instruction:
 
         return emit
 
-    def zeros(type: Type, kind: Any) -> Instruction:
+    def zeros(type: Type, kind: type[np.generic]) -> Instruction:
         count = g.op("dimensions_of", flat, start=0, end=1)
         room, even = (g.literal(np.array([n], np.int64)) for n in (ROOM * used, c.experts))
         most = g.pointwise("add", g.pointwise("mul", count, room), g.literal(np.array([c.experts - 1], np.int64)))
@@ -64,7 +68,7 @@ def mixture_of_experts(decoder: Any, i: int, x: Instruction) -> Instruction:
     return deferred_node(g, "Reshape", [total, lens], [Shape.dynamic(Type.float_type, x.shape.dims)], "")[0]
 
 
-def _expert(decoder: Any, name: str, i: int, e: int) -> Weight:
+def _expert(decoder: DecoderBuilder, name: str, i: int, e: int) -> Weight:
     """Return an expert's matrix, which a file stores separately or stacked with all experts."""
     whole = decoder.weight(f"experts_{name}", i)
     if whole is not None:

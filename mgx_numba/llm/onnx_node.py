@@ -11,6 +11,7 @@ from typing import Any
 
 from ..core.shape import Shape
 from ..frontends.onnx.value_types import type_proto
+from ..graph.emitter import Emitter
 from ..graph.instruction import Instruction
 from ..ops.deferred import Deferred
 
@@ -19,7 +20,7 @@ OPERATOR_SET = 21
 
 
 def deferred_node(
-    g: Any,
+    g: Emitter,
     operator: str,
     inputs: Sequence[Instruction | None],
     results: Sequence[Shape],

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from types import ModuleType
 
 from ..errors import UnsupportedError
 
 
-def required(module: str, purpose: str) -> Any:
+def required(module: str, purpose: str) -> ModuleType:
     """Import a module of an optional package.
 
     Args:

@@ -10,7 +10,6 @@ import numpy as np
 
 from ..dataclass import dataclass
 from ..errors import ParameterError
-from .config import ModelConfig
 
 PIECE = 64
 """Tokens of one run: logits of more take memory that is better spent on weights (64 MB for 262144 words)."""
@@ -35,7 +34,7 @@ def perplexity(step: Step, ids: Sequence[int], window: int = 512, bos_id: int = 
 
     Args:
         step: takes tokens [1, count] and caches (None at the beginning), returns logits [1, count, vocabulary] and
-            caches; `stepper` makes it of a program.
+            caches.
         ids: tokens of the text.
         window: tokens of a window.
         bos_id: token that replaces the first one of each window; -1 for none.
@@ -53,7 +52,7 @@ def perplexity(step: Step, ids: Sequence[int], window: int = 512, bos_id: int = 
         following = own[1:].copy()
         if bos_id >= 0:
             own[0] = bos_id
-        caches: list[Any] | None = None
+        caches: list[object] | None = None
         for first in range(0, window, PIECE):
             last = min(first + PIECE, window)
             logits, caches = step(own[None, first:last], caches)
@@ -63,21 +62,6 @@ def perplexity(step: Step, ids: Sequence[int], window: int = 512, bos_id: int = 
     found = np.concatenate(losses)
     value = math.exp(found.mean())
     return Perplexity(value, value * found.std() / math.sqrt(len(found)), len(found))
-
-
-def stepper(program: Any, config: ModelConfig) -> Step:
-    """Return a function that runs a compiled program with growing caches for `perplexity`."""
-    names = [f"past_key_values.{i}.{what}" for i in range(config.layers) for what in ("key", "value")]
-    empty = np.zeros((1, config.key_heads, 0, config.head_size), np.float32)
-
-    def step(ids: np.ndarray, caches: list[Any] | None) -> tuple[np.ndarray, list[Any]]:
-        given = [empty] * len(names) if caches is None else caches
-        count = given[0].shape[2] + ids.shape[1]
-        inputs = {"input_ids": ids, "attention_mask": np.ones((1, count), np.int64), **dict(zip(names, given))}
-        logits, *present = map(np.asarray, program.run(inputs))
-        return logits, present
-
-    return step
 
 
 def _losses(logits: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -81,7 +81,7 @@ class Attention(Operator):
                 raise self.fail(f"mask {list(lens)} does not broadcast to {list(scores)}")
         return result
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         wide = from_numpy(args[0].dtype).compute.numpy
         q, k, v = (a.astype(wide, copy=False) for a in args[:3])
         (b, h, s, d), (hk, t) = q.shape, k.shape[1:3]
@@ -138,7 +138,7 @@ class GqaRotaryEmbedding(Operator):
             raise self.fail(f"tables {cosine} and {sine} do not fit {heads.dims[3]} features")
         return heads.to_standard()
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x, last, cosine, sine = args
         wide = from_numpy(x.dtype).compute.numpy
         b, _, s, _ = x.shape
@@ -194,7 +194,7 @@ class ConcatPastPresent(Operator):
             raise self.fail(f"{present.dims[2]} present tokens do not fit a cache of {past.lens[2]}")
         return past
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         present, last, past = args
         result = past.copy()
         count = present.shape[2]

@@ -391,7 +391,7 @@ class Pointwise(Operator):
         type = self.output_type([s.type for s in inputs])
         return pointwise_shape(self, inputs).with_type(type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         with np.errstate(all="ignore"):
             return np.asarray(self.scalar(NumpyScalar(), *map(from_storage, args))).astype(
                 output.type.numpy, copy=False

@@ -101,7 +101,7 @@ class BodyOperator(Operator):
     def result_shape(self, inputs: Sequence[Shape], bodies: Sequence[Any] = ()) -> Shape:
         return self.compute_shape(inputs, bodies)
 
-    def result_value(self, output: Shape, args: Sequence[Any], run: Any) -> Any:
+    def result_value(self, output: Shape, args: Sequence[Any], run: Any) -> object:
         return self.compute(output, args, run)
 
 

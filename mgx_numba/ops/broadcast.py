@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class Broadcast(Operator):
         strides[self.axis : self.axis + shape.ndim] = shape.strides
         return Shape.view(shape.type, [d.min for d in target], strides)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         lens = args[1].shape if output.is_dynamic and len(args) == 2 else output.lens
         x = args[0]
         return np.broadcast_to(x.reshape(x.shape + (1,) * (len(lens) - self.axis - x.ndim)), lens)
@@ -81,7 +81,7 @@ class Multibroadcast(Operator):
             return Shape.dynamic(shape.type, broadcast_dims(self, shape, Shape.dynamic(shape.type, target)))
         return broadcast_shape(self, shape, [d.min for d in target])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         lens = common_lens(*(a.shape for a in args)) if len(args) > 1 else output.lens
         return np.broadcast_to(args[0], lens)
 
@@ -105,7 +105,7 @@ class BroadcastWithDims(Operator):
         rank = max(shape.ndim, dims.lens[0])
         return Shape.dynamic(shape.type, [DynamicDimension(0, UNBOUNDED)] * rank)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x, dims = args
         return np.broadcast_to(x, broadcast_lens(self, x.shape, dims.tolist()))
 
@@ -131,7 +131,7 @@ class BroadcastForDot(Operator):
             return Shape.dynamic(a.type, broadcast_dims(self, *outer) + a.dims[-2:])
         return broadcast_shape(self, a, broadcast_lens(self, a.lens[:-2], b.lens[:-2]) + a.lens[-2:])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         a, b = args
         return np.broadcast_to(a, common_lens(a.shape[:-2], b.shape[:-2]) + a.shape[-2:])
 
@@ -153,7 +153,7 @@ class Scalar(Operator):
             raise self.fail("scalar_bcst_dims is empty, expected the lengths of the result")
         return Shape.view(inputs[0].type, self.scalar_bcst_dims, [0] * len(self.scalar_bcst_dims))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         return np.broadcast_to(args[0].reshape(()), output.lens)
 
     def viewed(self, output: Shape, source: Strided, inputs: Sequence[Shape]) -> Strided | None:

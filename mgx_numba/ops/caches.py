@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class UpdateCache(Operator):
             dims[2] = DynamicDimension(self.length, self.length)
         return Shape.dynamic(cache.type, dims)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         cache, rows, positions = args
         length = cache.shape[2] if self.length == -1 else self.length
         result = np.zeros((*cache.shape[:2], length, cache.shape[3]), cache.dtype)
@@ -110,7 +110,7 @@ class CachedAttention(Operator):
             raise self.fail(f"the sink must have a floating-point score for each head, got {inputs[-1]}")
         return result
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         wide = from_numpy(args[0].dtype).compute.numpy
         q, k, v = (a.astype(wide, copy=False) for a in args[:3])
         b, h, s, d = q.shape

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -50,5 +50,5 @@ class Concat(Operator):
                     raise self.fail(f"lengths of axis {k} differ: {' and '.join(str(s.lens[k]) for s in inputs)}")
         return Shape.from_permutation(inputs[0].type, lens, find_permutation(inputs))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         return np.concatenate(args, self.axis)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def kept_for_constants(function: Callable[..., T]) -> Callable[..., T]:
     A compiled program gives an operator the same read-only array for a constant in each run. A result is kept as long
     as all of its arrays exist.
     """
-    kept: dict[tuple[Any, ...], tuple[list[weakref.ref[np.ndarray]], T]] = {}
+    kept: dict[tuple[object, ...], tuple[list[weakref.ref[np.ndarray]], T]] = {}
 
     @functools.wraps(function)
     def looked_up(*arrays: np.ndarray, **settings: object) -> T:

@@ -20,7 +20,7 @@ LONGEST = 65535
 """MIGraphX's default of ``limit_max_iterations``."""
 
 
-def _carried_over(value: Any, result: SubmoduleValue, target: Shape) -> Any:
+def _carried_over(value: Any, result: SubmoduleValue, target: Shape) -> object:
     """Return a submodule's result as a value of shape ``target``; if that is unranked, the array has its true rank."""
     return value.reshape(()) if not target.ranked and result.shape.without_axes else value
 
@@ -56,7 +56,7 @@ class If(BodyOperator):
             raise self.fail(f"result {position} is {a} in one branch and {b} in the other")
         return common
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> tuple[object, ...]:
         run, position = expect_runner(self, run), 0 if args[0].reshape(-1)[0] else 1
         try:
             values = run(position, args[1:])
@@ -122,7 +122,7 @@ class Loop(BodyOperator):
         ]
         return Shape.tuple(shapes)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> tuple[object, ...]:
         run = expect_runner(self, run)
         trips = int(args[0].reshape(-1)[0])
         inside = [p.shape for p in run.modules[0].parameters()[2:]]
@@ -243,7 +243,7 @@ class RunOnTarget(BodyOperator):
                 raise self.fail(f"module {bodies[0].name!r}: {parameter.op} is {wanted}, got {given}")
         return Shape.tuple(r.shape for r in bodies[0].results())
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> tuple[object, ...]:
         run = expect_runner(self, run)
         return tuple(run(0, [args[k] for k in self.order(run.modules[0])]))
 
@@ -267,7 +267,7 @@ class SelectModule(BodyOperator):
             raise self.fail("got no input")
         return self.output_dyn_shapes
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> tuple[object, ...]:
         run = expect_runner(self, run)
         given = [(from_numpy(a.dtype), a.shape) for a in args]
         for position, module in enumerate(run.modules):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -179,7 +179,7 @@ class Convolution(ConvolutionBase):
         self.expect_same_type(inputs)
         return self.window_shape(inputs, inputs[0].type if inputs else Type.float_type, self.group)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         wide = product_type(args[0].dtype, output.type)
         x, w = (a.astype(wide, copy=False) for a in args)
         with np.errstate(all="ignore"):
@@ -199,7 +199,7 @@ class QuantConvolution(ConvolutionBase):
         self.expect_inputs(inputs, 2)
         return self.window_shape(inputs, quantized_output(self, inputs), self.group)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x, w = (a.astype(product_type(a.dtype, output.type), copy=False) for a in args)
         return wrap_int32(self.convolve(x, w, output.lens[2:], self.group), output.type)
 
@@ -244,7 +244,7 @@ class ConvolutionBackwards(ConvolutionBase):
             )
         return self.output_shape(inputs, type, w.lens[1] * self.group)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         wide = product_type(args[0].dtype, output.type)
         x, w = (a.astype(wide, copy=False) for a in args)
         return self.scatter(output, x, w).astype(output.type.numpy, copy=False)
@@ -284,7 +284,7 @@ class QuantConvolutionBackwards(ConvolutionBackwards):
         self.expect_inputs(inputs, 2)
         return self.scattered_shape(inputs, quantized_output(self, inputs))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x, w = (a.astype(product_type(a.dtype, output.type), copy=False) for a in args)
         return wrap_int32(self.scatter(output, x, w), output.type)
 
@@ -307,7 +307,7 @@ class Im2Col(ConvolutionBase):
             raise self.fail(f"needs one image of static lengths, got {x}")
         return Shape(x.type, (prod(d.min for d in self.spatial_dims(inputs)), x.lens[1] * prod(w.lens[2:])))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x, w = args
         kernel = w.shape[2:]
         padded = pad_spatial(x, self.pads(x.shape[2:], kernel), 0)

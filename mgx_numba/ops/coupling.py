@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -41,7 +41,7 @@ class PairwiseCoupling(Operator):
             raise self.fail(f"expected float32 or float64, got {x.type.name}")
         return Shape.dynamic(x.type, [x.dims[0], DynamicDimension(self.classes, self.classes)])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         rows = [self._row(row) for row in args[0].astype(np.float64)]
         return np.array(rows, args[0].dtype).reshape(-1, self.classes)
 

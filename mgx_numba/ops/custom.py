@@ -80,7 +80,7 @@ class CustomOperator(Operator):
         shapes = [s if s.without_axes else s.to_standard() for s in shapes]
         return Shape.tuple(shapes) if isinstance(found, (tuple, list)) else shapes[0]
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray | tuple[np.ndarray, ...]:
         found = self._called("its function", self.function, *args)
         shapes = output.sub_shapes or (output,)
         values = list(found) if output.sub_shapes and isinstance(found, (tuple, list)) else [found]
@@ -127,7 +127,7 @@ class CustomPointwise(Pointwise):
     def input_types(self, types: Sequence[Type]) -> None:
         """Accept any types: the expression checks how types combine."""
 
-    def scalar(self, s: ScalarOps, *x: object) -> Any:
+    def scalar(self, s: ScalarOps, *x: object) -> object:
         try:
             found = self.expression(*(ScalarElement(self.name, s, v) for v in x), **self.attributes())
         except MgxError:
@@ -175,7 +175,7 @@ def define(
     if not callable(meaning):
         raise OperatorError(f"{name}: a function is needed, got {meaning!r}")
     least, most, attributes = _signature(name, meaning)
-    members: dict[str, Any] = {"name": name, "__doc__": inspect.getdoc(meaning) or name}
+    members: dict[str, object] = {"name": name, "__doc__": inspect.getdoc(meaning) or name}
     if scalar is not None:
         if most != least or not least:
             raise OperatorError(f"{name}: a scalar expression takes a fixed number of inputs, at least one")
@@ -201,14 +201,14 @@ def define_remote(name: str, function: Callable[..., object], rule: Callable[...
     """
     if not name or (is_known(name) and not operator_class(name).custom):
         raise OperatorError(f"a custom operator cannot be called {name!r}" + (": an operator is" if name else ""))
-    members: dict[str, Any] = {"name": name, "__doc__": name, "arity": (0, None), "__annotations__": {}}
+    members: dict[str, object] = {"name": name, "__doc__": name, "arity": (0, None), "__annotations__": {}}
     members |= {"function": staticmethod(function), "rule": staticmethod(rule)}
     if is_known(name):
         forget(name)
     _registered(name, CustomOperator, members)
 
 
-def _registered(title: str, base: type[Operator], members: dict[str, Any]) -> type[Operator]:
+def _registered(title: str, base: type[Operator], members: dict[str, object]) -> type[Operator]:
     class_name = title if title.isidentifier() else base.__name__
     return register(dataclass(frozen=True)(type(class_name, (base,), members)))
 
@@ -231,7 +231,7 @@ def _expect_inputs(op: Operator, count: int, least: int, most: int | None) -> No
         raise op.fail(f"got {count} inputs, expected {wanted}")
 
 
-def _signature(name: str, function: Callable[..., object]) -> tuple[int, int | None, list[tuple[str, str, Any]]]:
+def _signature(name: str, function: Callable[..., object]) -> tuple[int, int | None, list[tuple[str, str, object]]]:
     """Least and largest number of inputs (``None``: any), and attributes: names, kinds, defaults."""
     least, variadic, attributes = 0, False, []
     for p in inspect.signature(function).parameters.values():
@@ -246,7 +246,7 @@ def _signature(name: str, function: Callable[..., object]) -> tuple[int, int | N
     return least, None if variadic else least, attributes
 
 
-def _frozen(value: object) -> Any:
+def _frozen(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 

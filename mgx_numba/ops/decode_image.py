@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class DecodeImage(Operator):
         length, channels = DynamicDimension(0, UNBOUNDED), CHANNELS[self.pixel_format]
         return Shape.dynamic(Type.uint8_type, [length, length, DynamicDimension(channels, channels)])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         try:
             from PIL import Image
         except ImportError:

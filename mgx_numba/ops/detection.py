@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -51,7 +51,7 @@ class RoiAlign(Operator):
         regions = meet_dim(self, "numbers of regions and of indices", rois.dims[0], batch.dims[0])
         return Shape.dynamic(x.type, [regions, x.dims[1], self.output_height, self.output_width])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x, rois, batch = args
         result = np.empty((rois.shape[0], x.shape[1], self.output_height, self.output_width), np.float32)
         for k, image in enumerate(batch.tolist()):
@@ -137,7 +137,7 @@ class NonMaxSuppression(Operator):
             raise self.fail("needs static lengths without use_dyn_output")
         return Shape(Type.int64_type, (rows, 3))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         boxes, scores = args[0].astype(np.float64), args[1].astype(np.float64)
         limits = [a.reshape(-1)[0].item() for a in args[2:]]
         keep = int(limits[0]) if limits else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class Determinant(Operator):
             raise self.fail(f"expected square matrices of floats in the last two axes, got {shape}")
         return Shape.dynamic(shape.type, list(shape.dims[:-2])) if shape.ndim > 2 else Shape(shape.type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x = args[0]
         if x.shape[-1] != x.shape[-2]:
             raise self.fail(f"expected square matrices in the last two axes, got lengths {list(x.shape)}")
@@ -52,7 +52,7 @@ class Inverse(Operator):
             raise self.fail(f"expected square matrices of floats in the last two axes, got {shape}")
         return shape.to_standard()
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x = args[0].astype(output.type.compute.numpy)
         values = np.full(x.shape, np.nan, x.dtype)
         for place in np.ndindex(*x.shape[:-2]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -86,7 +86,7 @@ class Dot(Operator):
         self.expect_same_type(inputs)
         return matmul_shape(self, inputs, inputs[0].type if inputs else Type.float_type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         wide = product_type(args[0].dtype, output.type)
         with np.errstate(all="ignore"):
             product = np.matmul(*(a.astype(wide, copy=False) for a in args))
@@ -107,7 +107,7 @@ class QuantDot(Operator):
         self.expect_inputs(inputs, 2)
         return matmul_shape(self, inputs, quantized_output(self, inputs))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         product = np.matmul(*(a.astype(product_type(a.dtype, output.type), copy=False) for a in args))
         return wrap_int32(product, output.type)
 

@@ -67,7 +67,7 @@ class ScalarElement(np.lib.mixins.NDArrayOperatorsMixin):
             raise OperatorError(f"{self._owner}: {error}") from None
         return self._of(self._handler.cast(self.value, wanted))
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> ScalarElement:
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: object, **options: object) -> ScalarElement:
         name = _UFUNCS.get(ufunc)
         if ufunc is np.square:
             name, inputs = "mul", (self, self)
@@ -75,7 +75,7 @@ class ScalarElement(np.lib.mixins.NDArrayOperatorsMixin):
             self._refuse(f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}"))
         return self._call(name, *inputs)
 
-    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> ScalarElement:
+    def __array_function__(self, function: Any, types: object, args: Any, options: object) -> ScalarElement:
         if function is np.where and len(args) == 3 and not options:
             condition, *values = args
             a, b = self._operands("where", values)

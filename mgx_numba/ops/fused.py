@@ -29,7 +29,9 @@ class ModuleOperator(BodyOperator):
         expect_parameters(self, bodies[0], inputs)
         return tuple_of([r.shape for r in bodies[0].results()])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(
+        self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None
+    ) -> np.ndarray | tuple[np.ndarray, ...]:
         results = expect_runner(self, run)(0, args)
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -53,7 +55,9 @@ class PointwiseModule(ModuleOperator):
         shape = pointwise_shape(self, inputs)
         return tuple_of([shape.with_type(r.shape.type) for r in bodies[0].results()])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(
+        self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None
+    ) -> np.ndarray | tuple[np.ndarray, ...]:
         lens = args[0].shape
         results = [
             np.broadcast_to(r.reshape(()) if r.size == 1 else r, lens) for r in expect_runner(self, run)(0, args)
@@ -160,7 +164,9 @@ class FusedConcat(BodyOperator):
         shape = pointwise_shape(self, [whole, *rest])
         return tuple_of([shape.with_type(r.shape.type) for r in bodies[-1].results()])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+    def compute(
+        self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None
+    ) -> np.ndarray | tuple[np.ndarray, ...]:
         run = expect_runner(self, run)
         parts, rest = self._split(run.modules, args)
         values = [np.broadcast_to(run(k, part)[0], part[0].shape) for k, part in enumerate(parts)]

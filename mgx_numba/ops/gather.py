@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -61,7 +61,7 @@ class Gather(Operator):
             return Shape(data.type)
         return Shape.dynamic(data.type, dims)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         data, indices = args
         axis = self.axis % data.ndim
         wrapped = wrap_indices(self, indices, data.shape[axis], f"axis {axis}")
@@ -89,7 +89,7 @@ class GatherElements(Operator):
                 raise self.fail(f"indices have length {given} on axis {k}, data only {own}")
         return Shape.dynamic(data.type, indices.dims)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         data, indices = args
         axis = self.axis % data.ndim
         wrapped = wrap_indices(self, indices, data.shape[axis], f"axis {axis}")
@@ -128,7 +128,7 @@ class GatherND(Operator):
             return Shape(data.type)
         return Shape.dynamic(data.type, dims) if any_dynamic(inputs) else Shape(data.type, [d.min for d in dims])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         data, indices = args
         slices, index = nd_index(self, data, indices, self.batch_dims)
         return slices[index].reshape(output.lens)

@@ -7,7 +7,7 @@ A pass lowers the contractions to ``quant_dot`` and ``quant_convolution`` with t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class IntegerDot(Operator):
         _check_zero(self, "b", b_zero, b, -2)
         return result
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         a, b, a_zero, b_zero = args
         return wrap_int32(np.matmul(_centred(a, a_zero), _centred(b, b_zero)), output.type)
 
@@ -94,7 +94,7 @@ class IntegerConvolution(ConvolutionBase):
             raise self.fail(f"the zero point {list(w_zero.lens)} of w has not one element for each of {w.lens[0]} rows")
         return result
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x, w, x_zero, w_zero = args
         sums = self.convolve(_centred(x, x_zero), _centred(w, w_zero), output.lens[2:], self.group)
         return wrap_int32(sums, output.type)
@@ -121,7 +121,7 @@ class PadWith(Operator):
             raise self.fail(f"pads {list(self.pads)} cut")
         return Pad(pads=self.pads).compute_shape([x])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x, value = args
         result = np.empty(output.lens, x.dtype)
         result[...] = value.reshape(())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -30,7 +30,7 @@ class Lengths(Operator):
             raise self.fail(f"lens {list(self.lens)} do not fit {len(self.values)} values")
         return Shape(Type.int64_type, self.lens or None)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         return np.array(self.values, np.int64).reshape(output.lens)
 
 
@@ -46,5 +46,5 @@ class Iota(Operator):
         self.expect_inputs(inputs, 0)
         return Shape(Type.int64_type, (self.length,))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         return np.arange(output.lens[0], dtype=np.int64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class LinearAttention(Operator):
             )
         return Shape.tuple([Shape.dynamic(q.type, [*q.dims[:3], v.dims[3]]), Shape.dynamic(q.type, state.dims)])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         q, k, v, state, decay, beta = (a.astype(np.result_type(a.dtype, np.float32), copy=False) for a in args)
         (b, h, t, d), shared, e = q.shape, k.shape[1], v.shape[3]
         grouped = q.reshape(b, shared, h // shared, t, d)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class Lrn(Operator):
             raise self.fail(f"size must be positive, got {self.size}")
         return inputs[0] if inputs[0].is_dynamic or inputs[0].packed else inputs[0].to_standard()
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x = args[0].astype(np.float64)
         channels = x.shape[1]
         square, squares = x * x, np.zeros_like(x)

@@ -7,7 +7,7 @@ strings.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -41,7 +41,7 @@ class ZipMap(Operator):
             raise self.fail(f"expected scores [n, c] and keys [c], got {x}; {keys}")
         return Shape.sequence(Shape.map(keys.type, x.type))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         keys = args[1].tolist()
         rows = args[0].reshape(-1, len(keys)).tolist()
         return holding(holding([dict(zip(keys, row))]) for row in rows)
@@ -61,7 +61,7 @@ class DictVectorizer(Operator):
             raise self.fail(f"the keys are {inputs[1]}, expected a vector of {key.name}")
         return Shape(value, (1, inputs[1].lens[0]))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         given, other = args[0][0], "" if output.type is Type.string_type else 0
         return np.array([[given.get(key, other) for key in args[1].tolist()]], output.type.numpy).reshape(output.lens)
 
@@ -83,7 +83,7 @@ class MapValues(Operator):
         count = DynamicDimension(0, UNBOUNDED) if self.length is None else self.length
         return Shape.dynamic(value, [1, count])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         given, dtype = args[0][0], output.type.numpy
         if self.length is None:
             return np.array([[given[key] for key in sorted(given)]], dtype).reshape(1, -1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -79,7 +79,7 @@ class MatMulNBits(Operator):
                 )
         return Shape.dynamic(rows.type, [*rows.dims[:-1], sum(part.lens[0] for part in parts)])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         if self.layout:
             return self._product(
                 output, args[0], np.concatenate([*map(layout_named(self.layout).dequantize, args[1:])])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class Allocate(Operator):
             raise self.fail(f"lengths must be a vector of integers of fixed length, got {lengths}")
         return Shape.dynamic(self.buf_type, [DynamicDimension(0, UNBOUNDED)] * lengths.lens[0])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         lens = args[0].tolist() if args else output.lens
         return np.zeros(lens, output.type.numpy)
 
@@ -66,7 +66,7 @@ class Load(Operator):
             raise self.fail(f"offset {self.offset} is not aligned to elements of {self.shape.type.name}")
         return self.shape
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         raw = args[0].reshape(-1).view(np.uint8)[self.offset : self.offset + output.bytes]
         flat = raw.view(output.type.numpy)
         return np.lib.stride_tricks.as_strided(flat, output.lens, [s * flat.itemsize for s in output.strides])
@@ -86,7 +86,7 @@ class Fill(Operator):
             raise self.fail(f"the value must be one element, got {inputs[0]}")
         return inputs[1]
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         return np.full(args[1].shape, args[0].reshape(-1)[0], args[1].dtype)
 
 
@@ -104,7 +104,7 @@ class UndefinedValue(Operator):
             raise self.fail(f"the shape must have fixed lengths, got {self.shape}")
         return self.shape
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         return np.zeros(output.lens, output.type.numpy)
 
 
@@ -119,5 +119,5 @@ class Undefined(Operator):
         self.expect_inputs(inputs, 0)
         return Shape.absent(Type.float_type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         return np.zeros((), np.float32)

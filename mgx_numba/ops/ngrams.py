@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class TfIdf(Operator):
         columns = DynamicDimension(self.columns, self.columns)
         return Shape.dynamic(Type.float_type, [*shape.dims[:-1], columns])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x, pool, indexes, weights = args
         rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])
         tables = _tables(pool, indexes, counts=self.counts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -57,7 +57,7 @@ class Pad(Operator):
             return Shape.dynamic(shape.type, ranges)
         return packed_like(shape, [n + extra for n, extra in zip(shape.lens, added)])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x, rank = args[0], args[0].ndim
         if self.mode is not PadMode.constant:
             for axis in range(rank):
@@ -105,7 +105,7 @@ class FixedPad(Operator):
             raise self.fail(f"{shape} does not fit into lengths {list(self.output_lens)}")
         return Shape(shape.type, self.output_lens)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         result = np.zeros(output.lens, output.type.numpy)
         result[tuple(map(slice, args[0].shape))] = args[0]
         return result

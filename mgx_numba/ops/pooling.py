@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import reduce
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -99,7 +99,7 @@ class Pooling(Operator):
             result.append(count)
         return result
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x = args[0]
         kind = from_numpy(x.dtype)
         x = widened(x)

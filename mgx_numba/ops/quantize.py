@@ -177,7 +177,7 @@ class PackInt4(_Nibbles):
         _expect_bytes(self, inputs[0])
         return self.packed_shape(inputs[0], inputs[0].type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x = args[0]
         low, high = (-8, 7) if x.dtype == np.int8 else (0, 15)
         return self.join(np.clip(x, low, high).astype(np.uint8) & 15).view(x.dtype)
@@ -195,7 +195,7 @@ class UnpackInt4(_Nibbles):
         _expect_bytes(self, inputs[0])
         return self.unpacked_shape(inputs[0], inputs[0].type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         values = self.split(args[0].view(np.uint8))
         return ((values ^ 8) - np.uint8(8)).view(np.int8) if args[0].dtype == np.int8 else values
 
@@ -213,7 +213,7 @@ class PackFp4(_Nibbles):
             raise self.fail(f"input must be floating point, got {inputs[0].type.name}")
         return self.packed_shape(inputs[0], Type.fp4x2_type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         exact = np.clip(args[0].astype(np.float32), -6, 6)
         return self.join(exact.astype(Type.fp4e2m1_type.numpy).view(np.uint8) & 15)
 
@@ -231,6 +231,6 @@ class UnpackFp4(_Nibbles):
             raise self.fail(f"input must be fp4x2_type, got {inputs[0].type.name}")
         return self.unpacked_shape(inputs[0], Type.fp8e4m3fn_type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         values = np.ascontiguousarray(self.split(args[0])).view(Type.fp4e2m1_type.numpy)
         return values.astype(np.float32).astype(output.type.numpy)

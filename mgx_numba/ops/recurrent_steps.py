@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
 from ..core.shape import Shape
-from ..core.types import Type, from_numpy
+from ..core.types import Type
 from ..dataclass import dataclass
 from .base import Operator, register
 from .dims import any_dynamic
 from .recurrence import CELLS, Recurrence, reverse_sequences
+from .rnn import apply_function
+
+T = TypeVar("T")
 
 
 @register
@@ -46,8 +49,8 @@ class RecurrentSteps(Operator):
     given: str = ""
     dynamic: bool = False
 
-    def named(self, inputs: Sequence[object]) -> dict[str, Any]:
-        """The optional inputs by name."""
+    def named(self, inputs: Sequence[T]) -> dict[str, T]:
+        """Return the optional inputs by name."""
         return dict(zip(self.given.split(), inputs[2:]))
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
@@ -90,7 +93,7 @@ class RecurrentSteps(Operator):
         states = [last, last] if self.cell == "lstm" else [last]
         return Shape.tuple([Shape.dynamic(x.type, [steps, d, batch, self.hidden_size]), *states])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> list[np.ndarray]:
         x, r = args[:2]
         steps, batch, d, rows = x.shape
         h, named = self.hidden_size, self.named(args)
@@ -106,7 +109,7 @@ class RecurrentSteps(Operator):
             peephole = named["peephole"][k].reshape(3, h) if "peephole" in named else np.zeros((3, h), x.dtype)
             layer = Recurrence(
                 cell=self.cell, w=r[k], r=r[k], bias=bias, peephole=peephole,
-                activations=[partial(_call, f) for f in self.actv_func], clip=self.clip,
+                activations=[partial(apply_function, f) for f in self.actv_func], clip=self.clip,
                 linear_before_reset=self.linear_before_reset, input_forget=self.input_forget, scales=scales,
                 dynamic=self.dynamic, points=points,
             )  # fmt: skip
@@ -119,7 +122,3 @@ class RecurrentSteps(Operator):
 
     def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
         return 2 * inputs[0].elements * self.hidden_size
-
-
-def _call(function: Operator, x: np.ndarray) -> Any:
-    return function.compute(Shape(from_numpy(x.dtype), x.shape), [x])

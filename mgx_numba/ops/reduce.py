@@ -81,7 +81,7 @@ class ReduceOperator(Operator):
         axes = tuple(int(a) for a in values[0].reshape(-1))
         return self.with_attributes(axes=axes) if axes else None
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x = args[0]
         if len(args) == 2:
             named = {self.resolve_axis(int(a), x.ndim, "axes value") for a in args[1].reshape(-1)}
@@ -283,7 +283,7 @@ class ArgReduction(Operator):
             raise self.fail(f"axis {axis} of {inputs[0]} is empty")
         return Shape.dynamic(Type.int64_type, [*dims[:axis], DynamicDimension(1, 1), *dims[axis + 1 :]])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x = widened(args[0])
         if not x.size:
             return np.empty(output.lens, np.int64)

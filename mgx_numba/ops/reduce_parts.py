@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -79,7 +79,7 @@ class ReduceParts(Operator):
             raise self.fail(f"{self.operation} is no associative reduction")
         return cls(axes=(1,))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x, count = args[0], self.parts * self.fold
         kept, rows = _rows(x, self.axes)
         numbers = self._index(x.shape, self.cut) // self.share * self.fold
@@ -128,7 +128,7 @@ class HeadMean(Operator):
             raise self.fail(f"needs floats of static lengths, got {inputs[0]}")
         return packed_like(inputs[0], [1 if a in self.axes else n for a, n in enumerate(inputs[0].lens)])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         _, rows = _rows(args[0], self.axes)
         head = rows[:, : -(-rows.shape[1] // self.share)].astype(np.float64)
         with np.errstate(all="ignore"):

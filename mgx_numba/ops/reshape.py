@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -113,7 +113,7 @@ class Reshape(Operator):
             return Shape(inputs[0].type, resolve_lens(self, inputs[0], self.dims))
         return Shape.dynamic(inputs[0].type, resolve_dims(self, inputs[0], self.dims))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         lens = args[1].shape if len(args) == 2 else output.lens
         if prod(lens) != args[0].size:
             raise self.fail(f"lengths {list(args[0].shape)} and {list(lens)} have different numbers of elements")
@@ -140,7 +140,7 @@ class ReshapeLazy(Operator):
             raise self.fail(f"{shape} cannot be seen with lengths {list(lens)} without a copy")
         return Shape.view(shape.type, lens, strides) if lens else Shape(shape.type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         return args[0].reshape(output.lens)
 
 
@@ -155,7 +155,7 @@ class Contiguous(Operator):
         self.expect_inputs(inputs, 1)
         return inputs[0].to_standard()
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         return np.ascontiguousarray(args[0]).reshape(args[0].shape)
 
 
@@ -173,6 +173,6 @@ class Layout(Operator):
             raise self.fail(f"needs static lengths, got {inputs[0]}")
         return Shape.from_permutation(inputs[0].type, inputs[0].lens, self.permutation)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         packed = np.ascontiguousarray(np.transpose(args[0], self.permutation))
         return np.transpose(packed, invert_permutation(self.permutation))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -176,7 +176,7 @@ class Resize(Operator):
             found.append((axis, source_coordinates(self.coordinate_transformation_mode, n, out, factor)))
         return found
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x = args[0]
         if len(args) == 1:
             samples = self.samples(x.shape)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -92,7 +92,7 @@ class RecurrentBase(Operator):
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         return self.states_shape(inputs)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray | tuple[np.ndarray, ...]:
         return self.evaluate(args)[0]
 
     def evaluate(self, args: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -132,11 +132,11 @@ class RecurrentBase(Operator):
         y, last_hidden, last_state = (np.stack(parts, axis) for parts, axis in zip(zip(*columns), (1, 0, 0)))
         return y.astype(dtype), last_hidden.astype(dtype), last_state.astype(dtype)
 
-    def _activations(self, direction: int) -> list[Any]:
+    def _activations(self, direction: int) -> list[Callable[[np.ndarray], np.ndarray]]:
         count = CELLS[self.cell_name].activations
         functions = self.actv_func  # type: ignore[attr-defined]
         start = direction * count if len(functions) >= (direction + 1) * count else 0
-        return [partial(_call, f) for f in functions[start : start + count]]
+        return [partial(apply_function, f) for f in functions[start : start + count]]
 
     def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
         steps, batch, features = inputs[0].max_lens
@@ -144,7 +144,8 @@ class RecurrentBase(Operator):
         return 2 * steps * batch * self.directions * rows * (features + self.hidden_size)
 
 
-def _call(function: Operator, x: np.ndarray) -> Any:
+def apply_function(function: Operator, x: np.ndarray) -> np.ndarray:
+    """Return an activation of ``x``."""
     return function.compute(Shape(from_numpy(x.dtype), x.shape), [x])
 
 
@@ -216,7 +217,7 @@ class Recurrent(RecurrentBase):
         last = Shape.dynamic(states.type, states.dims[1:])
         return Shape.tuple([states, last, last] if self.cell == "lstm" else [states, last])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         return self.evaluate(args)[: len(output.sub_shapes)]
 
 
@@ -234,7 +235,7 @@ class _LastState(Operator):
             raise self.fail(f"input must be hidden states [steps, directions, batch, h], got {inputs[0]}")
         return Shape.dynamic(inputs[0].type, inputs[0].dims[1:])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         raise UnsupportedError(f"{self.name} has a value only after the rewrite_rnn pass")
 
 

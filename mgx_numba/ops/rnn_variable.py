@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class RnnVarSlShiftSequence(Operator):
         _check_lengths(self, inputs, 1, 3)
         return inputs[0].to_standard()
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         return _shift(args[0], args[1], 1, True)
 
 
@@ -65,7 +65,7 @@ class RnnVarSlShiftOutput(Operator):
         _check_lengths(self, inputs, 2, 4)
         return inputs[0].to_standard()
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x, lengths = args
         running = np.arange(x.shape[0])[:, None] < lengths
         kept = np.where(running[:, None, :, None], x, x.dtype.type(0))
@@ -85,7 +85,7 @@ class RnnVarSlLastOutput(Operator):
         _check_lengths(self, inputs, 2, 4)
         return Shape.dynamic(inputs[0].type, inputs[0].dims[1:])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x, lengths = args
         end = np.moveaxis(x, 2, 1)[lengths.astype(np.int64) - 1, np.arange(x.shape[2])]
         first = 0 if self.direction is RnnDirection.reverse else 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class MaxRoiPool(Operator):
         cells = [DynamicDimension(n, n) for n in self.pooled_shape]
         return Shape.dynamic(x.type, [rois.dims[0], x.dims[1], *cells])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x, rois = args[0], args[1].astype(np.float32)
         result = np.zeros((rois.shape[0], x.shape[1], *self.pooled_shape), x.dtype)
         for k, roi in enumerate(rois):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class RandomSeed(Operator):
             raise self.fail(f"dtype must be an integer type, got {self.dtype.name}")
         return Shape(self.dtype, (1,))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         bits = 8 * self.dtype.size - (1 if self.dtype.is_signed else 0)
         return np.array([_source.getrandbits(bits)], self.dtype.numpy)
 
@@ -59,7 +59,7 @@ class RandomUniform(Operator):
             raise self.fail(f"the seed must be one integer, got {inputs[0]}")
         return inputs[1].to_standard()
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         seed, like = args
         words = np.random.RandomState(int(seed.reshape(-1)[0]) & 0xFFFFFFFF).randint(
             0, 1 << 32, 2 * like.size, np.uint32
@@ -93,7 +93,7 @@ class Multinomial(Operator):
         dims: list[DynamicDimension] = [weights.dims[0], numbers.dims[1]]
         return Shape.dynamic(self.dtype, dims)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         weights, numbers = (a.astype(np.float64) for a in args)
         if weights.shape[0] != numbers.shape[0]:
             raise self.fail(f"{weights.shape[0]} distributions, but numbers for {numbers.shape[0]}")

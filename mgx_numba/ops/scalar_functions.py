@@ -34,7 +34,7 @@ class ScalarFunction:
     """
 
     name: str
-    meaning: Callable[..., Any]
+    meaning: Callable[..., object]
     group: str = "unary"
     integers: bool = False
     booleans: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -67,7 +67,7 @@ class ScatterBase(Operator):
                 raise self.fail(f"indices have length {given} on axis {k}, data only {own}")
         return data if data.is_dynamic else packed_like(data, data.lens)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         data, indices, updates = args
         axis = self.axis % data.ndim
         length = data.shape[axis]
@@ -106,7 +106,7 @@ class ScatterNDBase(Operator):
             return data
         return packed_like(data, data.lens)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         data, indices, updates = args
         slices, index = nd_index(self, data, indices)
         return combine_at(slices, index, updates, self.combine).reshape(data.shape)

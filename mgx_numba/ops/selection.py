@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class OneHot(Operator):
         axis = self.resolve_axis(self.axis, indices.ndim + 1)
         return Shape.dynamic(values.type, [*indices.dims[:axis], new, *indices.dims[axis:]])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         indices, values = args[0], args[-1].reshape(-1)
         depth = int(args[1].reshape(-1)[0]) if self.depth is None else self.depth
         if depth < 0:
@@ -82,7 +82,7 @@ class NonZero(Operator):
             raise self.fail(f"needs static lengths without use_dyn_output, got {shape}")
         return Shape(Type.int64_type, (shape.ndim, shape.elements))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         found = np.stack(np.nonzero(args[0])).astype(np.int64)
         if self.use_dyn_output:
             return found
@@ -120,7 +120,7 @@ class Unique(Operator):
         number, inverse = (Shape.dynamic(Type.int64_type, [d]) for d in (count, length))
         return Shape.tuple([Shape.dynamic(shape.type, [*outer, count, *inner]), number, inverse, number])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         x = args[0]
         axis = 0 if self.axis is None else self.axis
         if self.axis is None:
@@ -156,7 +156,7 @@ class DynamicRange(Operator):
             raise self.fail(f"inputs must be scalars, got {'; '.join(map(str, inputs))}")
         return Shape.dynamic(inputs[0].type, [DynamicDimension(0, UNBOUNDED)])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         start, limit, delta = (a.reshape(-1)[0].item() for a in args)
         if delta == 0:
             raise self.fail("delta is 0")

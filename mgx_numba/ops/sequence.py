@@ -7,7 +7,7 @@ one element or none. Tensors in it have their true rank, 0 included, and memory 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -88,7 +88,7 @@ class _Construct(_Holder):
             element = self.both(element, shape)
         return element
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         return holding(np.array(a, order="C") for a in args)
 
 
@@ -114,7 +114,7 @@ class SequenceInsert(_Holder):
         self.expect_inputs(inputs, 2, 3)
         return Shape.sequence(self.both(self.held(inputs[0], Type.sequence_type, "input 0"), inputs[1]))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         values = list(args[0])
         place = len(values) if len(args) < 3 else _index(self, args[2], len(values), len(values))
         values.insert(place, np.array(args[1], order="C"))
@@ -132,7 +132,7 @@ class SequenceErase(_Holder):
         self.expect_inputs(inputs, 1, 2)
         return Shape.sequence(self.held(inputs[0], Type.sequence_type, "input 0"))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         values = list(args[0])
         del values[_index(self, args[1] if len(args) > 1 else np.array(-1), len(values), len(values) - 1)]
         return holding(values)
@@ -149,7 +149,7 @@ class SequenceAt(_Holder):
         self.expect_inputs(inputs, 2)
         return self.held(inputs[0], Type.sequence_type, "input 0")
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         values = args[0]
         return _as_declared(values[_index(self, args[1], len(values), len(values) - 1)], output)
 
@@ -166,7 +166,7 @@ class SequenceLength(_Holder):
         self.held(inputs[0], Type.sequence_type, "input 0")
         return Shape(Type.int64_type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         return np.array([len(args[0])], np.int64)
 
 
@@ -193,7 +193,7 @@ class SplitToSequence(_Holder):
         length = DynamicDimension(0, x.dims[axis].max)
         return Shape.sequence(Shape.dynamic(x.type, [*rest[0], length, *rest[1]]))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x = args[0]
         axis = self.resolve_axis(self.axis, x.ndim)
         if len(args) == 1:
@@ -237,7 +237,7 @@ class ConcatFromSequence(_Holder):
         dims[axis : axis + (not self.new_axis)] = [ANY]
         return Shape.dynamic(element.type, dims)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         values = list(args[0])
         if not values:
             raise self.fail("the sequence is empty")
@@ -267,7 +267,7 @@ class OptionalGetElement(_Holder):
         self.expect_inputs(inputs, 1)
         return self.held(inputs[0], Type.optional_type, "input 0")
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         if not len(args[0]):
             raise self.fail("the optional holds nothing")
         return _as_declared(args[0][0], output)
@@ -285,5 +285,5 @@ class OptionalHasElement(_Holder):
         self.held(inputs[0], Type.optional_type, "input 0")
         return Shape(Type.bool_type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         return np.array([len(args[0]) > 0])

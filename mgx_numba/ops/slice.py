@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -83,7 +83,7 @@ class Slice(Operator):
         missing = [n for n in ("starts", "ends", "axes") if not getattr(self, n)]
         return self.with_attributes(**{n: tuple(v.tolist()) for n, v in zip(missing, values)})
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x = args[0]
         given = iter(args[1:])
         names = ("starts", "ends", "axes")
@@ -148,7 +148,7 @@ class StridedView(Operator):
             return Shape.dynamic(shape.type, dims)
         return Shape.view(shape.type, [d.min for d in dims], strides)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         index = [slice(None)] * args[0].ndim
         for axis, step in zip(self.axes, self.steps):
             index[axis] = slice(None, None, step)
@@ -187,7 +187,7 @@ class ScanSlice(Operator):
             return Shape.dynamic(shape.type, [one if a == axis else n for a, n in enumerate(shape.dims)])
         return Shape.view(shape.type, [1 if a == axis else n for a, n in enumerate(shape.lens)], shape.strides)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x, index = args[0], int(args[1].reshape(-1)[0])
         length = x.shape[self.axis]
         if not 0 <= index < length:
@@ -211,7 +211,7 @@ class Reverse(Operator):
             self.resolve_axis(value, inputs[0].ndim, "axes value")
         return inputs[0].to_standard()
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         return np.flip(args[0], self.axes)
 
     def viewed(self, output: Shape, source: Strided, inputs: Sequence[Shape]) -> Strided | None:

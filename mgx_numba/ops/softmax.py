@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -48,7 +48,7 @@ class Softmax(_AlongAxis):
 
     name: ClassVar[str] = "softmax"
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x = widened(args[0])
         return softmax(x, self.axis).astype(output.type.numpy, copy=False)
 
@@ -60,7 +60,7 @@ class LogSoftmax(_AlongAxis):
 
     name: ClassVar[str] = "logsoftmax"
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x = widened(args[0])
         if x.size:
             with np.errstate(all="ignore"):
@@ -79,7 +79,7 @@ class PrefixScanSum(_AlongAxis):
     exclusive: bool = False
     reverse: bool = False
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x = np.flip(args[0], self.axis) if self.reverse else args[0]
         total = np.cumsum(x, self.axis, accumulator(x.dtype))
         if self.exclusive:

@@ -37,7 +37,7 @@ def full_match(pattern: str) -> Callable[[str], bool]:
     try:
         import re2
     except ImportError:
-        compiled: Any = _of_python(pattern)
+        compiled = _of_python(pattern)
     else:
         options = re2.Options()
         options.log_errors = False
@@ -149,7 +149,7 @@ class StringConcat(_OfStrings):
             raise self.fail(f"inputs have different lengths: {inputs[0]}; {inputs[1]}")
         return inputs[0].row_major()
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         lens = common_lens(*(a.shape for a in args))
         a, b = (np.broadcast_to(x, lens) for x in args)
         return each(str.__add__, object, a, b)
@@ -182,7 +182,7 @@ class RegexFullMatch(_OfStrings):
         except ValueError as error:
             raise self.fail(str(error)) from None
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         return each(self.matcher(), bool, args[0])
 
 
@@ -204,7 +204,7 @@ class StringSplit(_OfStrings):
         dims = () if x.without_axes else x.dims
         return Shape.tuple([Shape.dynamic(x.type, [*dims, ANY]), x.row_major().with_type(Type.int64_type)])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         x = args[0]
         ranked = output.sub_shapes[0].ndim if output.sub_shapes[0].ranked else x.ndim + 1
         parts = [s.split(self.delimiter or None, self.maxsplit) for s in x.reshape(-1)]
@@ -244,7 +244,7 @@ class StringNormalizer(_OfStrings):
             raise self.fail(f"the input is {x}, expected lengths [C] or [1, C]")
         return Shape.dynamic(x.type, [*([1] if x.ndim == 2 else []), ANY])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         change = _CASES[self.case_change_action]
         key = str if self.is_case_sensitive else str.upper if change is str.upper else str.lower
         stops = set(map(key, self.stopwords))
@@ -272,7 +272,7 @@ class StringIndex(_OfStrings):
             raise self.fail(f"the keys are {inputs[1]}, expected a vector")
         return inputs[0].row_major().with_type(Type.int64_type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x, keys = args
         places = _places(keys)
         return each(lambda s: places.get(s, len(keys)), np.int64, x)
@@ -293,7 +293,7 @@ class ParseNumber(_OfStrings):
             raise self.fail(f"strings are no numbers of {self.target_type.name}")
         return inputs[0].row_major().with_type(self.target_type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         dtype = self.target_type.numpy
         read = float if self.target_type.is_floating else int
         try:
@@ -316,7 +316,7 @@ class FormatNumber(Operator):
             raise self.fail(f"the input is {inputs[0]}, expected numbers")
         return inputs[0].row_major().with_type(Type.string_type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x = args[0]
         if x.dtype.kind in "iub":
             return each(lambda v: str(int(v)), object, x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class TopK(Operator):
         index_type = inputs[1].type if len(inputs) == 2 else Type.int64_type
         return Shape.tuple([Shape.dynamic(shape.type, dims), Shape.dynamic(index_type, dims)])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         x = args[0]
         axis = self.axis % x.ndim
         if self.k > x.shape[axis]:

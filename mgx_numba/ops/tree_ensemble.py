@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -68,7 +68,7 @@ class TreeEnsemble(Operator):
             return Shape.dynamic(x.type, [x.dims[0], self.scores])
         return Shape(x.type, (x.lens[0], self.scores))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x, *tables = args
         weights, columns = tables[3].astype(np.float64), tables[5]
         join, neutral = AGGREGATES[self.aggregate]

@@ -36,7 +36,7 @@ class Identity(Pointwise):
 
     name: ClassVar[str] = "identity"
 
-    def scalar(self, s: ScalarOps, *x: object) -> Any:
+    def scalar(self, s: ScalarOps, *x: object) -> object:
         return x[0]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,5 +31,5 @@ class Unfitting(Operator):
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         return self.result
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         raise ShapeError(self.reason)

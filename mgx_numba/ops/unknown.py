@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,5 +31,5 @@ class Unknown(Operator):
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         return inputs[0] if inputs else Shape(Type.float_type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         raise UnsupportedError(f"operator {self.operator!r} is unknown and cannot be computed")

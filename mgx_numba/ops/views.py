@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,7 +35,7 @@ class Transpose(Operator):
         lens, strides = ([values[p] for p in self.permutation] for values in (shape.lens, shape.strides))
         return Shape.view(shape.type, lens, strides)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         return np.transpose(args[0], self.permutation)
 
     def viewed(self, output: Shape, source: Strided, inputs: Sequence[Shape]) -> Strided | None:
@@ -68,7 +68,7 @@ class Squeeze(Operator):
             return Shape.dynamic(shape.type, [shape.dims[a] for a in kept])
         return Shape.view(shape.type, [shape.lens[a] for a in kept], [shape.strides[a] for a in kept])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x = args[0]
         axes = tuple(self.axes) or tuple(a for a, n in enumerate(x.shape) if n == 1)
         result = np.squeeze(x, axes)
@@ -140,7 +140,7 @@ class Unsqueeze(Operator):
             lens.append(step)
         return Shape(shape.type, lens, strides)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         return args[0].reshape(output.lens)
 
 
@@ -165,7 +165,7 @@ class AsShape(Operator):
             raise self.fail(f"{source} is not standard, or has less memory than {self.shape}")
         return self.shape
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         flat = np.ascontiguousarray(args[0]).reshape(-1)
         strides = [s * flat.itemsize for s in output.strides]
         return np.lib.stride_tricks.as_strided(flat, output.lens, strides)
@@ -189,7 +189,7 @@ class BitCast(Operator):
             )
         return inputs[0].with_type(self.target_type)
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         return args[0].view(self.target_type.numpy)
 
 
@@ -208,7 +208,7 @@ class DimensionsOf(Operator):
             raise self.fail(f"axes {self.start} to {self.end} are not a range of the {inputs[0].ndim} axes")
         return Shape(Type.int64_type, [self.end - self.start])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         return np.array(args[0].shape[self.start : self.end], np.int64)
 
 
@@ -238,5 +238,5 @@ class Flatten(Operator):
             shape.type, [DynamicDimension(prod(d.min for d in h), prod(d.max for d in h)) for h in halves]
         )
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> Any:
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         return args[0].reshape(output.lens)

@@ -8,6 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..api.functions import parse_onnx
 from ..api.loading import load
 from ..api.program import program
@@ -91,7 +93,7 @@ def _best_at(known: Shape, sizes: Sequence[int]) -> list[DynamicDimension]:
     return [DynamicDimension(first.min, first.max, frozenset(sizes), first.symbol), *others]
 
 
-def _inputs(shapes: Mapping[str, Shape]) -> dict[str, Any]:
+def _inputs(shapes: Mapping[str, Shape]) -> dict[str, np.ndarray]:
     return {name: generate(s).numpy() for name, s in shapes.items()}
 
 

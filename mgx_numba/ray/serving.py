@@ -42,14 +42,14 @@ _WAIT_SECONDS = 0.005
 
 
 def deployment(
-    model: Any,
+    model: object,
     *,
     name: str = "model",
     max_batch_size: int = 0,
     batch_wait_timeout_s: float = _WAIT_SECONDS,
     num_threads: int = 0,
     trust_objects: bool = False,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     **deployment_options: Any,
 ) -> Any:
     """An application for ``ray.serve.run``: requests that come together are run together.
@@ -109,7 +109,7 @@ class Replica:
         found: Columns = await self._together(self._rows.checked(columns))
         return found
 
-    async def __call__(self, request: Any) -> Any:
+    async def __call__(self, request: Any) -> object:
         """The answer to an HTTP request."""
         from starlette.responses import JSONResponse
 
@@ -137,7 +137,7 @@ def run_together(rows: RowSession, requests: Sequence[Columns]) -> list[Columns]
     return found
 
 
-def metadata(name: str, rows: RowSession) -> dict[str, Any]:
+def metadata(name: str, rows: RowSession) -> dict[str, object]:
     """The protocol's description of a model; lengths that are open are -1."""
     inputs = [
         {"name": n, "datatype": _NAMES.get(s.type, s.type.name), "shape": [d.min if d.is_fixed else -1 for d in s.dims]}
@@ -176,7 +176,7 @@ def read_request(body: object, rows: RowSession) -> Columns:
     return found
 
 
-def write_response(name: str, results: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def write_response(name: str, results: Mapping[str, np.ndarray]) -> dict[str, object]:
     """The protocol's answer; what JSON has no number for (NaN, infinities) is null."""
     outputs = []
     for output, array in results.items():

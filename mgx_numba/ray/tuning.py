@@ -93,7 +93,7 @@ def _tuning(model: program | str | os.PathLike[str], options: dict[str, Any]) ->
     return tuning
 
 
-def _measured(request: TuningRequest, budget: float | None) -> list[dict[str, Any]]:
+def _measured(request: TuningRequest, budget: float | None) -> list[dict[str, object]]:
     """The record of one problem on the machine that this runs on; none if nothing could be measured."""
     found: list[TuningRecord] = []
     tuning = Tuning(backend(target(DEFAULT).backend), Sources([]), found.extend, exhaustive=True, budget=budget)

@@ -139,7 +139,7 @@ class FallbackStep:
     kernels: tuple[KernelSource, ...] = ()
     on_device: DeviceFunction | None = None
     bind: Callable[[Mapping[Dim, int]], FallbackFunction] | None = None
-    write: Callable[[Any], Any] | None = None
+    write: Callable[[object], object] | None = None
     flops: ClassVar[int] = 0
     bytes: ClassVar[int] = 0
     unit: ClassVar[str] = ""

@@ -120,7 +120,7 @@ class PlanFile:
             raise FormatError("the plan file is damaged")
         found = json.loads(body)
         self.about: dict[str, Any] = found["about"]
-        self.content: Any = found["content"]
+        self.content = found["content"]
         self._common, self._arrays, self._sums = found["common"], found["arrays"], found["sums"]
         self._bytes: int = found["bytes"]
         self.is_large = self._bytes >= LARGE

@@ -6,7 +6,7 @@ program. The program's rows are stored too, so that a reader evaluates no expres
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,12 +46,12 @@ class PlansWriter:
 
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []
-        self._array_numbers: dict[Any, int] = {}
+        self._array_numbers: dict[Hashable, int] = {}
         self._kernels: dict[KernelSource, int] = {}
         self._texts: dict[str, int] = {}
         self._symbols: dict[Dim, int] = {}
 
-    def common(self) -> dict[str, Any]:
+    def common(self) -> dict[str, object]:
         """Return the JSON values that the plans share; call after all plans are written."""
         return {
             "texts": list(self._texts),
@@ -61,7 +61,7 @@ class PlansWriter:
 
     def array(self, array: np.ndarray) -> int:
         """Return the number of an array; equal views of the same memory have one number."""
-        key: Any = array.__array_interface__["data"][0], array.dtype, array.shape, array.strides
+        key: Hashable = array.__array_interface__["data"][0], array.dtype, array.shape, array.strides
         key = key if array.size and not array.dtype.hasobject else id(array)
         number = self._array_numbers.get(key)
         if number is None:
@@ -81,7 +81,7 @@ class PlansWriter:
         """Return the number of a symbol."""
         return self._symbols.setdefault(symbol, len(self._symbols))
 
-    def plan(self, plan: Plan) -> dict[str, Any]:
+    def plan(self, plan: Plan) -> dict[str, object]:
         """Return a plan as JSON values.
 
         Raises:
@@ -103,7 +103,7 @@ class PlansWriter:
         }
         return {**written, "sizes": lengths.rows()}
 
-    def _step(self, step: PlannedStep, lengths: LengthsWriter) -> list[Any]:
+    def _step(self, step: PlannedStep, lengths: LengthsWriter) -> list[object]:
         if isinstance(step, Step):
             return [
                 self.kernel(step.kernel),
@@ -122,7 +122,7 @@ class PlansWriter:
         views = [[_view(view, lengths) for view in some] for some in (step.inputs, step.outputs)]
         return [texts, *views, step.write(lengths)]
 
-    def _argument(self, arg: int | Pointer | MappedTensor | KernelSource, lengths: LengthsWriter) -> Any:
+    def _argument(self, arg: int | Pointer | MappedTensor | KernelSource, lengths: LengthsWriter) -> object:
         if isinstance(arg, MappedTensor):
             return [_pointer(arg.pointer, lengths), _layout(arg.layout, lengths)]
         if isinstance(arg, KernelSource):
@@ -166,7 +166,7 @@ class LengthsWriter:
         return [self._program.constants, [word for row in self._program.rows for word in row]]
 
 
-def _geometry(geometry: Geometry, lengths: LengthsWriter) -> list[Any]:
+def _geometry(geometry: Geometry, lengths: LengthsWriter) -> Sequence[object]:
     if isinstance(geometry, TaskRange):
         return lengths.all([geometry.tasks, geometry.grain])
     if not isinstance(geometry, Grid):
@@ -174,20 +174,20 @@ def _geometry(geometry: Geometry, lengths: LengthsWriter) -> list[Any]:
     return [lengths.all(geometry.blocks), geometry.threads, geometry.shared_bytes, geometry.cooperative]
 
 
-def _layout(layout: TensorLayout, lengths: LengthsWriter) -> list[Any]:
+def _layout(layout: TensorLayout, lengths: LengthsWriter) -> list[object]:
     windows = None if layout.windows is None else [layout.windows.lower, layout.windows.upper, layout.windows.steps]
     return [layout.dtype, *map(lengths.all, (layout.lens, layout.strides, layout.box)), windows]
 
 
-def _pointer(pointer: Pointer, lengths: LengthsWriter) -> list[Any]:
+def _pointer(pointer: Pointer, lengths: LengthsWriter) -> list[object]:
     return [int(pointer.region), pointer.index, lengths(pointer.offset)]
 
 
-def _view(view: TensorView, lengths: LengthsWriter) -> list[Any]:
+def _view(view: TensorView, lengths: LengthsWriter) -> list[object]:
     return [_pointer(view.pointer, lengths), view.dtype, lengths.all(view.lens), lengths.all(view.strides)]
 
 
-def _check(who: str, what: str, lengths: LengthsWriter) -> list[Any]:
+def _check(who: str, what: str, lengths: LengthsWriter) -> list[object]:
     return [who, str(what), what.axis, lengths(what.length)] if isinstance(what, OpenAxis) else [who, what]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..errors import (
     DeviceError,
     FormatError,
@@ -148,7 +146,7 @@ def _combined_class(theirs: type[Exception], ours: type[MgxError]) -> type[MgxEr
     return _made[theirs, ours]
 
 
-def _remade(self: MgxError) -> tuple[Any, ...]:
+def _remade(self: MgxError) -> tuple[object, ...]:
     """Return the arguments by which `pickle` rebuilds the error, whose class no module contains by name."""
     theirs, ours = type(self).__bases__
     return error_of, (theirs, ours, str(self))

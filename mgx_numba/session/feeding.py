@@ -17,7 +17,7 @@ from .values import OrtValue
 __all__ = ["fed"]
 
 
-def fed(feed: Mapping[str, object], shapes: Mapping[str, Shape]) -> dict[str, Any]:
+def fed(feed: Mapping[str, object], shapes: Mapping[str, Shape]) -> dict[str, object]:
     """Return the values of a run's inputs, with lists converted to arrays.
 
     Args:
@@ -68,7 +68,7 @@ def _array(name: str, value: object, type_: Type) -> np.ndarray[Any, Any]:
         return found.astype(dtype)
     import ml_dtypes  # late: importing it takes milliseconds
 
-    limits: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]  # covers int4, too
+    limits = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]  # covers int4, too
     whole = found.dtype.kind in "biu"
     try:
         if whole and found.min() >= limits.min and found.max() <= limits.max:

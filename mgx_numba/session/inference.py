@@ -180,11 +180,11 @@ class InferenceSession:
 
     def _run(
         self,
-        output_names: Any,
+        output_names: Sequence[str] | None,
         input_feed: Any,
         run_options: RunOptions | None,
         memory: Mapping[str, np.ndarray] | None = None,
-    ) -> list[Any]:
+    ) -> list[object]:
         """See `run`; ``memory`` has arrays for results, by name."""
         if not isinstance(input_feed, Mapping):
             kind = type(input_feed).__name__
@@ -209,7 +209,7 @@ class InferenceSession:
         found = [_on_host(result) for result in results]
         return [found[self._positions[name]] for name in output_names] if output_names else found
 
-    def _fed(self, given: Mapping[str, object]) -> dict[str, Any]:
+    def _fed(self, given: Mapping[str, object]) -> dict[str, object]:
         """Return the values of inputs in the form that programs accept."""
         unknown = [name for name in given if name not in self._shapes]
         if unknown:
@@ -427,7 +427,7 @@ class InferenceSession:
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
         """Do nothing: launch graphs belong to plans, not to annotation ids."""
 
-    def get_tuning_results(self) -> list[dict[str, Any]]:
+    def get_tuning_results(self) -> list[dict[str, object]]:
         """Return an empty list: tuning records belong to the program (``exhaustive_tune``), not to a provider."""
         return []
 
@@ -451,7 +451,7 @@ class InferenceSession:
         return self._source.path
 
 
-def _on_host(result: Any) -> Any:
+def _on_host(result: Any) -> object:
     """Return a result in host memory: an array or a list of results; maps and None are unchanged."""
     if isinstance(result, np.ndarray):
         return result.view(np.ndarray)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from ..errors import OptionError
 from .exceptions import error_of
@@ -48,7 +47,7 @@ class _Callback(logging.Handler):
         super().__init__(level)
         self._callback = callback
 
-    def emit(self, record: Any) -> None:
+    def emit(self, record: logging.LogRecord) -> None:
         """Call the function; `logging` reports its exceptions, as for any handler."""
         severity = sum(record.levelno >= level for level in _LEVELS[1:])
         place = f"{record.filename}:{record.lineno} {record.funcName}"

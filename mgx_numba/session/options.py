@@ -272,7 +272,7 @@ class SessionOptions(_Declared):
         Raises:
             OptionError: an attribute has an invalid value.
         """
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         if self.intra_op_num_threads:
             found["num_threads"] = self.intra_op_num_threads
         if not self.enable_mem_reuse:
@@ -328,7 +328,7 @@ class RunOptions(_Declared):
         return self._entries.get(key)
 
 
-def refuse_terminated(options: Any) -> None:
+def refuse_terminated(options: object) -> None:
     """Raise if the options of a run, or None, end the run.
 
     Raises:
@@ -343,7 +343,7 @@ def refuse_terminated(options: Any) -> None:
         raise Fail("the run was ended: RunOptions.terminate is set")
 
 
-def _note(values: dict[str, OrtValue], name: str, value: Any) -> None:
+def _note(values: dict[str, OrtValue], name: str, value: OrtValue) -> None:
     if not isinstance(getattr(value, "_value", None), np.ndarray):
         kind = type(value).__name__
         raise _refused(f"initializer {name!r} is given as {kind}, expected an OrtValue on the host")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from ..api.program import program
 from .reading import Source
@@ -24,7 +23,7 @@ class Overrides:
         compile: function that compiles a program for the session.
     """
 
-    def __init__(self, source: Source, default: program, compile: Callable[[program], Any]) -> None:
+    def __init__(self, source: Source, default: program, compile: Callable[[program], object]) -> None:
         self._source = source
         self._compile = compile
         self._programs: dict[frozenset[str], program] = {frozenset(): default}

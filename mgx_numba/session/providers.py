@@ -68,7 +68,9 @@ def target_of(provider: str) -> str:
     return _TARGETS[provider]
 
 
-def chosen_provider(providers: Sequence[object] | None, options: Sequence[object] | None) -> tuple[str, dict[str, Any]]:
+def chosen_provider(
+    providers: Sequence[object] | None, options: Sequence[object] | None
+) -> tuple[str, dict[str, object]]:
     """Return the first available provider, and its compile options.
 
     Unavailable providers, and options that ``program.compile`` does not have, are skipped with a `RuntimeWarning`.
@@ -111,14 +113,14 @@ def refuse_unknown(providers: Sequence[object] | None) -> None:
             raise error_of(RuntimeError, OptionError, f"Unknown Provider Type: {name}; known are: {known}")
 
 
-def _pair(entry: object) -> tuple[str, Mapping[str, Any]]:
+def _pair(entry: object) -> tuple[str, Mapping[str, object]]:
     name, given = entry if isinstance(entry, (tuple, list)) and len(entry) == 2 else (entry, {})
     if not isinstance(name, str) or not isinstance(given, Mapping):
         raise OptionError(f"a provider is {entry!r}, expected a name, or a pair of a name and a mapping of options")
     return name, given
 
 
-def _compile_options(provider: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _compile_options(provider: str, given: Mapping[str, Any]) -> dict[str, object]:
     given = {name: value for name, value in given.items() if name not in _NO_OTHER_RESULT}
     if str(given.get("device_id", "")).isdecimal():
         given["device_id"] = int(given["device_id"])

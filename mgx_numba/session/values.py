@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from .devices import OrtMemoryInfo
 from .exceptions import error_of
 from .sparse import SparseTensor
 from .tensors import Described, copy_into, described
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 __all__ = ["OrtValue", "OrtValueVector", "copy_tensors", "is_gpu", "ort_value", "shape_of"]
 
@@ -206,7 +209,7 @@ class OrtValue:
         """Return False: sequences are never instances of this class."""
         return False
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -244,7 +247,7 @@ class OrtValueVector(list[OrtValue]):
         """Return a DLPack capsule of the tensor at ``idx``."""
         return self[idx].__dlpack__()
 
-    def to_dlpacks(self, to_tensor: Callable[[Any], Any] | None) -> list[Any]:
+    def to_dlpacks(self, to_tensor: Callable[[Any], object] | None) -> list[Any]:
         """Return a DLPack capsule for each tensor, or the result of ``to_tensor`` for each capsule."""
         capsules = [value.__dlpack__() for value in self]
         return capsules if to_tensor is None else [to_tensor(capsule) for capsule in capsules]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from ..graph.atomic_file import replace_file
 
 _ALIGNMENT = 64
 """Alignment (bytes) of data in the file: a cache line, at least the size of any element type."""
-_EXTERNAL: Any = 1
+_EXTERNAL = 1
 """``TensorProto.EXTERNAL``, ONNX's number."""
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from ..dataclass import dataclass
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ..codegen.kernel import KernelSource
     from ..core.shape import Shape
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
@@ -135,7 +136,7 @@ class Stage:
 Observer = Callable[[Observation], None]
 
 
-def without_buffers(inputs: Mapping[str, object]) -> Mapping[str, Any]:
+def without_buffers(inputs: Mapping[str, object]) -> Mapping[str, object]:
     """Return inputs without memory for results, whose numbers count the results of a whole program."""
     if not any(name.startswith(OUTPUT_BUFFERS) for name in inputs):
         return inputs
@@ -176,17 +177,17 @@ class Compiled(Protocol):
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
         """Return the program that runs on these inputs: dynamic lengths replaced by numbers, passes applied."""
 
-    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
+    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[object]:
         """Run step by step, call the observer after each step, and return the results."""
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Do the work of `run` except its steps; measures the overhead of a call."""
 
-    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
+    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[object]:
         """Run, print each instruction with its time (level 1), a summary (2) or its complete output (3); return the
         results."""
 
-    def kernels(self) -> list[Any]:
+    def kernels(self) -> list[KernelSource]:
         """Return the distinct kernels, in order of first use."""
 
     def fallback_reasons(self) -> Mapping[str, str]:
@@ -198,7 +199,7 @@ class Compiled(Protocol):
     def kept_plan(self) -> Kept | None:
         """Return the data from which `Target.restore` rebuilds this program; None if no file can hold the program."""
 
-    def machine_code(self) -> dict[str, Any]:
+    def machine_code(self) -> dict[str, object]:
         """Return the kernels' object code as a value tree.
 
         Raises:
@@ -210,7 +211,7 @@ class Compiled(Protocol):
 class Timed(Protocol):
     """A compiled program that can record which thread worked on which step, and when."""
 
-    def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[object], list[ThreadSpan]]:
         """Run once; return the results, and the spans of all threads ordered by start."""
 
 
@@ -256,7 +257,7 @@ class OnDevice(Protocol):
         """Return the shapes, by name, of the inputs that are memory for results; empty if results are copied to the
         host."""
 
-    def run_in(self, inputs: Mapping[str, object], stream: int) -> list[Any]:
+    def run_in(self, inputs: Mapping[str, object], stream: int) -> list[object]:
         """Enqueue a run on a stream of the driver and return its results, which the device may still be computing."""
 
     def run_there(self, inputs: Mapping[str, object], stream: int | None = None) -> list[Any]:
@@ -352,5 +353,5 @@ def grouped(trees: list[Tree] | None, arrays: list[Any]) -> list[Any]:
     return arrays if trees is None else [_group(tree, arrays) for tree in trees]
 
 
-def _group(tree: Tree, arrays: list[Any]) -> Any:
+def _group(tree: Tree, arrays: list[object]) -> object:
     return arrays[tree] if isinstance(tree, int) else [_group(t, arrays) for t in tree]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from ..codegen.launch import Grid, TaskRange
+from ..core.device_array import lens_of
 from ..core.dim import Dim, Guard, Scope, chosen_where, evaluate, shared_space, symbols_of
 from ..errors import MgxError
 from ..garbage import uncollected
@@ -28,7 +29,7 @@ from .options import TargetOptions
 from .passes import SOURCE_PASSES
 from .serving_plans import ServingPlans
 from .split_point import SplitPoint
-from .symbolic_split import Lens, UnservedLengths, lens_of
+from .symbolic_split import Lens, UnservedLengths
 
 MOST_PLANS = 8
 """Maximum number of symbolic plans of a program: more mean that some code has a guard whose answer changes all the
@@ -66,7 +67,7 @@ class OpenPart(Protocol):
     def kept_plan(self) -> Kept | None:
         """See `Compiled.kept_plan`."""
 
-    def observe(self, inputs: Inputs, observer: Observer) -> list[Any]:
+    def observe(self, inputs: Inputs, observer: Observer) -> list[object]:
         """See `Compiled.observe`."""
 
     def stages(self, inputs: Inputs) -> list[Stage]:
@@ -106,16 +107,16 @@ class OpenPlans(ServingPlans[P], ABC):
         self._names = [name for name, shape in source.parameter_shapes().items() if shape.is_dynamic]
         self._making = threading.RLock()
         self._guards: dict[P, list[Guard]] = {}
-        self._plans: list[P] = []
-        self._failed = 0
-        self._fixed: OrderedDict[tuple[tuple[int, ...], ...], P] = OrderedDict()
+        self.symbolic_plans: list[P] = []
+        self.failed_plans = 0
+        self.fixed_plans: OrderedDict[tuple[tuple[int, ...], ...], P] = OrderedDict()
         if options.tuning is not None:
             options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
         if known is not None:
-            self._plans, self._fixed = list(known._plans), OrderedDict(known._fixed)
+            self.symbolic_plans, self.fixed_plans = list(known.symbolic_plans), OrderedDict(known.fixed_plans)
             return
         try:
-            self._plans.append(self._planned(None, [], progress))
+            self.symbolic_plans.append(self.make_plan(None, [], progress))
         except MgxError as error:
             tell("symbolic", INFO, "plans are made when the program runs: %s", error)
 
@@ -132,7 +133,7 @@ class OpenPlans(ServingPlans[P], ABC):
     def _with_fixed_lengths(self, program: Program) -> P:
         """Return a program without dynamic inputs, compiled."""
 
-    def _planned(self, lens: Lens | None, late: Sequence[Lens], progress: Progress | None = None) -> P:
+    def make_plan(self, lens: Lens | None, late: Sequence[Lens], progress: Progress | None = None) -> P:
         """Return the program with a symbolic plan.
 
         Args:
@@ -176,10 +177,10 @@ class OpenPlans(ServingPlans[P], ABC):
             return found
         lens = {name: lens_of(inputs[name]) for name in self._names}
         failed = False
-        if len(self._plans) < MOST_PLANS and self._failed < MOST_FAILED:
+        if len(self.symbolic_plans) < MOST_PLANS and self.failed_plans < MOST_FAILED:
             tell("symbolic", INFO, "a plan is made for %s, which no plan serves: %s", lens, self._refused(inputs))
             try:
-                made = self._planned(lens, late)
+                made = self.make_plan(lens, late)
             except MgxError as error:
                 failed = True
                 tell("symbolic", INFO, "a plan is made for these lengths alone: %s", error)
@@ -188,30 +189,30 @@ class OpenPlans(ServingPlans[P], ABC):
                     self._first(made)
                     self._grown()
                     return made
-        made = self._fixed_for(lens)
-        self._failed += failed  # not counted if `_fixed_for` raises: the lengths do not fit the program
+        made = self.fixed_plan_for(lens)
+        self.failed_plans += failed  # not counted if `fixed_plan_for` raises: the lengths do not fit the program
         return made
 
     @uncollected()
-    def _fixed_for(self, lens: Lens) -> P:
+    def fixed_plan_for(self, lens: Lens) -> P:
         """Make, keep and return a plan for one set of lengths of the dynamic inputs.
 
         Raises:
             MgxError: the lengths do not fit the program.
         """
         made = self._with_fixed_lengths(specialize(self._source, lens))
-        while len(self._fixed) >= MOST_FIXED:
-            self._fixed.popitem(last=False)
-        self._fixed[tuple(map(tuple, lens.values()))] = made
+        while len(self.fixed_plans) >= MOST_FIXED:
+            self.fixed_plans.popitem(last=False)
+        self.fixed_plans[tuple(map(tuple, lens.values()))] = made
         self._grown()
         return made
 
     def _refused(self, inputs: Inputs) -> str:
         """Return the guards of the last used plan that the inputs' lengths do not satisfy, with their places in the
         code."""
-        if not self._plans:
+        if not self.symbolic_plans:
             return "there is none"
-        last = self._plans[0]
+        last = self.symbolic_plans[0]
         values = last.symbol_values(inputs)
         if values is None:
             return "lengths that are equal in the plan differ"
@@ -232,10 +233,10 @@ class OpenPlans(ServingPlans[P], ABC):
             return use(plan)
         except UnservedLengths:
             with self._making:
-                plan = self._fixed_for({name: lens_of(inputs[name]) for name in self._names})
+                plan = self.fixed_plan_for({name: lens_of(inputs[name]) for name in self._names})
             return use(plan)
 
-    def observe(self, inputs: Inputs, observer: Observer) -> list[Any]:
+    def observe(self, inputs: Inputs, observer: Observer) -> list[object]:
         return self._tried(inputs, lambda plan: plan.observe(inputs, observer))
 
     def stages(self, inputs: Inputs) -> list[Stage]:
@@ -250,7 +251,7 @@ class OpenPlans(ServingPlans[P], ABC):
 
     def open_plans(self) -> list[OpenPlan]:
         """Return a description of each stage of each symbolic plan; see `OpenPlanned`."""
-        return [_shown(plan, self._guards.get(part, [])) for part in self._plans for plan in part.own_plans()]
+        return [_shown(plan, self._guards.get(part, [])) for part in self.symbolic_plans for plan in part.own_plans()]
 
 
 def _shown(plan: Plan, guards: Sequence[Guard]) -> OpenPlan:

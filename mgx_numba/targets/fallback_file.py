@@ -38,7 +38,7 @@ class StoredCall:
         """Return the call with the symbols replaced by values."""
         return self._call.at(values)
 
-    def write(self, lengths: LengthsWriter) -> dict[str, Any]:
+    def write(self, lengths: LengthsWriter) -> dict[str, object]:
         return self._call.write(lengths)
 
     @functools.cached_property

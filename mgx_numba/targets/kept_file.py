@@ -56,7 +56,7 @@ class KeptFile(PlanFile):
         return read_kept(self.content, self.plans(block, read_host))
 
 
-def written_kept(kept: Kept, writer: PlansWriter) -> dict[str, Any]:
+def written_kept(kept: Kept, writer: PlansWriter) -> dict[str, object]:
     """Return a program as JSON values.
 
     Raises:

@@ -53,7 +53,7 @@ class Restored(Generic[C]):
                 self._tell(self._more)
             return self._more
 
-    def keep_growth(self, keep: Callable[[Any], None]) -> None:
+    def keep_growth(self, keep: Callable[[object], None]) -> None:
         self._keep = keep
         if self._more is not None:
             self._tell(self._more)
@@ -84,7 +84,7 @@ class Restored(Generic[C]):
     def resolve(self, inputs: Inputs) -> Program:
         return self._whole().resolve(inputs)  # type: ignore[no-any-return]
 
-    def observe(self, inputs: Inputs, observer: Observer) -> list[Any]:
+    def observe(self, inputs: Inputs, observer: Observer) -> list[object]:
         return self._whole().observe(inputs, observer)  # type: ignore[no-any-return]
 
     def stages(self, inputs: Inputs) -> list[Stage]:

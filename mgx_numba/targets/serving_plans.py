@@ -6,8 +6,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
+from ..core.device_array import lens_of
 from .base import Kept, KeptChoice, Outgrown
-from .symbolic_split import UnservedLengths, lens_of
+from .symbolic_split import UnservedLengths
 
 Inputs = Mapping[str, Any]
 
@@ -24,17 +25,18 @@ T = TypeVar("T")
 class ServingPlans(Generic[P]):
     """The plans of one program with dynamic inputs ``_names``.
 
-    Each symbolic plan in ``_plans`` serves many lengths; the plan of the last run comes first. Each plan in ``_fixed``
-    serves one set of lengths; the least recently used comes first.
+    Attributes:
+        symbolic_plans: plans that serve many lengths each; the plan of the last run comes first.
+        fixed_plans: plans by the one set of lengths that each serves; the least recently used comes first.
     """
 
     _names: list[str]
-    _plans: list[P]
-    _fixed: OrderedDict[tuple[tuple[int, ...], ...], P]
+    symbolic_plans: list[P]
+    fixed_plans: OrderedDict[tuple[tuple[int, ...], ...], P]
     _keep: Callable[[Any], None] | None = None
     _kept_count = 0
 
-    def keep_growth(self, keep: Callable[[Any], None]) -> None:
+    def keep_growth(self, keep: Callable[[object], None]) -> None:
         self._keep, self._kept_count = keep, len(self._parts())
 
     def _grown(self) -> None:
@@ -45,8 +47,8 @@ class ServingPlans(Generic[P]):
             self._keep(self)
 
     def kept_plan(self) -> Kept | None:
-        plans = [plan.kept_plan() for plan in self._plans]
-        fixed = [(key, plan.kept_plan()) for key, plan in self._fixed.items()]
+        plans = [plan.kept_plan() for plan in self.symbolic_plans]
+        fixed = [(key, plan.kept_plan()) for key, plan in self.fixed_plans.items()]
         if any(kept is None for kept in (*plans, *(kept for _, kept in fixed))):
             return None
         return KeptChoice(tuple(self._names), tuple(plans), tuple(fixed))  # type: ignore[arg-type]
@@ -70,7 +72,7 @@ class ServingPlans(Generic[P]):
 
     def _serving(self, inputs: Inputs) -> P | None:
         """Return the symbolic plan that serves the inputs' lengths, and move it to the front; None if no plan does."""
-        for number, plan in enumerate(self._plans):
+        for number, plan in enumerate(self.symbolic_plans):
             if plan.serves(inputs):
                 if number:
                     self._first(plan)
@@ -79,15 +81,15 @@ class ServingPlans(Generic[P]):
 
     def _first(self, plan: P) -> None:
         """Move a plan to the front of the dispatch order."""
-        self._plans = [plan, *(other for other in self._plans if other is not plan)]
+        self.symbolic_plans = [plan, *(other for other in self.symbolic_plans if other is not plan)]
 
     def _fixed_plan(self, inputs: Inputs) -> P | None:
         """Return the plan with fixed lengths for the inputs' lengths; None if there is none."""
         key = tuple([tuple(lens_of(inputs[name])) for name in self._names])
-        found = self._fixed.get(key)
+        found = self.fixed_plans.get(key)
         if found is not None:
-            self._fixed.move_to_end(key)
+            self.fixed_plans.move_to_end(key)
         return found
 
     def _parts(self) -> list[P]:
-        return [*self._plans, *self._fixed.values()]
+        return [*self.symbolic_plans, *self.fixed_plans.values()]

@@ -83,7 +83,7 @@ class SplitCompiled:
         """Return the stages of both programs; see `Planned.stages`. The first is run to find the second's lengths."""
         return self._split_point.stages(inputs, self._head, self._tail)
 
-    def observe(self, inputs: Inputs, observer: Observer) -> list[Any]:
+    def observe(self, inputs: Inputs, observer: Observer) -> list[object]:
         """Run and observe the steps of both stages; see `Compiled.observe`."""
         return grouped(self._trees, self._in_stages(inputs, lambda stage, given: stage.observe(given, observer)))
 

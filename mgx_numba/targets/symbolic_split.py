@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
-from ..core.device_array import DeviceArray
+from ..core.device_array import lens_of
 from ..core.dim import Dim
 from ..runtime.plan import Plan
 from .base import Stage, without_buffers
@@ -16,11 +16,6 @@ from .split_point import SplitCompiled
 T = TypeVar("T")
 Lens = Mapping[str, Sequence[int]]
 Inputs = Mapping[str, Any]
-
-
-def lens_of(value: Any) -> tuple[int, ...]:
-    """Return the lengths of an input on the host or on a device."""
-    return value.shape.array_lens if isinstance(value, DeviceArray) else value.shape
 
 
 class UnservedLengths(Exception):
@@ -53,7 +48,7 @@ class SymbolicSplit(SplitCompiled):
     def own_plans(self) -> list[Plan]:
         return [*self._head.own_plans(), *self._tail.own_plans()]
 
-    def _in_stages(self, inputs: Inputs, run: Callable[[Any, Inputs], list[Any]]) -> list[Any]:
+    def _in_stages(self, inputs: Inputs, run: Callable[[object, Inputs], list[object]]) -> list[object]:
         inputs = without_buffers(inputs)
         return self._split_point.run(inputs, partial(run, self._head), lambda given: self._later(inputs, given, run))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import TextIO
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from .base import Observation, Observer
 PREVIEW = 5  # elements from each end
 
 
-def traced(observe: Callable[[Observer], list[Any]], level: int, out: TextIO) -> list[Any]:
+def traced(observe: Callable[[Observer], list[object]], level: int, out: TextIO) -> list[object]:
     """Write an entry for each step that ``observe`` reports, and return the results of ``observe``."""
     total = 0.0
 

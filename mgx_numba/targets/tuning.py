@@ -63,7 +63,7 @@ def tune(tuning: Tuning, bench_of: Callable[[Any], CandidateBench], ask: Callabl
 
 def _measure(
     tuning: Tuning,
-    bench_of: Callable[[Any], CandidateBench],
+    bench_of: Callable[[object], CandidateBench],
     requests: Sequence[tuple[TuningRequest, int]],
     end: float | None,
 ) -> tuple[int, bool]:
@@ -99,7 +99,7 @@ def _measure(
 def _tune_one(
     request: TuningRequest,
     tuning: Tuning,
-    bench_of: Callable[[Any], CandidateBench],
+    bench_of: Callable[[object], CandidateBench],
     deadline: float | None,
     done: int,
     remaining: int,

@@ -58,14 +58,14 @@ def mgx_numba(
         warn_once("a graph runs in eager mode, since %s writes to a tensor whose elements share memory", write.name)
         return graph_module.forward
 
-    def compiler(graph: GraphModule, inputs: Sequence[Any]) -> Boxed:
+    def compiler(graph: GraphModule, inputs: Sequence[object]) -> Boxed:
         return compiled_graph(graph, _static_inputs(), asked)
 
     backend = aot_autograd(
         fw_compiler=compiler, inference_compiler=compiler, decompositions=decompositions(), bw_compiler=_no_backward
     )
     with whole_operators(_is_autocast(graph_module)):
-        compiled: Callable[..., Any] = backend(graph_module, example_inputs)
+        compiled: Callable[..., object] = backend(graph_module, example_inputs)
     return compiled
 
 
@@ -188,5 +188,5 @@ def _static_inputs() -> set[int]:
     return set(metadata.static_input_indices) - changed
 
 
-def _no_backward(graph_module: GraphModule, inputs: Sequence[object]) -> Any:
+def _no_backward(graph_module: GraphModule, inputs: Sequence[object]) -> object:
     return graph_module

@@ -140,7 +140,7 @@ class Frozen(Generic[T]):
                 self._constants.remove(place)
 
 
-def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+def _picker(places: Sequence[int]) -> Callable[[Sequence[object]], tuple[object, ...]]:
     """Return a function that takes the members at some places of a sequence."""
     if len(places) > 1:
         return operator.itemgetter(*places)

@@ -123,7 +123,7 @@ class MGXModule(torch.nn.Module):
         self.program = load_buffer(state["program"].numpy().tobytes())
         self._prepare(self.program)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_run": None}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -245,7 +245,7 @@ def ordered(tensor: torch.Tensor, order: Sequence[int] | None) -> torch.Tensor:
     return tensor if order is None else tensor.permute(order)
 
 
-def _device(values: Any) -> torch.device:
+def _device(values: Iterable[object]) -> torch.device:
     """Return the device of tensors; tensors without axes may lie elsewhere.
 
     Raises:

@@ -133,7 +133,7 @@ def test_an_interrupt_while_waiting_leaves_the_compilation_at_work(
 
 
 def test_other_targets_are_waited_for_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "_warned", set[str]())
+    monkeypatch.setattr(options, "warned", set[str]())
     with pytest.warns(UserWarning, match="compile option wait=False has no effect on this target"):
         assert parsed().compile("ref", wait=False).is_compiled()
 

@@ -287,7 +287,7 @@ def test_literal_is_a_copy_with_the_same_strides(array: np.ndarray) -> None:
 def test_warning_of_an_option_without_effect_points_at_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     from mgx_numba.api import options
 
-    monkeypatch.setattr(options, "_warned", set())
+    monkeypatch.setattr(options, "warned", set())
     with pytest.warns(UserWarning, match="device_id=3 has no effect") as caught:
         built(migraphx.op("relu"), lens=[2]).compile("cpu", device_id=3)
     assert caught[0].filename == __file__
@@ -334,7 +334,7 @@ def test_methods_that_are_not_there_say_what_is(name, message):
 def test_names_that_are_explained_are_not_there_in_fact():
     from mgx_numba.api import missing
 
-    assert not set(missing._METHODS) & set(dir(migraphx.program))
+    assert not set(missing.METHODS) & set(dir(migraphx.program))
 
 
 def test_an_error_inside_of_a_program_is_not_taken_for_a_missing_method():

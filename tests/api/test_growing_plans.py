@@ -31,7 +31,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Record the lengths of requested plans, in order: None for a plan for all lengths, "fixed" for a plan of one
     set."""
     found: list[object] = []
-    several, one = dynamic.OpenPlans._planned, dynamic.OpenPlans._fixed_for
+    several, one = dynamic.OpenPlans.make_plan, dynamic.OpenPlans.fixed_plan_for
 
     def note(self, lens, late, progress=None):
         found.append(None if lens is None else tuple(lens["x"]))
@@ -41,8 +41,8 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         found.append("fixed")
         return one(self, lens)
 
-    monkeypatch.setattr(dynamic.OpenPlans, "_planned", note)
-    monkeypatch.setattr(dynamic.OpenPlans, "_fixed_for", note_fixed)
+    monkeypatch.setattr(dynamic.OpenPlans, "make_plan", note)
+    monkeypatch.setattr(dynamic.OpenPlans, "fixed_plan_for", note_fixed)
     return found
 
 

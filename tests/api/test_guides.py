@@ -242,7 +242,7 @@ def test_batch_size_snippet_runs_on_a_model_with_a_dynamic_batch(guide):
 def test_option_without_effect_is_told_once(guide, recwarn):
     from mgx_numba.api import options
 
-    options._warned.clear()
+    options.warned.clear()
     guide(ARCHITECTURE)
     guide(ARCHITECTURE)
     assert len([w for w in recwarn if "target" in str(w.message)]) == 1

@@ -283,7 +283,7 @@ def test_a_dynamic_program_has_one_plan_for_all_lengths():
     kernels = net.kernels()
     for length in (*range(65), 1):
         assert net.run({"x": np.ones((length, 2), np.float32)})[0].get_shape().lens() == [length, 2]
-    assert len([part for part in net.compiled._all() if part.executable is not None]) == 1
+    assert len(net.compiled.own_plans()) == 1
     assert net.kernels() == kernels
 
 
@@ -321,7 +321,7 @@ def test_a_dynamic_program_enters_its_plan_at_once():
 
     run(2)
     run(2)
-    (plan,) = net.compiled._plans
+    (plan,) = net.compiled.symbolic_plans
     entry = plan.direct(migraphx.argument)
     assert entry is not None
     assert all(run(length) is entry for length in (2, 5, 2, 8, 1))

@@ -59,7 +59,7 @@ def test_results_have_the_rank_of_their_shapes(target: str | None, options: dict
     assert [s.strides() for s in net.get_output_shapes()[:4]] == [[0], [1], [0], [1]]
 
 
-@pytest.mark.skipif(not native_call._known(), reason="an interpreter or NumPy with other objects")
+@pytest.mark.skipif(not native_call.recognises_objects(), reason="an interpreter or NumPy with other objects")
 def test_the_native_call_takes_and_gives_arrays_without_axes() -> None:
     net = prepared("cpu")
     net.run(FEEDS)  # leaves a context

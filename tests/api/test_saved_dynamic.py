@@ -68,13 +68,13 @@ def same(mine: list[np.ndarray], theirs: list[np.ndarray]) -> None:
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A mark for each plan that is made."""
     found: list[str] = []
-    planned = dynamic.OpenPlans._planned
+    planned = dynamic.OpenPlans.make_plan
 
     def noting(self: Any, *args: Any) -> Any:
         found.append("planned")
         return planned(self, *args)
 
-    monkeypatch.setattr(dynamic.OpenPlans, "_planned", noting)
+    monkeypatch.setattr(dynamic.OpenPlans, "make_plan", noting)
     return found
 
 
@@ -163,13 +163,13 @@ def test_lengths_that_cannot_be_symbols_have_plans_the_next_time(tmp_path: Path,
     y = mm.add_parameter("y", mgx.shape(type="float_type", dyn_dims=dims((1, 9), 4)))
     mm.add_return([mm.add_instruction(mgx.op("add"), [x, y])])
     net.compile("cpu", num_threads=1)
-    for plan in net.compiled._plans[:]:  # as if none could be made
-        net.compiled._plans.remove(plan)
-    net.compiled._failed = dynamic.MOST_FAILED
+    for plan in net.compiled.symbolic_plans[:]:  # as if none could be made
+        net.compiled.symbolic_plans.remove(plan)
+    net.compiled.failed_plans = dynamic.MOST_FAILED
     feeds = {"x": RNG.standard_normal((3, 4), dtype=np.float32), "y": RNG.standard_normal((3, 4), dtype=np.float32)}
     wanted = results(net, feeds)
     mgx.save(net, tmp_path / "net.mxr")
     compilations.clear()
     again = mgx.load(tmp_path / "net.mxr")
     same(results(again, feeds), wanted)
-    assert compilations == [] and len(again.compiled._kept._fixed) == 1
+    assert compilations == [] and len(again.compiled._kept.fixed_plans) == 1

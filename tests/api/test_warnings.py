@@ -34,7 +34,7 @@ def _not_compiled() -> None:
 
 @pytest.mark.parametrize("call", [_quantised, _quantised_by_option, _told_by_compile, _not_compiled])
 def test_a_warning_points_at_the_caller(call: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "_warned", set())
+    monkeypatch.setattr(options, "warned", set())
     with pytest.warns(Warning) as told:
         call()
     assert {(t.filename, t.lineno) for t in told} == {(__file__, call.__code__.co_firstlineno + 1)}

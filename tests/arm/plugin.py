@@ -23,7 +23,7 @@ def pytest_configure() -> None:
     outside = Outside(os.environ[OUTSIDE])
     sys.modules["onnxruntime"] = outside.onnxruntime()
     if not os.environ.get(INSIDE):
-        batch._compiled_here = outside.compile
+        batch.compiled_here = outside.compile
 
 
 @pytest.hookimpl(wrapper=True)

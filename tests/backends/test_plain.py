@@ -68,7 +68,7 @@ def test_registries_know_what_was_registered_and_name_it_otherwise():
 
 
 def test_a_registered_target_is_got_compiled_for_and_run_by_its_name(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(options, "_warned", set())
+    monkeypatch.setattr(options, "warned", set())
     net = migraphx.program()
     mm = net.get_main_module()
     x = mm.add_parameter("x", migraphx.shape(type="float_type", lens=[2, 3]))

@@ -190,6 +190,6 @@ def test_the_device_check_of_models_on_the_interpreter(name: str, monkeypatch: p
     model = build(name, scale="tiny")
     feeds = inputs(name, model)
     with interpreted():
-        row = gpu_check._model(name, "bf16", model, None, feeds, Exact(model, feeds))
+        row = gpu_check.model_row(name, "bf16", model, None, feeds, Exact(model, feeds))
     assert row["right"] and row["hosted"] == [] and 0 < row["error"] < gpu_check.FARTHEST["bf16"]
     assert set(QUANTIZE) < set(gpu_check.FARTHEST)

@@ -31,8 +31,8 @@ def test_a_fit_finds_what_was_spoiled(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(fit_choices, "COEFFICIENTS", {"strassen.solver": "EFFICIENCY"})
     monkeypatch.setattr(solver, "EFFICIENCY", 1.4)
-    before = fit_choices._loss([few])
+    before = fit_choices.regret_of([few])
     changed = fit_choices.fit([few], 20)
-    assert fit_choices._loss([few]) < before and list(changed) == [("strassen.solver", "EFFICIENCY")]
+    assert fit_choices.regret_of([few]) < before and list(changed) == [("strassen.solver", "EFFICIENCY")]
     monkeypatch.undo()
-    fit_choices._forget()
+    fit_choices.forget_estimates()

@@ -541,17 +541,17 @@ def test_the_system_is_asked_once_and_a_refusal_is_told(
     monkeypatch.setattr(host, "platform", lambda: fake)
     monkeypatch.setattr(host.ctypes, "CDLL", lambda *_, **__: Refusing())
     host.tiles_permitted.cache_clear()
-    host._host.cache_clear()
+    host.host_within.cache_clear()
     try:
         with caplog.at_level(logging.INFO, "mgx_numba"):
             for limits in ("", "avx512,-fma"):
-                assert not any(name.startswith("amx") for name in host._host(limits).features)
-                host._host.cache_clear()
+                assert not any(name.startswith("amx") for name in host.host_within(limits).features)
+                host.host_within.cache_clear()
         assert Refusing.asked == 1
         assert len(caplog.records) == 1 and "does not permit" in caplog.text
     finally:
         host.tiles_permitted.cache_clear()
-        host._host.cache_clear()
+        host.host_within.cache_clear()
 
 
 @pytest.fixture
@@ -564,9 +564,9 @@ def sapphire_rapids(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("MGX_CPU_FEATURES", "")
     monkeypatch.setattr(host, "platform", lambda: fake)
     monkeypatch.setattr(host, "tiles_permitted", lambda: True)
-    host._host.cache_clear()
+    host.host_within.cache_clear()
     yield
-    host._host.cache_clear()
+    host.host_within.cache_clear()
 
 
 def test_the_instructions_of_amx(sapphire_rapids: None) -> None:

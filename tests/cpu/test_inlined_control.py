@@ -32,7 +32,7 @@ def program_of(
 
 def plans(program: mgx_numba.program) -> list:
     compiled = program.compiled
-    return [part.executable.plan for part in getattr(compiled, "_plans", [compiled])]
+    return [part.executable.plan for part in getattr(compiled, "symbolic_plans", [compiled])]
 
 
 def inlined(program: mgx_numba.program, jumps: int) -> bool:

@@ -43,7 +43,7 @@ def given(kind: str, rows: int) -> np.ndarray:
 def big_constants(net: migraphx.program) -> list[list[np.ndarray]]:
     """The constants of at least 16 KiB of each plan."""
     assert net.compiled is not None
-    plans = [part.executable.plan for part in net.compiled._all() if part.executable is not None]
+    plans = net.compiled.own_plans()
     return [[array for array in plan.constants if array.nbytes >= 1 << 14] for plan in plans]
 
 
@@ -124,7 +124,7 @@ def test_products_of_dynamic_batches_spread_and_packed_their_weights_for_each(mo
         np.testing.assert_allclose(np.asarray(net.run({"x": x})[0]), x @ DENSE + DENSE[0], rtol=2e-3, atol=2e-3)
     assert not packings
     assert net.compiled is not None
-    (plan,) = [part.executable.plan for part in net.compiled._all() if part.executable is not None]
+    (plan,) = net.compiled.own_plans()
     assert all(isinstance(step, Step) for step in plan.steps)
 
 

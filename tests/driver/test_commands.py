@@ -465,7 +465,7 @@ def test_environment_is_reported(model: Path, capsys: Any, monkeypatch: Any) -> 
 def test_option_without_effect_is_a_plain_warning(model: Path, capsys: Any, monkeypatch: Any) -> None:
     from mgx_numba.api import options
 
-    monkeypatch.setattr(options, "_warned", set())
+    monkeypatch.setattr(options, "warned", set())
     assert drive("compile", model, "--ref", "--exhaustive-tune") == 0
     assert "warning: compile option exhaustive_tune=True has no effect" in capsys.readouterr().err
 

@@ -180,12 +180,12 @@ def test_drivers_were_asked_what_a_device_is_that_is_interpreted(
 
 
 def test_scripts_are_valid_and_all_in_the_page(tmp_path: Path) -> None:
-    assert {p.name for p in FOLDER.glob("*.js")} == set(writing._SCRIPTS)
+    assert {p.name for p in FOLDER.glob("*.js")} == set(writing.SCRIPTS)
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed")
     whole = tmp_path / "all.js"
-    whole.write_text("\n".join((FOLDER / name).read_text() for name in writing._SCRIPTS))
+    whole.write_text("\n".join((FOLDER / name).read_text() for name in writing.SCRIPTS))
     subprocess.run([node, "--check", whole], check=True)
 
 

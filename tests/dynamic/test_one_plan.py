@@ -102,14 +102,14 @@ def test_plans_with_symbols_are_not_tried_for_ever_where_none_can_be_made(monkey
     y = g.op("ConvTranspose", "x", g.weights(1, 1, 3), auto_pad="SAME_LOWER", strides=[2])
     compiled = public_program.wrap(parse_onnx(g.model({"x": (FLOAT, [1, 1, "n"])}, [y]))).compile("cpu")
     tried = 0
-    planned = dynamic.OpenPlans._planned
+    planned = dynamic.OpenPlans.make_plan
 
     def counted(self: dynamic.OpenPlans[Any], *arguments: object) -> object:
         nonlocal tried
         tried += 1
         return planned(self, *arguments)
 
-    monkeypatch.setattr(dynamic.OpenPlans, "_planned", counted)
+    monkeypatch.setattr(dynamic.OpenPlans, "make_plan", counted)
     for n in range(1, dynamic.MOST_FAILED + 9):
         assert np.asarray(compiled.run({"x": normal(1, 1, n)})[0]).shape == (1, 1, 2 * n)
     assert tried == dynamic.MOST_FAILED

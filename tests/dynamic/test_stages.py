@@ -126,6 +126,6 @@ def test_regions_that_a_detector_chose_were_pooled_in_host_steps() -> None:
     program.run(feeds)
     compiled = program.compiled
     assert compiled is not None
-    plans = [p.executable.plan for p in compiled._all() if p.executable is not None]  # type: ignore[attr-defined]
+    plans = compiled.own_plans()  # type: ignore[attr-defined]
     assert len(plans) == 2
     assert sum(isinstance(step, Step) for step in plans[1].steps) >= len(plans[1].steps) - 1

@@ -44,7 +44,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
     driver = Driver(made)
     monkeypatch.delenv("MGX_GPU_ARCH", raising=False)
     monkeypatch.setattr(devices, "driver", lambda: driver)
-    caches = (devices._opened, devices.architecture_of, machines._of_device)
+    caches = (devices._opened, devices.architecture_of, machines.machine_of_device)
     for cache in caches:
         cache.cache_clear()
     yield made

@@ -337,7 +337,7 @@ def standing_in(
 ) -> Iterator[tuple[CublasLtLibrary, CudnnLibrary]]:
     """Replace both libraries for programs on an engine; caches of library functions are cleared before and after."""
     own = products or CublasLtLibrary(engine), convolutions or CudnnLibrary(engine)
-    caches = (cublaslt.cublaslt, cudnn.cudnn, calls.bound_call, library_solver._tilings)
+    caches = (cublaslt.cublaslt, cudnn.cudnn, calls.bound_call, library_solver.cached_tilings)
     for cache in caches:
         cache.cache_clear()
     with monkeypatch.context() as meanwhile:

@@ -96,7 +96,7 @@ def test_a_cache_that_grows_in_a_loop_has_one_plan_for_all_lengths(past: int | N
             assert isinstance(step.on_device, DataDependentLoop)
             body = step.on_device._body._program
             assert isinstance(body, DynamicGpuProgram)
-            assert len(body._plans) == 1 and not body._fixed
+            assert len(body.symbolic_plans) == 1 and not body.fixed_plans
             assert {k.text for k in body.kernels()} <= {k.text for k in step.kernels}
 
 

@@ -236,18 +236,18 @@ def test_whoever_borrows_keeps_the_memory(where: str) -> None:
 
 
 def test_capsules_say_what_they_hold_and_let_it_go(where: str) -> None:
-    before = len(dlpack._exported)
+    before = len(dlpack.exported)
     for dtype, code, bits in ((np.float32, 2, 32), (np.int8, 0, 8), (np.bool_, 6, 8), (ml_dtypes.bfloat16, 4, 16)):
         there = mgx.to_gpu(np.ones((2, 3), dtype))
         capsule = there.__dlpack__(max_version=(1, 0))
-        tensor = dlpack._tensor(capsule)
+        tensor = dlpack.tensor_of(capsule)
         assert (tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes) == (code, bits, 1)
         assert tensor.data == there.data_ptr() and tuple(tensor.device) == (2, 0)
         gc.collect()
         assert (tensor.shape[:2], tensor.strides[:2]) == ([2, 3], [3, 1])
-        assert len(dlpack._exported) == before + 1
+        assert len(dlpack.exported) == before + 1
         del capsule, tensor
-        assert len(dlpack._exported) == before
+        assert len(dlpack.exported) == before
     with pytest.raises(BufferError, match="without a copy"):
         there.__dlpack__(copy=True)
     with pytest.raises(BufferError):

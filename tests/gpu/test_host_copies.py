@@ -53,8 +53,8 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 def form_of(model: Any) -> Any:
-    (context,) = model.compiled.executable._idle
-    return next(iter(context._forms.values()))
+    (context,) = model.compiled.executable.idle
+    return next(iter(context.forms.values()))
 
 
 def close(results: list[Any], expected: list[np.ndarray]) -> None:
@@ -69,7 +69,7 @@ def test_every_call_copies_its_own(where: str) -> None:
         x, y = numbers(seed, LENS)
         close(model.run({"x": x, "y": y}), wanted(x, y))
         close(model.run({"x": mgx.to_gpu(x), "y": y}), wanted(x, y))
-    assert form_of(model)._in.large and form_of(model)._out.large
+    assert form_of(model).host_parameters.large and form_of(model).host_results.large
 
 
 def test_what_lies_otherwise_in_memory(where: str) -> None:
@@ -146,7 +146,7 @@ def test_pinned_memory_is_read_where_it_lies(where: str) -> None:
     pinned = mgx.allocate_gpu(mgx.shape(type="float", lens=list(LENS)), host=True)
     np.asarray(pinned)[...] = x
     close(model.run({"x": pinned, "y": y}), wanted(x, y))
-    assert list(form_of(model)._in._own) == [1]
+    assert list(form_of(model).host_parameters._own) == [1]
 
 
 def test_memory_that_is_not_of_the_engine_is_not_pinned(where: str) -> None:
@@ -249,7 +249,7 @@ def test_what_a_fork_has_is_not_copied_to(where: str) -> None:
     x, y = numbers(0, LENS)
     results = [np.array(r) for r in model.run({"x": x, "y": y})]
     seen = model.run({"x": x, "y": y})
-    held = [memory for large in form_of(model)._out._large_results.values() for memory, _ in large._loans]
+    held = [memory for large in form_of(model).host_results._large_results.values() for memory, _ in large._loans]
     assert held
     child = os.fork()
     if not child:

@@ -397,7 +397,7 @@ def test_what_libraries_are_told_is_given_back(monkeypatch: pytest.MonkeyPatch, 
     own = interpreter()
     with standing_in(own, monkeypatch) as libraries:
         _call_both(own, called)
-        for cache in (calls.bound_call, library_solver._tilings):
+        for cache in (calls.bound_call, library_solver.cached_tilings):
             cache.cache_clear()
         gc.collect()
         assert [library.made.alive for library in libraries] == [1, 1]

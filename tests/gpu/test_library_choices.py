@@ -109,10 +109,10 @@ def test_engines_that_round_otherwise_are_not_taken(libraries: Both) -> None:
     tf32 = dataclasses.replace(asked[0], precision="medium")
     for note, taken in ((0, [1, 1, 2]), (2, [1, 1, 1]), (4, [1, 1, 1]), (5, [1, 2, 1])):
         libraries[1].notes[4] = [note]
-        library_solver._tilings.cache_clear()
+        library_solver.cached_tilings.cache_clear()
         assert [len(library_solvers.LIBRARIES[1].tilings(p)) for p in (*asked, tf32)] == taken
     libraries[1].notes = {3: [2]}
-    library_solver._tilings.cache_clear()
+    library_solver.cached_tilings.cache_clear()
     assert "nothing for float32" in library_solvers.LIBRARIES[1].refusal(asked[0])
 
 
@@ -159,7 +159,7 @@ def test_libraries_are_looked_for_in_wheels(tmp_path: Path, monkeypatch: pytest.
     folder.mkdir(parents=True)
     (folder / "libsome.so.1").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert str(folder / "libsome.so.1") in list(finding._in_wheels("libsome.so.1"))
+    assert str(folder / "libsome.so.1") in list(finding.in_wheels("libsome.so.1"))
     with pytest.raises(DeviceError, match="libsome.so.1 is not installed"):
         finding.loaded_library(["libsome.so.1"])
 

@@ -77,7 +77,7 @@ def test_a_damaged_record_is_passed_over(
     path = machines.keep_machine(H200, f"{NAMES[1]}, 132 multiprocessors")
     for text in ("{", "{}", '{"speed": 1}', "[]"):
         path.write_text(text)
-        machines._of_device.cache_clear()
+        machines.machine_of_device.cache_clear()
         assert machine(1) is H200
 
 

@@ -89,7 +89,7 @@ class Unknown:
 
 
 def test_a_device_without_a_record_is_described_by_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    machines._of_device.cache_clear()
+    machines.machine_of_device.cache_clear()
     monkeypatch.setattr(machines, "device", lambda number: Unknown())
     found = machine(77)
     assert (found.multiprocessors, found.l2_bytes, found.architecture) == (24, 24 << 20, "sm_89")
@@ -99,7 +99,7 @@ def test_a_device_without_a_record_is_described_by_the_driver(monkeypatch: pytes
     like.name, like.multiprocessors = "NVIDIA H200", 132  # type: ignore[misc]
     monkeypatch.setattr(machines, "device", lambda number: like)
     assert machine(78) is MACHINES[0]
-    machines._of_device.cache_clear()
+    machines.machine_of_device.cache_clear()
 
 
 def test_without_a_device_the_architecture_names_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,8 +59,8 @@ def close(result: Any, wanted: np.ndarray) -> None:
 
 
 def only_executable(net: DynamicGpuProgram) -> DeviceExecutable:
-    (plan,) = net._plans
-    assert plan.executable is not None and not net._fixed
+    (plan,) = net.symbolic_plans
+    assert plan.executable is not None and not net.fixed_plans
     return plan.executable
 
 
@@ -106,7 +106,7 @@ def test_new_lengths_need_no_kernel_and_no_plan(name: str, monkeypatch: pytest.M
     rng = np.random.default_rng(7)
     for _ in range(NEW):
         net.stages(case.draw(rng))
-    assert len(net._plans) == 1 and not net._fixed and net.kernels() == known and not loads
+    assert len(net.symbolic_plans) == 1 and not net.fixed_plans and net.kernels() == known and not loads
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_memory_grows_with_the_largest_lengths_alone() -> None:
     arenas = []
     for feeds in (*drawn, *drawn):
         net.run({name: to_device(on, array, name) for name, array in feeds.items()})
-        (context,) = only_executable(net)._idle
+        (context,) = only_executable(net).idle
         arenas.append(context._memory.arena)
     sizes = [arena.size for arena in arenas]
     assert sizes == sorted(sizes) and all(arena is arenas[2] for arena in arenas[2:])

@@ -128,7 +128,7 @@ def test_many_streams_share_contexts(where: str) -> None:
     x, y = numbers(0)
     feed = {"x": mgx.to_gpu(x), "y": mgx.to_gpu(y)}
     results = [model.run_async(feed, stream(where, k + 1), "cudaStream_t") for k in range(2 * MOST_CONTEXTS)]
-    assert len(model.compiled.executable._idle) <= MOST_CONTEXTS  # type: ignore[union-attr]
+    assert len(model.compiled.executable.idle) <= MOST_CONTEXTS  # type: ignore[union-attr]
     for got in results:
         close(got, wanted(x, y))
 

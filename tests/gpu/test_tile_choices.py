@@ -24,9 +24,9 @@ def test_fitting_finds_back_what_was_changed(monkeypatch: pytest.MonkeyPatch) ->
     for name in fit_tiles.CONSTANTS:
         monkeypatch.setattr(fit_tiles.wgmma_tiles, name, getattr(fit_tiles.wgmma_tiles, name))
     monkeypatch.setattr(fit_tiles.wgmma_tiles, "STORING", 1.0)
-    before = fit_tiles._loss(problems)
+    before = fit_tiles.regret_of(problems)
     fit_tiles.fit(problems, 40)
-    assert fit_tiles._loss(problems) < before
+    assert fit_tiles.regret_of(problems) < before
 
 
 @pytest.mark.parametrize("right", ["constant", "rows"])

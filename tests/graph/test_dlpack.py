@@ -98,8 +98,8 @@ class Packed:
     def __dlpack__(self, **options: Any) -> Any:
         shaped = np.lib.stride_tricks.as_strided(self.bytes, self.lens, (self.lens[1], 1))
         capsule = shaped.__dlpack__(**options)
-        data_type = dlpack._data_type(capsule)
-        data_type.code, data_type.bits = dlpack._NARROW[self.type]
+        data_type = dlpack.data_type_of(capsule)
+        data_type.code, data_type.bits = dlpack.NARROW_CODES[self.type]
         return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -23,7 +23,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def short_bins(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(wire, "_LONGEST_BIN", 1000)
+    monkeypatch.setattr(wire, "LONGEST_BIN", 1000)
     return 1000
 
 

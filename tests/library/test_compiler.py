@@ -148,7 +148,7 @@ def test_what_was_loaded_compiled_stays_so_when_reshaped(tmp_path: Path) -> None
         changed = service.answer({"do": "reshape", "program": made["program"], "lengths": {"x": [3, 6]}})
         assert Path(changed["library"]).exists()
         described = service.answer({"do": "describe", "program": made["program"]})
-        assert described["outputs"][0]["lens"] == [3, 5] and service._held[made["program"]].model.is_compiled()
+        assert described["outputs"][0]["lens"] == [3, 5] and service.held_models[made["program"]].model.is_compiled()
 
 
 def test_requests_that_are_malformed() -> None:

@@ -135,7 +135,7 @@ def test_two_files_have_their_own_libraries(loader: Path, file: Path, tmp_path: 
 def test_blobs_behind_the_tree_are_found(
     program: migraphx.program, loader: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "_LONGEST_BIN", 4096)  # so that code and weights are too long for a `bin`
+    monkeypatch.setattr(wire, "LONGEST_BIN", 4096)  # so that code and weights are too long for a `bin`
     program.save(tmp_path / "net.mxr", embed_library=True)
     assert finished([loader, "run", tmp_path / "net.mxr", "trust"], cwd=tmp_path, env=NO_PYTHON) == "library 1\n"
 

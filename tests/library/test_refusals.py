@@ -47,12 +47,12 @@ def test_plans_for_fixed_lengths_beside_the_symbolic_plan_are_left_out(tmp_path:
     ranges = {"default_dyn_dim_value": migraphx.shape.dynamic_dimension(1, 4)}
     program = migraphx.parse_onnx_buffer(model.SerializeToString(), **ranges).compile("cpu")
     assert isinstance(program.compiled, DynamicProgram)
-    program.compiled._fixed_for({"x": (2, 4)})
+    program.compiled.fixed_plan_for({"x": (2, 4)})
     assert program.export_library(tmp_path, link=False).exists()
     with pytest.raises(UnsupportedError, match="C\\+\\+ take libraries of fixed lengths"):
         program.save(tmp_path / "a.mxr", embed_library=True)
-    symbolic = program.compiled._plans
-    program.compiled._plans = [*symbolic, *symbolic]
+    symbolic = program.compiled.symbolic_plans
+    program.compiled.symbolic_plans = [*symbolic, *symbolic]
     with pytest.raises(UnsupportedError, match=r"its inputs have dynamic lengths: .* program\.reshape"):
         program.export_library(tmp_path)
 

@@ -88,8 +88,8 @@ def test_blocks_that_no_text_has_are_bounded(model: LanguageModel, idle: int) ->
         text = CachedText(np.arange(3, 60) + k)
         caches.run([text], text.prompt[None])
         caches.end([text])
-        assert len(caches._idle) == idle and caches.used == 0
-    assert len(caches._free) + idle == caches._count == 64
+        assert len(caches.idle) == idle and caches.used == 0
+    assert len(caches.free) + idle == caches.count == 64
     again = CachedText(np.arange(3, 60) + 3)
     assert caches.reuse(again) == idle * BLOCK  # the beginning is kept longer than the end
 
@@ -102,7 +102,7 @@ def test_a_pool_grows_and_keeps_what_it_holds(model: LanguageModel) -> None:
     others = [CachedText(np.arange(3, 60)) for _ in range(20)]
     for text in others:
         caches.run([text], text.prompt[None])
-    assert caches._count == 128
+    assert caches.count == 128
     engine = DecoderBatch(model.decoder, 1, True)
     engine.step(first.prompt[None])
     np.testing.assert_allclose(caches.run([first], np.array([[7]])), engine.step(np.array([[7]])), rtol=1e-3, atol=1e-3)

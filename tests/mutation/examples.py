@@ -36,7 +36,7 @@ def write_examples(folder: Path) -> list[Path]:
     migraphx.save(programs["compiled_cpu"], folder / "summed.msgpack")
     # Without checksums, so that changes reach what decodes a file.
     unsummed = mock.patch.object(mxr, "pack_sections", wire.pack)
-    with mock.patch.object(wire, "_LONGEST_BIN", LONGEST_BIN), unsummed:
+    with mock.patch.object(wire, "LONGEST_BIN", LONGEST_BIN), unsummed:
         for name, program in programs.items():
             for form in ("msgpack", "json"):
                 migraphx.save(program, folder / f"{name}.{form}", form)

@@ -64,7 +64,7 @@ class Trial:
     def prepare(self) -> None:
         """Make this process one for trials: nothing is compiled or run, and it cannot be undone."""
         executor.load = _stop  # type: ignore[attr-defined]
-        wire._LONGEST_BIN = LONGEST_BIN
+        wire.LONGEST_BIN = LONGEST_BIN
         sys.addaudithook(self._audit)
         for example in self._examples:  # imports what loading needs
             _parse(example, example.suffix[1:])

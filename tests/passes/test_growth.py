@@ -58,7 +58,7 @@ def test_doubling_a_constant_stops_at_the_allowance() -> None:
     held = []
     hold = Allowance.hold
     try:
-        Allowance.hold = lambda self, array: (hold(self, array), held.append(self._held))[0]  # type: ignore[method-assign]
+        Allowance.hold = lambda self, array: (hold(self, array), held.append(self.held_bytes))[0]  # type: ignore[method-assign]
         run_passes(program, ["propagate_constant"])
     finally:
         Allowance.hold = hold  # type: ignore[method-assign]
@@ -71,9 +71,9 @@ def test_what_a_folded_constant_held_is_given_back() -> None:
     array = np.zeros(1000)
     allowance.hold(array[10:])
     allowance.hold(array)
-    assert allowance._held == array.nbytes
+    assert allowance.held_bytes == array.nbytes
     del array
-    assert allowance._held == 0
+    assert allowance.held_bytes == 0
 
 
 def test_work_is_limited_in_all() -> None:

@@ -80,7 +80,7 @@ def test_an_unknown_pass_lists_the_known_ones() -> None:
 
 def test_a_pass_is_found_in_the_file_of_its_name() -> None:
     for name in known_passes():
-        home = base._KNOWN[name].__module__
+        home = base.KNOWN[name].__module__
         assert home.startswith("tests.") or home == f"mgx_numba.graph.passes.{name}"
 
 

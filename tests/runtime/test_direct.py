@@ -20,7 +20,9 @@ from mgx_numba.runtime.plan import FallbackStep, ParameterSpec, Plan, Pointer, R
 
 from ..running import at_once, said
 
-pytestmark = pytest.mark.skipif(not native_call._known(), reason="an interpreter or NumPy with other objects")
+pytestmark = pytest.mark.skipif(
+    not native_call.recognises_objects(), reason="an interpreter or NumPy with other objects"
+)
 LENS = (2, 3, 8)
 
 
@@ -124,7 +126,7 @@ def test_anything_else_is_left_alone(add_kernel: KernelSource, kind: str) -> Non
     for _ in range(3):
         assert entry(wrong) is None
     assert [sys.getrefcount(value) for value in values] == before
-    assert len(executable._idle) == 1
+    assert len(executable.idle) == 1
     assert entry(given) is not None
 
 
@@ -143,7 +145,7 @@ def test_keys_that_fail_to_compare_raise_nothing(add_kernel: KernelSource) -> No
 def test_calls_keep_no_reference(add_kernel: KernelSource) -> None:
     executable, entry = entry_of(plan_of(add_kernel))
     given = inputs_of()
-    kept = [*given.values(), *given, np.dtype(np.int64), np.dtype(np.uint8), Result, executable._idle[0], given]
+    kept = [*given.values(), *given, np.dtype(np.int64), np.dtype(np.uint8), Result, executable.idle[0], given]
     entry(given)
     before = [sys.getrefcount(value) for value in kept]
     for _ in range(100):
@@ -162,14 +164,14 @@ def test_outputs_without_memory_leave_nothing_behind(add_kernel: KernelSource, m
     plan = plan_of(add_kernel)
     plan.outputs[1] = TensorSpec("int64", (1 << 58,))
     executable = Executable(plan, 1)
-    executable._give(executable._take())
+    executable.return_context(executable.take_context())
     entry, given = executable.direct(Result), inputs_of()
     assert entry is not None
     before = sys.getrefcount(given["x"]), sys.getrefcount(np.dtype(np.int64))
     for _ in range(3):
         assert entry(given) is None
     assert (sys.getrefcount(given["x"]), sys.getrefcount(np.dtype(np.int64))) == before
-    assert len(executable._idle) == 1
+    assert len(executable.idle) == 1
 
 
 @pytest.mark.parametrize(("idle", "running"), [(1, 0), (8, 4)])  # the latter's list has room to shrink
@@ -180,10 +182,10 @@ def test_python_without_memory_leaves_no_error_and_loses_no_context(
     executable, entry = entry_of(plan_of(add_kernel))
     given = inputs_of()
     for place in range(12):
-        contexts = [executable._take() for _ in range(idle + running)]
+        contexts = [executable.take_context() for _ in range(idle + running)]
         for context in contexts:
-            executable._give(context)
-        taken = [executable._take() for _ in range(running)]
+            executable.return_context(context)
+        taken = [executable.take_context() for _ in range(running)]
         results, caught = None, None
         failing.set_nomemory(place, place + 1)
         try:
@@ -194,10 +196,10 @@ def test_python_without_memory_leaves_no_error_and_loses_no_context(
         assert caught is None
         if results is not None:
             np.testing.assert_array_equal(results[1], given["x"] + 1)
-        assert len(set(executable._idle)) == len(executable._idle) in (idle, idle - 1)
-        assert len(executable._contexts) == len(executable._idle)
+        assert len(set(executable.idle)) == len(executable.idle) in (idle, idle - 1)
+        assert len(executable.contexts) == len(executable.idle)
         for context in taken:
-            executable._give(context)
+            executable.return_context(context)
 
 
 def test_entry_outlives_its_executable(add_kernel: KernelSource) -> None:
@@ -211,7 +213,7 @@ def test_entry_outlives_its_executable(add_kernel: KernelSource) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_eight_python_threads_share_contexts(add_kernel: KernelSource, threads: int, limit: int) -> None:
     executable = Executable(plan_of(add_kernel, (64, 8), 2), threads)
-    executable._idle_limit[0] = limit
+    executable.idle_limit[0] = limit
     entry = executable.direct(Result)
     assert entry is not None
 
@@ -222,7 +224,7 @@ def test_eight_python_threads_share_contexts(add_kernel: KernelSource, threads: 
             assert all(np.array_equal(result, given["x"] + k) for k, result in enumerate(results))
 
     at_once(caller, range(8))
-    assert sorted(executable._contexts) == sorted(executable._idle) and 1 <= len(executable._idle) <= limit
+    assert sorted(executable.contexts) == sorted(executable.idle) and 1 <= len(executable.idle) <= limit
 
 
 def test_host_steps_have_no_entry(add_kernel: KernelSource) -> None:
@@ -287,4 +289,4 @@ print(all(run() for _ in range(20)))
 def test_a_numpy_of_another_abi_has_no_entry(add_kernel: KernelSource, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its function table may differ; NumPy 2 up to 2.5 at least share one ABI."""
     monkeypatch.setattr(native_call, "_NUMPY_ABI", 0x03000000)
-    assert not native_call._known() and Executable(plan_of(add_kernel), 1).direct(Result) is None
+    assert not native_call.recognises_objects() and Executable(plan_of(add_kernel), 1).direct(Result) is None

@@ -203,7 +203,7 @@ for number in range(2000):
             executable.run(x)
     except KeyboardInterrupt:
         pass
-print(sorted(executable._contexts) == sorted(executable._idle), check())
+print(sorted(executable.contexts) == sorted(executable.idle), check())
 """
     assert run_program(body) == "True True"
 
@@ -281,9 +281,9 @@ def empty_pool(monkeypatch: pytest.MonkeyPatch) -> threads.ThreadPool:
     Its callers do all tasks, whoever they called; ``GENERATION`` counts how often they called workers.
     """
     made = threads.ThreadPool()
-    made._may_grow = False
-    made._block[Pool.CPUS] = 2
-    made._block[Pool.CONFINED] = NEVER
+    made.may_grow = False
+    made.block[Pool.CPUS] = 2
+    made.block[Pool.CONFINED] = NEVER
     monkeypatch.setattr(threads, "_pool", made)
     return made
 
@@ -308,7 +308,7 @@ def test_a_brief_call_wakes_workers_only_soon_after_another(
     step = Step(add_kernel, (X, Y, 1), TaskRange(16), bytes=moved)
     plan = Plan([step], 0, [], [ParameterSpec("x", "int64", (128,))], [TensorSpec("int64", (128,))])
     executable = Executable(plan, 2)
-    words = empty_pool._block
+    words = empty_pool.block
     words[Pool.SLEEPERS], words[Pool.ENDED] = sleepers, ended
     x = np.arange(128)
     np.testing.assert_array_equal(executable.run([x])[0], x + 1)
@@ -333,12 +333,12 @@ def test_woken_workers_keep_off_the_callers_cpu_where_every_cpu_has_a_thread(
     add_kernel: KernelSource, empty_pool: threads.ThreadPool, sleepers: int, more: int, kept_off: bool
 ) -> None:
     """Not where they are awake, nor where there are more threads than CPUs."""
-    words, cpus = empty_pool._block, affinity()
+    words, cpus = empty_pool.block, affinity()
     ended = threading.Event()
     worker = threading.Thread(target=ended.wait)
     worker.start()
     try:
-        empty_pool._numbers[1 : len(cpus) + more] = worker.native_id
+        empty_pool.numbers[1 : len(cpus) + more] = worker.native_id
         words[Pool.CPUS], words[Pool.WORKERS], words[Pool.SLEEPERS] = len(cpus), len(cpus) + more - 1, sleepers
         x = np.arange(128)
         executable = Executable(sum_plan(add_kernel, [8, 9]), len(cpus) + more)
@@ -368,8 +368,8 @@ def settled(allowed):
     workers = [os.sched_getaffinity(worker.native_id) for worker in pool().workers]
     return ok and len(workers) == 2 and all(worker <= set(allowed) for worker in workers)
 
-fewer = settled(cpus[:1]), pool()._block[Pool.SPINS]
-more = settled(cpus), settled(cpus[1:2]), settled(cpus), int(pool()._block[Pool.CPUS]) == len(cpus)
+fewer = settled(cpus[:1]), pool().block[Pool.SPINS]
+more = settled(cpus), settled(cpus[1:2]), settled(cpus), int(pool().block[Pool.CPUS]) == len(cpus)
 widest = max(len(os.sched_getaffinity(worker.native_id)) for worker in pool().workers)
 print(*fewer, *more, widest >= len(cpus) - 1)
 """

@@ -89,7 +89,7 @@ def test_error_passes_through_and_the_context_is_used_again() -> None:
             executable.run([np.arange(8)])
     fail.clear()
     np.testing.assert_array_equal(executable.run([np.arange(8)])[0], np.arange(8) * 2)
-    assert len(executable._idle) == 1
+    assert len(executable.idle) == 1
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def check(executable, call):
             call(slow)
         except error:
             seen.append(time.perf_counter() - start)
-        assert sorted(executable._contexts) == sorted(executable._idle) and len(executable._idle) == 1
+        assert sorted(executable.contexts) == sorted(executable.idle) and len(executable.idle) == 1
         for _ in range(20):
             assert (call(quick)[0] == expected).all() and (executable.run(list(quick.values()))[0] == expected).all()
 
@@ -138,7 +138,7 @@ try:
     executable.run([x, np.array([10_000])])
 except KeyboardInterrupt:
     print(time.perf_counter() - start < 0.9)
-print((executable.run([x, np.array([0])])[0] == x + 1).all(), len(executable._idle))
+print((executable.run([x, np.array([0])])[0] == x + 1).all(), len(executable.idle))
 """
     assert run_script(body) == ["True", "True", "1"]
 
@@ -231,7 +231,7 @@ for call in lambda: executable.run([]), lambda: direct({{}}):
     try:
         call()
     except KeyboardInterrupt:
-        print(sorted(executable._contexts) == sorted(executable._idle), len(executable._idle))
+        print(sorted(executable.contexts) == sorted(executable.idle), len(executable.idle))
 """
     assert run_script(body) == ["True", "1"] * 2
 

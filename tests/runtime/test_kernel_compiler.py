@@ -66,7 +66,7 @@ def test_the_collector_of_cycles_is_left_as_it_was(enabled: bool, text: str) -> 
 
 def test_every_file_of_the_language_exists() -> None:
     package = Path(identity.__file__).parents[1]
-    assert [pattern for pattern in identity._MEANING if not list(package.glob(pattern))] == []
+    assert [pattern for pattern in identity.MEANING if not list(package.glob(pattern))] == []
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_every_file_of_the_language_exists() -> None:
     ["vocabulary.py", "arith.py", "tile_writer.py", "compiler.py", "frontend.py", "inference.py", "lowering.py"],
 )
 def test_identity_follows_the_compiler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, before = Path.read_bytes, _digest(identity._MEANING)
+    original, before = Path.read_bytes, _digest(identity.MEANING)
     monkeypatch.setattr(Path, "read_bytes", lambda path: original(path) + b"#" * (path.name == name))
-    assert _digest(identity._MEANING) != before
+    assert _digest(identity.MEANING) != before
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_short_texts_of_register_tiles_were_taken_for_short_work(distinct: Calla
     tile = "def kernel(args, begin, end):\n" + "    tile_float32(args, begin, end, 4, 1, 4, 1, 0)\n" * 2
     longer = distinct(1).text + "    # long\n" * 99
     assert len(tile) < len(longer)
-    assert batch._effort(cpu_kernel("tile_kernel", tile)) > batch._effort(cpu_kernel("long_kernel", longer))
+    assert batch.effort(cpu_kernel("tile_kernel", tile)) > batch.effort(cpu_kernel("long_kernel", longer))
 
 
 def test_workers_only_when_they_pay() -> None:

@@ -82,11 +82,11 @@ def test_kernels_that_ship_were_compiled(folder: Path, tmp_path: Path, monkeypat
 
 
 def test_kernels_that_ship_served_one_version_of_numba(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = identity._versions()
-    monkeypatch.setattr(identity, "_versions", lambda: {**own, "numba": "0.99", "llvm": "99.0.0"})
+    own = identity.versions()
+    monkeypatch.setattr(identity, "versions", lambda: {**own, "numba": "0.99", "llvm": "99.0.0"})
     data = ShippedKernels(folder).get(_source(7))
     assert data is not None and _source(7).symbol.encode() in data and NEUTRAL.encode() not in data
-    monkeypatch.setattr(identity, "_versions", lambda: {**own, "intrinsics": "changed"})
+    monkeypatch.setattr(identity, "versions", lambda: {**own, "intrinsics": "changed"})
     assert ShippedKernels(folder).get(_source(7)) is None
 
 

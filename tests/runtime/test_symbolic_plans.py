@@ -30,7 +30,9 @@ from mgx_numba.runtime.plan import FallbackStep, ParameterSpec, Plan, Pointer, R
 from ..running import at_once
 
 X, Y = Pointer(Region.PARAMETER, 0), Pointer(Region.PARAMETER, 1)
-knows_objects = pytest.mark.skipif(not native_call._known(), reason="an interpreter or NumPy with other objects")
+knows_objects = pytest.mark.skipif(
+    not native_call.recognises_objects(), reason="an interpreter or NumPy with other objects"
+)
 
 
 def symbols(high: int | None = None) -> tuple[Dim, Dim]:
@@ -195,11 +197,11 @@ def test_a_binding_writes_the_tables_of_the_plan_for_these_lengths(add_kernel: K
         executable = Executable(plan, threads)
         for batch, seq in [(1, 1), (1, 9), (2, 3), (40, 2), (100, 300)]:
             fixed = Executable(at(plan, {b: batch, s: seq}), threads)
-            context, other = executable._take(), fixed._take()
+            context, other = executable.take_context(), fixed.take_context()
             binding = context.binding
             assert binding is not None
             binding.settle([np.zeros((batch, seq), np.int8)])
-            ours, theirs = context._kept[1], other._kept[1]
+            ours, theirs = context.kept[1], other.kept[1]
             count = len(theirs) - 1
             assert len(binding.kept()) == count and binding.records(0, len(ours) - 1) == (0, count)
             own = [StepRecord.FUNCTION, StepRecord.TASKS, StepRecord.GRAIN, StepRecord.CHAIN, StepRecord.PIECE]
@@ -208,12 +210,12 @@ def test_a_binding_writes_the_tables_of_the_plan_for_these_lengths(add_kernel: K
             assert bool(context.job[Job.LONG]) == fixed.tables.long
             for k, native in enumerate(binding.kept()):
                 at_ours, at_theirs = executable.tables.starts[native], fixed.tables.starts[k]
-                slots = [context._kept[0][at_ours : at_ours + 4], other._kept[0][at_theirs : at_theirs + 4]]
+                slots = [context.kept[0][at_ours : at_ours + 4], other.kept[0][at_theirs : at_theirs + 4]]
                 assert slots[0][0] == address_of(binding.arena) and slots[1][0] == address_of(other.arena)
                 np.testing.assert_array_equal(slots[0][1:], slots[1][1:])
                 ours_patch, theirs_patch = int(ours[k, StepRecord.PATCH]), int(theirs[k, StepRecord.PATCH])
-                assert context._kept[4][ours_patch, 2] == fixed.tables.patches[theirs_patch, 2]
-            executable._give(context)
+                assert context.kept[4][ours_patch, 2] == fixed.tables.patches[theirs_patch, 2]
+            executable.return_context(context)
 
 
 def test_steps_that_are_left_out_are_not_told_of(add_kernel: KernelSource) -> None:
@@ -397,14 +399,14 @@ def test_arenas_grow_and_are_kept(add_kernel: KernelSource) -> None:
     addresses = []
     for seq in range(2, 600):
         assert same(executable.run(sample_inputs(2, seq)), 2, seq)
-        (context,) = executable._contexts.values()
+        (context,) = executable.contexts.values()
         assert context.binding is not None
         addresses.append((address_of(context.binding.arena), context.binding.capacity))
     assert len(dict.fromkeys(addresses)) < 30
     before = addresses[-1]
     assert executable.arena_bytes == before[1]
     executable.run(sample_inputs(1, 2))
-    (context,) = executable._contexts.values()
+    (context,) = executable.contexts.values()
     assert context.binding is not None and context.binding.capacity == before[1]
 
 

@@ -31,7 +31,7 @@ def test_each_worker_imported_numba_again(
     work.close()
     assert all(source.symbol in read_object(data).defined for source, data in zip(sources, objects, strict=True))
     (process,) = started
-    assert work._hired == 3
+    assert work.hired == 3
     assert process.wait(10) == 0
 
 
@@ -61,7 +61,7 @@ def test_kernels_that_pack_weights_were_compiled_in_the_process_that_plans(
 ) -> None:
     """A kernel that planning needs at once goes to the workers, which then continue with the others."""
     monkeypatch.setattr(batch, "_affinity", lambda: range(2))
-    monkeypatch.setattr(batch, "_compiled_here", lambda source: pytest.fail(f"compiled {source.name} here"))
+    monkeypatch.setattr(batch, "compiled_here", lambda source: pytest.fail(f"compiled {source.name} here"))
     store = ObjectStore(tmp_path)
     always, (needed, *later) = [distinct(520)], [distinct(i) for i in range(521, 525)]
     with BackgroundCompilation(lambda kernel: False, store, always) as ahead:
@@ -83,10 +83,10 @@ def begun(
     monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path / "first"))
     early.compile_soon()
     early.compile_soon()
-    ((compilation, _),) = early._waiting
+    ((compilation, _),) = early.waiting
     yield compilation
-    early._finish()
-    assert not early._waiting
+    early.finish_unused()
+    assert not early.waiting
 
 
 def test_workers_started_after_the_model_was_read(begun: BackgroundCompilation) -> None:
@@ -95,15 +95,15 @@ def test_workers_started_after_the_model_was_read(begun: BackgroundCompilation) 
         assert ahead is begun
         objects = objects_of(early.COMMON_KERNELS, ahead=ahead)
     assert all(kernel.symbol in read_object(objects[kernel.symbol]).defined for kernel in early.COMMON_KERNELS)
-    assert early.compile_in_background(None) is not begun and not begun.batch._open
+    assert early.compile_in_background(None) is not begun and not begun.batch.open
 
 
 def test_workers_of_a_model_that_is_not_compiled_end(begun: BackgroundCompilation) -> None:
-    early._finish()
-    assert begun.batch is not None and not begun.batch._open
+    early.finish_unused()
+    assert begun.batch is not None and not begun.batch.open
     assert all(begun.store.get(kernel) is not None for kernel in early.COMMON_KERNELS)
     early.compile_soon()  # all are stored
-    assert not early._waiting
+    assert not early.waiting
 
 
 def test_a_model_is_read_where_no_thread_can_start(
@@ -112,13 +112,13 @@ def test_a_model_is_read_where_no_thread_can_start(
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    waiting = early._waiting.copy()
-    early._waiting.clear()
+    waiting = early.waiting.copy()
+    early.waiting.clear()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
         early.compile_soon()
-    assert not early._waiting
-    early._waiting += waiting
+    assert not early.waiting
+    early.waiting += waiting
 
 
 def test_workers_for_another_cache_folder_are_not_taken(
@@ -126,7 +126,7 @@ def test_workers_for_another_cache_folder_are_not_taken(
 ) -> None:
     monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path / "second"))
     assert early.compile_in_background(None) is not begun
-    assert begun.batch is not None and not begun.batch._open
+    assert begun.batch is not None and not begun.batch.open
 
 
 def test_workers_of_a_plan_that_failed_end(
@@ -140,6 +140,6 @@ def test_workers_of_a_plan_that_failed_end(
         assert ahead.batch is not None
         ahead.batch.wait([distinct(600)], None)
         raise ValueError("no plan")
-    for helper in ahead.batch._helpers:
+    for helper in ahead.batch.helpers:
         helper.join(10)
         assert not helper.is_alive()

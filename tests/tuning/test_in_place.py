@@ -97,8 +97,8 @@ def test_only_what_can_run_in_place_is_measured_so(problem: GemmProblem | ConvPr
             assert request.key() == given.key()
             bench = Bench(request)
             assert bench.sample(Candidate(solver)) > 0
-            changed = not np.all(bench._inputs[2] == 0.5)
+            changed = not np.all(bench.inputs[2] == 0.5)
             assert changed == (can and bool(replaced)), solver.name
-            bench._inputs[2][...] = np.inf if replaced else 0.5  # as if many runs had added to it
-            assert bench.sample(Candidate(solver)) > 0 and np.isfinite(bench._inputs[2]).all()
+            bench.inputs[2][...] = np.inf if replaced else 0.5  # as if many runs had added to it
+            assert bench.sample(Candidate(solver)) > 0 and np.isfinite(bench.inputs[2]).all()
     assert found[can_or_not] == (can_or_not != "conv_depthwise")

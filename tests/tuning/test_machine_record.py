@@ -63,7 +63,7 @@ def unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[host.Ho
 
 def noisy(record: MachineRecord, factor: float, seed: int) -> MachineRecord:
     rng = random.Random(seed)
-    return record._mapped(lambda _, value: value * rng.uniform(1 / factor, factor))
+    return record.mapped(lambda _, value: value * rng.uniform(1 / factor, factor))
 
 
 def chosen(record: MachineRecord) -> list[str]:
@@ -121,7 +121,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(unknown: host.Host, monkeyp
 def test_a_damaged_record_is_not_used(unknown: host.Host, text: str) -> None:
     keep_record(unknown, replace(generic_record(unknown), name=MEASURED))
     assert record_for(unknown).name == MEASURED
-    machine_record._kept_path(unknown).write_text(text)
+    machine_record.record_path(unknown).write_text(text)
     assert record_for(unknown).name == GENERIC
 
 

@@ -266,7 +266,7 @@ def test_option_values():
 def test_ref_has_nothing_to_tune(monkeypatch: pytest.MonkeyPatch):
     from mgx_numba.api import options
 
-    monkeypatch.setattr(options, "_warned", set())
+    monkeypatch.setattr(options, "warned", set())
     with pytest.warns(UserWarning, match="exhaustive_tune=True has no effect"):
         network().compile(migraphx.get_target("ref"), exhaustive_tune=True)
     with warnings.catch_warnings():

@@ -177,11 +177,11 @@ def pretending(other: Platform) -> Iterator[Host]:
     Kernels for that CPU may not run here. Worker processes still compile for the CPU of this machine.
     """
     with platforms.pretending(other):
-        _host.cache_clear()
+        host_within.cache_clear()
         try:
             yield host()
         finally:
-            _host.cache_clear()
+            host_within.cache_clear()
 
 
 def host() -> Host:
@@ -190,11 +190,11 @@ def host() -> Host:
     Raises:
         OptionError: the variable names an unknown ceiling, level or feature.
     """
-    return _host(environment_text(ENVIRONMENT))
+    return host_within(environment_text(ENVIRONMENT))
 
 
 @functools.lru_cache(maxsize=8)
-def _host(limits: str) -> Host:
+def host_within(limits: str) -> Host:
     table, emulated = dict(platform().features), False
     for item in filter(None, (part.strip() for part in limits.split(","))):
         if item == EMULATED_TILES:

@@ -13,7 +13,7 @@ from .host import EMULATED_TILES, host
 from .kernel import NAME
 
 FORMAT = "2"
-_MEANING = (
+MEANING = (
     *SHARED_MEANING,
     "cpu/vocabulary.py",
     "cpu/records.py",
@@ -31,16 +31,16 @@ def environment_identity() -> dict[str, str]:
     """Return the identity fields, by name, that all kernels of this process share."""
     cpu = host()
     features = f"{cpu.feature_string},+{EMULATED_TILES}" if cpu.emulates_tiles else cpu.feature_string
-    return {"backend": NAME, **_versions(), "cpu": cpu.name, "features": features, "triple": cpu.triple}
+    return {"backend": NAME, **versions(), "cpu": cpu.name, "features": features, "triple": cpu.triple}
 
 
 @functools.lru_cache(maxsize=1)
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     here = platform()
     return {
         "format": FORMAT,
         "numba": here.numba,
         "llvmlite": here.llvmlite,
         "llvm": here.llvm,
-        "intrinsics": files_digest(_MEANING),
+        "intrinsics": files_digest(MEANING),
     }

@@ -77,7 +77,7 @@ class MachineRecord:
 
     def quantised(self) -> MachineRecord:
         """Return this record with each rate and duration rounded to the nearest of `STEPS_OF_OCTAVE` an octave."""
-        return self._mapped(lambda _, value: _nearest(value))
+        return self.mapped(lambda _, value: _nearest(value))
 
     def steadied(self, before: MachineRecord) -> MachineRecord:
         """Return this record with the values of ``before`` wherever both agree within a factor of `KEPT`."""
@@ -87,18 +87,18 @@ class MachineRecord:
             old = known.get(place, 0.0)
             return old if old and 1 / KEPT <= value / old <= KEPT else value
 
-        return self._mapped(kept)
+        return self.mapped(kept)
 
     def _values(self) -> dict[str, float]:
         """Return all rates and durations by their places."""
         found: dict[str, float] = {}
-        self._mapped(lambda place, value: found.setdefault(place, value))
+        self.mapped(lambda place, value: found.setdefault(place, value))
         return found
 
-    def _mapped(self, change: Callable[[str, float], float]) -> MachineRecord:
+    def mapped(self, change: Callable[[str, float], float]) -> MachineRecord:
         """Return this record with ``change(place, value)`` for each rate and duration; ``place`` names the value."""
 
-        def each(place: str, value: Any) -> Any:
+        def each(place: str, value: Any) -> float | tuple[float, ...]:
             if isinstance(value, tuple):
                 return tuple(change(f"{place} {n}", one) for n, one in enumerate(value))
             return change(place, value)
@@ -159,7 +159,7 @@ def record_for(cpu: Host) -> MachineRecord:
         return MachineRecord.from_json(shipped.read_bytes())
     if not is_pretended():
         with contextlib.suppress(OSError, ValueError, TypeError):
-            return MachineRecord.from_json(read_trusted(_kept_path(cpu)))
+            return MachineRecord.from_json(read_trusted(record_path(cpu)))
     return generic_record(cpu)
 
 
@@ -206,7 +206,7 @@ def keep_record(cpu: Host, measured: MachineRecord) -> MachineRecord:
 
     Values of an earlier record that still hold are kept. A folder that cannot be written is no error.
     """
-    made, path = measured.quantised(), _kept_path(cpu)
+    made, path = measured.quantised(), record_path(cpu)
     with contextlib.suppress(OSError, ValueError, TypeError):
         made = made.steadied(MachineRecord.from_json(read_trusted(path)))
     with contextlib.suppress(OSError):
@@ -215,7 +215,7 @@ def keep_record(cpu: Host, measured: MachineRecord) -> MachineRecord:
     return made
 
 
-def _kept_path(cpu: Host) -> Path:
+def record_path(cpu: Host) -> Path:
     """Return the file of this machine's measured record, named by CPU model, vector width and number of cores."""
     return default_folder() / f"machine-{platform().cpu}-{cpu.vector_bits}-{os.cpu_count()}.json"
 

@@ -9,7 +9,7 @@ from .kernel import NAME
 from .toolchain.choice import toolchain_identity
 
 FORMAT = "1"
-_MEANING = (
+MEANING = (
     *SHARED_MEANING,
     "gpu/vocabulary.py",
     "gpu/architecture.py",
@@ -32,5 +32,5 @@ def environment_identity() -> dict[str, str]:
         "numba": here.numba,
         "llvmlite": here.llvmlite,
         "llvm": here.llvm,
-        "intrinsics": files_digest(_MEANING),
+        "intrinsics": files_digest(MEANING),
     }

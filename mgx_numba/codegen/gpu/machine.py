@@ -100,7 +100,7 @@ def machine(number: int | None = None) -> GpuMachine:
     if given is not None:
         return given
     try:
-        return _of_device(device_in_use() if number is None else number)
+        return machine_of_device(device_in_use() if number is None else number)
     except DeviceError:
         return _of_architecture(chosen())
 
@@ -111,7 +111,7 @@ def multiprocessors(number: int | None = None) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def _of_device(number: int) -> GpuMachine:
+def machine_of_device(number: int) -> GpuMachine:
     """Return the kept record of a device, else the record with its name and size, else its attributes.
 
     Raises:
@@ -139,7 +139,7 @@ def keep_machine(record: GpuMachine, model: str) -> Path:
     path = _path_of(model)
     make_folder(path.parent)
     replace_file(path, json.dumps(asdict(record), indent=1).encode())
-    _of_device.cache_clear()
+    machine_of_device.cache_clear()
     return path
 
 

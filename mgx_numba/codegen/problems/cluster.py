@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Any
 
 from ...core.dim import Length, SharedLength, known_in, maximum, minimum
 from ...core.types import Type
@@ -27,7 +26,7 @@ class Tensor:
     @property
     def footprint(self) -> Length:
         """Return the bytes accessed; broadcast elements count once."""
-        total: Any = self.type.size
+        total = self.type.size
         for n, s in zip(self.lens, self.strides):
             total *= minimum(n, 1) if known_in(s, 0) else n
         return total

@@ -13,13 +13,13 @@ from ...core.dim import is_symbolic, known_equal, known_less, minimum
 from ...core.integers import plain_int
 from ...dataclass import dataclass
 from ...errors import ShapeError
-from .element_types import FLOAT32, ITEMSIZE, ElementTypes
+from .element_types import FLOAT32, ElementTypes, TypedProblem
 from .epilogue import Prologue
 from .gemm import packed_strides
 
 
 @dataclass(frozen=True)
-class ConvProblem:
+class ConvProblem(TypedProblem):
     """A channels-last convolution, or (``transposed``) its gradient with respect to the input.
 
     Weights are ``[out_channels, in_channels / groups, *kernel]``; transposed ``[in_channels, out_channels / groups,
@@ -161,20 +161,6 @@ class ConvProblem:
     def flops(self) -> int:
         pixels = self.in_pixels if self.transposed else self.out_pixels
         return 2 * self.batch * pixels * self.taps * self.in_channels * self.group_out
-
-    @property
-    def dtype(self) -> str:
-        """Return the common dtype of all operands.
-
-        Raises:
-            ShapeError: they differ.
-        """
-        return self.types.single
-
-    @property
-    def itemsize(self) -> int:
-        """Return the bytes per element of `dtype`."""
-        return ITEMSIZE[self.dtype]
 
     @property
     def weight_lens(self) -> tuple[int, ...]:

@@ -77,3 +77,23 @@ def element_types(text: str) -> ElementTypes:
 
 
 FLOAT32 = element_types("float32")
+
+
+class TypedProblem:
+    """Base class of contractions with element types ``types``."""
+
+    types: ElementTypes
+
+    @property
+    def dtype(self) -> str:
+        """Return the common dtype of all operands.
+
+        Raises:
+            ShapeError: they differ.
+        """
+        return self.types.single
+
+    @property
+    def itemsize(self) -> int:
+        """Return the bytes per element of `dtype`."""
+        return ITEMSIZE[self.dtype]

@@ -14,7 +14,7 @@ from ...core.integers import plain_int
 from ...dataclass import dataclass
 from ...errors import ShapeError
 from ...ops.block_layouts import layout_named
-from .element_types import FLOAT32, ITEMSIZE, ElementTypes
+from .element_types import FLOAT32, ElementTypes, TypedProblem
 from .epilogue import Prologue
 
 
@@ -144,7 +144,7 @@ class Columns(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GemmProblem:
+class GemmProblem(TypedProblem):
     """``out[b, m, n] = sum over k of a[b, m, k] * b[b, k, n]``.
 
     ``batch`` may be empty; strides list one per batch axis, then the matrix's two (``out_strides``: batch axes and row;
@@ -201,20 +201,6 @@ class GemmProblem:
     @property
     def flops(self) -> Any:
         return 2 * self.batch_count * self.m * self.n * self.k
-
-    @property
-    def dtype(self) -> str:
-        """Return the common dtype of all operands.
-
-        Raises:
-            ShapeError: they differ.
-        """
-        return self.types.single
-
-    @property
-    def itemsize(self) -> int:
-        """Return the bytes per element of `dtype`."""
-        return ITEMSIZE[self.dtype]
 
 
 def packed_strides(lens: Sequence[Length]) -> tuple[Any, ...]:

@@ -117,7 +117,7 @@ class DeviceFingerprint:
         """This fingerprint without revisions of solvers."""
         return replace(self, versions=tuple(v for v in self.versions if not v[0].startswith(_REVISION)))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the fingerprint as a JSON object."""
         return {
             "cpu": self.cpu,
@@ -169,7 +169,7 @@ class TuningRecord:
     noise: float = 0.0
     date: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the record as a JSON object."""
         return {
             "problem": self.problem.fields,

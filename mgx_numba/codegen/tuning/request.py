@@ -91,13 +91,13 @@ class Request:
         operation = "dot" if isinstance(self.problem, GemmProblem) else "convolution"
         return Problem.of(operation, self.threads, self.fields())
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, object]:
         """Return the fields that identify the problem, without operation and threads.
 
         The types are one text, ``dtype``. A prologue or epilogue is identified by its name (its operations) and
         operands: values of constants do not affect speed.
         """
-        fields: dict[str, Any] = {name: _plain(getattr(self.problem, name)) for name in _numbers(self.problem)}
+        fields: dict[str, object] = {name: _plain(getattr(self.problem, name)) for name in _numbers(self.problem)}
         fields["dtype"] = str(self.problem.types)
         fields["fast_math"] = self.fast_math
         if isinstance(self.problem, ConvProblem) and self.problem.line_behind:
@@ -165,7 +165,7 @@ def _numbers(problem: Any) -> list[str]:
     return [f.name for f in dataclasses.fields(problem) if f.init and f.name not in others]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> object:
     """Convert tuples to lists and NumPy integers to int."""
     if isinstance(value, (tuple, list)):
         return [_plain(v) for v in value]

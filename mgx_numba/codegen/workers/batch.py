@@ -105,17 +105,23 @@ def compile_objects(
 
 
 class ObjectBatch:
-    """A queue of kernels that worker processes compile; any thread may add kernels at any time."""
+    """A queue of kernels that worker processes compile; any thread may add kernels at any time.
+
+    Attributes:
+        open: whether the queue accepts kernels; False from `close` on.
+        hired: number of worker processes started so far.
+        helpers: threads that feed the worker processes.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting: list[KernelSource] = []
         self._results: dict[KernelSource, bytes | CompileError | None] = {}
-        self._helpers: list[threading.Thread] = []
+        self.helpers: list[threading.Thread] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pipes: list[_Pipes] = []
-        self._wanted = self._hired = 0
-        self._open = True
+        self._wanted = self.hired = 0
+        self.open = True
 
     def add(self, sources: Iterable[KernelSource]) -> None:
         """Queue kernels, each once."""
@@ -125,15 +131,15 @@ class ObjectBatch:
                     self._results[source] = None
                     self._waiting.append(source)
             # Longest time last: workers take kernels from the end, and so finish at about the same time.
-            self._waiting.sort(key=_effort)
+            self._waiting.sort(key=effort)
             self._changed.notify_all()
 
     def hire(self, count: int) -> None:
         """Raise the number of workers to at least ``count``."""
         with self._changed:
             self._wanted = max(self._wanted, count)
-            while self._hired < self._wanted and (not _FORKS or not self._hired):
-                self._hired += 1
+            while self.hired < self._wanted and (not _FORKS or not self.hired):
+                self.hired += 1
                 self._help(self._start)
             self._changed.notify_all()
 
@@ -146,19 +152,19 @@ class ObjectBatch:
         """
         missing, objects = dict.fromkeys(sources), {}
         with self._changed:
-            self._waiting.sort(key=lambda source: (source in missing, _effort(source)))
+            self._waiting.sort(key=lambda source: (source in missing, effort(source)))
         while missing:
             with self._changed:
                 arrived = {source: self._results[source] for source in missing if self._results[source] is not None}
-                helped = any(helper.is_alive() for helper in self._helpers)
+                helped = any(helper.is_alive() for helper in self.helpers)
                 if not arrived and helped:
                     self._changed.wait(_REPORT_SECONDS)
                     continue
                 if not arrived:
                     self._waiting = [source for source in self._waiting if source not in missing]
             if not arrived:  # all kernels without workers, else those of dead workers
-                source = max(missing, key=_effort)
-                arrived = {source: unbroken(_compiled_here, source)}
+                source = max(missing, key=effort)
+                arrived = {source: unbroken(compiled_here, source)}
             for source, result in arrived.items():
                 if isinstance(result, CompileError):
                     raise result
@@ -172,7 +178,7 @@ class ObjectBatch:
     def close(self) -> None:
         """Stop accepting kernels; each worker ends after its current kernel."""
         with self._changed:
-            self._open = False
+            self.open = False
             self._waiting.clear()
             self._changed.notify_all()
 
@@ -185,13 +191,13 @@ class ObjectBatch:
     def _help(self, target: Callable[..., None], *given: object) -> None:
         run = copy_context().run  # back ends find there for which device they compile
         helper = threading.Thread(target=run, args=(target, *given), daemon=True, name="mgx-worker")
-        self._helpers.append(helper)
+        self.helpers.append(helper)
         helper.start()
 
     def _start(self) -> None:
         """Start a process and feed it until the batch or the process ends; other threads feed its forks."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._results or not self._open) or not self._results:
+            if not self._changed.wait_for(lambda: self._results or not self.open) or not self._results:
                 return
             source = next(iter(self._results))
         pipes = [_Pipes() for _ in range(_available() - 1 if _FORKS else 0)]
@@ -204,7 +210,7 @@ class ObjectBatch:
                 pair.passed()
         self._pipes = pipes[::-1]
         self._processes.append(process)
-        if not self._open:
+        if not self.open:
             _kill(process)
         assert process.stdin is not None and process.stdout is not None
         self._feed(process.stdin, process.stdout)
@@ -219,9 +225,9 @@ class ObjectBatch:
             read_message(answers)
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._waiting or not self._open)
+                    self._changed.wait_for(lambda: self._waiting or not self.open)
                     if forks and self._pipes and self._lacks():
-                        self._hired += 1
+                        self.hired += 1
                         pair: _Pipes | None = self._pipes.pop()
                     elif self._waiting:
                         pair, source = None, self._waiting.pop()
@@ -245,7 +251,7 @@ class ObjectBatch:
                     self._changed.notify_all()
 
     def _lacks(self) -> bool:
-        return self._open and self._hired < self._wanted and bool(self._waiting)
+        return self.open and self.hired < self._wanted and bool(self._waiting)
 
     def _feed_fork(self, pair: _Pipes) -> None:
         self._feed(pair.requests, pair.answers, forks=False)
@@ -275,12 +281,12 @@ class _Pipes:
                 pass
 
 
-def _effort(source: KernelSource) -> int:
+def effort(source: KernelSource) -> int:
     """Return an estimate of a kernel's compile time, in characters of text."""
     return len(source.text) + _CHARACTERS_EACH * source.text.count(_WRITTEN_FUNCTION)
 
 
-def _compiled_here(source: KernelSource) -> bytes:
+def compiled_here(source: KernelSource) -> bytes:
     compiler = backend(source.backend)
     return compiler.finished(source, compiler.compile(source))
 

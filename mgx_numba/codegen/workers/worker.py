@@ -98,7 +98,7 @@ def main() -> NoReturn:
             symbol = request.pop("symbol")
             source = KernelSource(**request)
             source.restore_symbol(symbol)  # this process need not compute it
-            answer: dict[str, Any] = {"object": backend(source.backend).compile(source)}
+            answer: dict[str, object] = {"object": backend(source.backend).compile(source)}
         except CompileError as error:
             answer = {"error": str(error)}
         _answer(answer_stream, answer)

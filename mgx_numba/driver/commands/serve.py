@@ -64,7 +64,7 @@ def _serve_program() -> int:
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(0), "wb")
     one_call = threading.RLock()  # custom operators may be computed by several threads
 
-    def answer(request: dict[str, Any]) -> None:
+    def answer(request: dict[str, object]) -> None:
         try:
             found = service.answer(request)
         except Exception as error:  # this request fails; other programs are kept
@@ -74,7 +74,7 @@ def _serve_program() -> int:
         sys.stdout.flush()  # printed text must precede the answer
         send(answers, found)
 
-    def call(what: dict[str, Any]) -> dict[str, Any]:
+    def call(what: dict[str, Any]) -> dict[str, object]:
         with one_call:
             send(answers, what)
             while (reply := receive(requests)) is not None:

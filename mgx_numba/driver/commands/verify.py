@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -223,7 +222,7 @@ def _as_modelled(model: program, inputs: Mapping[str, np.ndarray]) -> dict[str, 
     return {k: np.asarray(v, order="C").reshape(() if shapes[k].without_axes else v.shape) for k, v in inputs.items()}
 
 
-def _onnxruntime(args: argparse.Namespace, inputs: Mapping[str, np.ndarray]) -> list[Any]:
+def _onnxruntime(args: argparse.Namespace, inputs: Mapping[str, np.ndarray]) -> list[object]:
     """Return the results of ONNX Runtime for the same file and inputs."""
     import onnxruntime
 

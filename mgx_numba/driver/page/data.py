@@ -36,7 +36,7 @@ _KINDS = {
 """Operators by kind of kernel; all other operators move data."""
 
 
-def page_data(model: program, measured: Measurement, batch: Batch, title: str) -> dict[str, Any]:
+def page_data(model: program, measured: Measurement, batch: Batch, title: str) -> dict[str, object]:
     """Return the page's content for a measured program: times in seconds, sizes in bytes.
 
     ``machine`` is empty and ``limits`` None if the target does not know them, for instance of a substituted engine.
@@ -77,7 +77,7 @@ def page_data(model: program, measured: Measurement, batch: Batch, title: str) -
     }
 
 
-def _memory(plans: Sequence[Plan]) -> dict[str, Any]:
+def _memory(plans: Sequence[Plan]) -> dict[str, object]:
     """Return sizes and uses of the stages' arenas, laid out one after the other, since all are allocated at once."""
     arena, step = 0, 0
     uses: list[Use] = []
@@ -89,7 +89,7 @@ def _memory(plans: Sequence[Plan]) -> dict[str, Any]:
     return {"arena": arena, "constants": constants, "uses": [dataclasses.asdict(use) for use in uses]}
 
 
-def _step(step: StepTime, kernel: int, graph: _Graph) -> dict[str, Any]:
+def _step(step: StepTime, kernel: int, graph: _Graph) -> dict[str, object]:
     return {
         "instruction": graph.places.get((step.stage, step.instruction), -1),
         "label": step.label,

@@ -12,12 +12,12 @@ from ...errors import FormatError
 from .data import FORMAT
 
 _FOLDER = Path(__file__).parent
-_SCRIPTS = ("dom.js", "roofline.js", "times.js", "graph.js", "memory.js", "comparison.js", "main.js")
+SCRIPTS = ("dom.js", "roofline.js", "times.js", "graph.js", "memory.js", "comparison.js", "main.js")
 """Scripts of the page, in order of dependence."""
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 
 
-def write_page(path: str, data: dict[str, Any], other: dict[str, Any] | None = None) -> None:
+def write_page(path: str, data: dict[str, Any], other: dict[str, object] | None = None) -> None:
     """Write the page of a measured program, compared with ``other``, the data of an earlier page.
 
     Raises:
@@ -29,7 +29,7 @@ def write_page(path: str, data: dict[str, Any], other: dict[str, Any] | None = N
         "title": html.escape(data["title"]),
         "style": (_FOLDER / "page.css").read_text(encoding="utf-8"),
         "data": text,
-        "script": "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS),
+        "script": "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS),
     }
     template = (_FOLDER / "page.html").read_text(encoding="utf-8")
     page = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
@@ -39,7 +39,7 @@ def write_page(path: str, data: dict[str, Any], other: dict[str, Any] | None = N
         raise FormatError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
-def write_json(path: str, data: dict[str, Any]) -> None:
+def write_json(path: str, data: dict[str, object]) -> None:
     """Write the data of a page as a JSON file.
 
     Raises:
@@ -51,7 +51,7 @@ def write_json(path: str, data: dict[str, Any]) -> None:
         raise FormatError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
-def read_page(path: str) -> dict[str, Any]:
+def read_page(path: str) -> dict[str, object]:
     """Return the data of a page that `write_page` wrote.
 
     Raises:

@@ -12,7 +12,7 @@ from ...errors import FormatError
 _LENGTH = struct.Struct("<Q")
 
 
-def receive(stream: BinaryIO) -> dict[str, Any] | None:
+def receive(stream: BinaryIO) -> dict[str, object] | None:
     """Return the next request; None at the end of the stream.
 
     Raises:

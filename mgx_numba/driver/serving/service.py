@@ -40,7 +40,7 @@ _BARE = re.compile(r"""("(?:[^"\\]|\\.)*")|([A-Za-z_]\w*)(?=\s*:)""")
 """Pattern of a string, which stays as it is, or of an unquoted name before a colon."""
 
 
-def described(s: shape) -> dict[str, Any]:
+def described(s: shape) -> dict[str, object]:
     """Return the encoding of a shape."""
     inner = s._value
     if inner.is_dynamic:
@@ -57,7 +57,7 @@ def shape_of(given: Mapping[str, Any]) -> shape:
     return shape(type=name, lens=given["lens"], strides=given["strides"])
 
 
-def packed(value: argument) -> dict[str, Any]:
+def packed(value: argument) -> dict[str, object]:
     """Return the encoding of a result.
 
     Raises:
@@ -76,7 +76,7 @@ def tensor_of(given: Mapping[str, Any]) -> np.ndarray:
     return np.frombuffer(given["data"], Type(given["type"]).numpy).reshape(given["lens"])
 
 
-def attributes_of(given: object) -> dict[str, Any]:
+def attributes_of(given: object) -> dict[str, object]:
     """Return an operator's attributes from a map, or from JSON text with names that need no quotes.
 
     Raises:
@@ -93,7 +93,7 @@ def attributes_of(given: object) -> dict[str, Any]:
     return {key: _attribute(value) for key, value in given.items()}
 
 
-def _attribute(value: object) -> Any:
+def _attribute(value: object) -> object:
     if isinstance(value, list):
         return [_attribute(member) for member in value]
     if isinstance(value, dict) and list(value) == ["float"]:
@@ -135,7 +135,7 @@ class Service:
 
     def __init__(self, call: Callable[[Answer], Answer] = _nobody) -> None:
         self._call = call
-        self._held: dict[int, _Held] = {}
+        self.held_models: dict[int, _Held] = {}
         self._numbers = itertools.count()
 
     def answer(self, request: Mapping[str, object]) -> Answer:
@@ -150,17 +150,17 @@ class Service:
             raise OptionError(f"the compiler does not know the request {request['do']!r}: header and package differ")
         number = arguments.pop("program", None)
         if number is not None:
-            if number not in self._held:
+            if number not in self.held_models:
                 raise OptionError("the compiler does not know the program")
-            arguments["held"] = self._held[number]
+            arguments["held"] = self.held_models[number]
         found: Answer = method(**arguments)
         return found
 
     def close(self) -> None:
         """Release all programs."""
-        for held in self._held.values():
+        for held in self.held_models.values():
             _drop_folder(held)
-        self._held.clear()
+        self.held_models.clear()
 
     def do_create(self) -> Answer:
         """Create an empty program."""
@@ -169,7 +169,7 @@ class Service:
     def do_drop(self, held: _Held) -> Answer:
         """Release a program."""
         _drop_folder(held)
-        self._held = {number: other for number, other in self._held.items() if other is not held}
+        self.held_models = {number: other for number, other in self.held_models.items() if other is not held}
         return {}
 
     def do_parse_onnx(self, file: str, external_data_path: str, **options: object) -> Answer:
@@ -223,7 +223,7 @@ class Service:
 
     def do_equal(self, held: _Held, other: int) -> Answer:
         """Return whether two programs are equal."""
-        return {"equal": held.model == self._held[other].model}
+        return {"equal": held.model == self.held_models[other].model}
 
     def do_sort(self, held: _Held) -> Answer:
         """Sort the instructions topologically."""
@@ -318,7 +318,7 @@ class Service:
     ) -> Answer:
         """Append an instruction to a module; a body is given by its program's and its own number."""
         added = op(name, **attributes_of(attributes))
-        bodies = [self._held[owner].modules[number] for owner, number in modules]
+        bodies = [self.held_models[owner].modules[number] for owner, number in modules]
         for body in bodies:
             held.model.portable.adopt(body._value)
         return held.take(held.modules[module].add_instruction(added, self._instructions(held, inputs), bodies))
@@ -346,7 +346,7 @@ class Service:
     def _hold(self, model: program) -> Answer:
         held = _Held(model)
         number = next(self._numbers)
-        self._held[number] = held
+        self.held_models[number] = held
         return {"program": number, **self._changed(held)}
 
     def _changed(self, held: _Held) -> Answer:

@@ -14,6 +14,8 @@ import numpy as np
 from ...core.types import Type
 from ...errors import ShapeError
 from ...graph.instruction import Instruction
+from ..arithmetic import mul_scalar
+from ..builder import GraphBuilder
 from .builder import Builder
 from .node import Node
 from .registry import MICROSOFT, register
@@ -21,7 +23,7 @@ from .registry import MICROSOFT, register
 SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875  # defaults of ONNX's Selu
 
 
-def add_scalar(g: Builder, x: Instruction, value: float) -> Instruction:
+def add_scalar(g: GraphBuilder, x: Instruction, value: float) -> Instruction:
     """Emit ``x + value``; for integers a negative value is subtracted, since unsigned types cannot hold it."""
     if value < 0 and not x.shape.type.is_floating:
         return g.pointwise("sub", x, g.like(-value, x))
@@ -48,18 +50,13 @@ def _compared(g: Builder, op: str, x: Instruction, limit: float) -> Instruction:
     return g.pointwise(op, x, g.like(limit, x))
 
 
-def mul_scalar(g: Builder, x: Instruction, value: float) -> Instruction:
-    """Emit ``x * value``."""
-    return x if value == 1 else g.pointwise("mul", x, g.like(value, x))
-
-
-def gelu_erf(g: Builder, x: Instruction) -> Instruction:
+def gelu_erf(g: GraphBuilder, x: Instruction) -> Instruction:
     """Emit ``0.5 * x * (1 + erf(x / sqrt(2)))``."""
     erf = g.op("erf", mul_scalar(g, x, math.sqrt(0.5)))
     return mul_scalar(g, g.op("mul", x, add_scalar(g, erf, 1)), 0.5)
 
 
-def gelu_tanh(g: Builder, x: Instruction) -> Instruction:
+def gelu_tanh(g: GraphBuilder, x: Instruction) -> Instruction:
     """Emit ``0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``."""
     cube = g.op("mul", x, g.op("mul", x, x))
     inner = g.op("add", x, mul_scalar(g, cube, 0.044715))
@@ -67,7 +64,7 @@ def gelu_tanh(g: Builder, x: Instruction) -> Instruction:
     return mul_scalar(g, g.op("mul", x, add_scalar(g, tanh, 1)), 0.5)
 
 
-def swish(g: Builder, x: Instruction, alpha: float = 1.0) -> Instruction:
+def swish(g: GraphBuilder, x: Instruction, alpha: float = 1.0) -> Instruction:
     """Emit ``x * sigmoid(alpha * x)``."""
     return g.op("mul", x, g.op("sigmoid", mul_scalar(g, x, alpha)))
 

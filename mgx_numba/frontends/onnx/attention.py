@@ -14,7 +14,7 @@ from ...core.types import Type
 from ...dataclass import dataclass
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
-from .activation import mul_scalar
+from ..arithmetic import mul_scalar
 from .builder import Builder, rank
 from .node import Node
 from .registry import register

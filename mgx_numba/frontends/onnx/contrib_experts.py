@@ -8,7 +8,8 @@ The results of the experts that a token chose are summed with the token's weight
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+
+import numpy as np
 
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
@@ -93,7 +94,7 @@ def _mixed(
         module = g.parser.program.unique_module("expert")
         return Builder(module, g.parser), module
 
-    def zeros(type: Type, kind: Any) -> Instruction:
+    def zeros(type: Type, kind: type[np.generic]) -> Instruction:
         slots = -(-ROOM * used * count // number)
         return g.broadcast(g.literal(kind(0), type), (number, slots))
 

@@ -11,7 +11,8 @@ from ...core.dim import known_equal
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
-from .activation import mul_scalar, swish
+from ..arithmetic import mul_scalar
+from .activation import swish
 from .attention import merge_heads, repeat_heads, split_heads
 from .builder import Builder, rank
 from .node import Node

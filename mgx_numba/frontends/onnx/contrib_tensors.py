@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
-from .activation import mul_scalar
+from ..arithmetic import mul_scalar
 from .builder import Builder, rank
 from .convolution import fused_activation
 from .matmul import gemm_of

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
-from .activation import mul_scalar
+from ..arithmetic import mul_scalar
 from .builder import Builder, rank
 from .matmul import is_zero, zero_point
 from .node import Node

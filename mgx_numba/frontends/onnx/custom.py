@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import Any
 
 from ...errors import ParseError
 from ...graph.instruction import Instruction
@@ -14,7 +13,7 @@ from ..handlers import Handler
 from .builder import Builder
 from .node import Node
 
-_READERS: dict[str, Callable[..., Any]] = {
+_READERS: dict[str, Callable[..., object]] = {
     "bool": Node.get_bool,
     "int": Node.get_int,
     "float": Node.get_float,
@@ -36,7 +35,7 @@ def _parse(g: Builder, node: Node, *inputs: Instruction | None) -> Instruction |
     unknown = [name for name in node.attributes if name not in kinds]
     if unknown:
         raise ParseError(f"attribute {unknown[0]!r} is unknown; the operator has: {', '.join(kinds) or 'none'}")
-    values: dict[str, Any] = {name: _READERS[kind](node, name, default) for name, (kind, default) in kinds.items()}
+    values: dict[str, object] = {name: _READERS[kind](node, name, default) for name, (kind, default) in kinds.items()}
     given = [x for x in inputs if x is not None]
     if len(given) < len(inputs):
         raise ParseError(f"input {inputs.index(None)} is missing; custom operators have no optional inputs")

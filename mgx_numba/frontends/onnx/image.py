@@ -16,8 +16,8 @@ from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction
+from ..arithmetic import mul_scalar
 from ..sampling import SampleAxis, sampled
-from .activation import mul_scalar
 from .builder import Builder, rank
 from .node import Node
 from .registry import MICROSOFT, register

@@ -11,7 +11,8 @@ from typing import Any
 from ...core.types import Type
 from ...errors import ShapeError
 from ...graph.instruction import Instruction
-from .activation import gelu_tanh, mul_scalar
+from ..arithmetic import mul_scalar
+from .activation import gelu_tanh
 from .builder import Builder, rank
 from .node import Node
 from .registry import MICROSOFT, register

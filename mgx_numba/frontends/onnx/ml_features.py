@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -33,7 +32,9 @@ def scaler(g: Builder, node: Node, x: Instruction) -> Instruction:
     return g.pointwise("mul", y, _per_feature(g, y, scale, "scale")) if scale else g.op("identity", y)
 
 
-def _per_feature(g: Builder, x: Instruction, values: Any, what: str, type: Type = Type.float_type) -> Instruction:
+def _per_feature(
+    g: Builder, x: Instruction, values: Sequence[float], what: str, type: Type = Type.float_type
+) -> Instruction:
     if len(values) == 1:
         return g.literal(np.asarray(values[0]), type)
     if rank(x) == 0 or (not x.shape.is_dynamic and x.shape.lens[-1] != len(values)):
@@ -63,8 +64,8 @@ def normalizer(g: Builder, node: Node, x: Instruction) -> Instruction:
 def imputer(g: Builder, node: Node, x: Instruction) -> Instruction:
     """Replace elements equal to a value (or NaN) by the feature's imputed value."""
     if x.shape.type.is_floating:
-        values: Any = node.get_floats("imputed_value_floats", ())
-        wanted: Any = node.get_float("replaced_value_float", 0.0)
+        values: Sequence[float] = node.get_floats("imputed_value_floats", ())
+        wanted = node.get_float("replaced_value_float", 0.0)
     else:
         values, wanted = node.get_ints("imputed_value_int64s", ()), node.get_int("replaced_value_int64", 0)
     if not values:

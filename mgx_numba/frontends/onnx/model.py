@@ -149,7 +149,7 @@ def opset_versions(imports: Any, own_domains: set[str] | None = None) -> dict[st
     return versions
 
 
-def _read_bytes(data: Any, name: str) -> tuple[ModelProto, dict[int, np.ndarray]]:
+def _read_bytes(data: bytes | bytearray | memoryview, name: str) -> tuple[ModelProto, dict[int, np.ndarray]]:
     proto, spans = _decode(data, name)
     whole = np.frombuffer(data, np.uint8)
     return proto, {number: _aligned(whole[span.begin : span.end]) for number, span in spans.items()}

@@ -11,6 +11,7 @@ from ...errors import ParseError, UnsupportedError
 from .repeated import repeated_codes, repeated_numbers
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
     from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
     from .leniency import Leniency
@@ -202,7 +203,7 @@ class Node:
             return None if -1 in found else np.array(found, np.int8)
         return repeated_codes(attribute, "strings", words)
 
-    def _number_array(self, name: str, kind: int, default: Any, dtype: Any) -> np.ndarray:
+    def _number_array(self, name: str, kind: int, default: object, dtype: DTypeLike) -> np.ndarray:
         value, attribute = self._value(name, kind, default), self.attributes.get(name)
         if attribute is not None and attribute.type in (6, 7):
             return repeated_numbers(attribute, _FIELDS[attribute.type], dtype)

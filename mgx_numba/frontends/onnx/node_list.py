@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike
     from onnx import GraphProto, NodeProto
 
 
@@ -35,7 +36,7 @@ class NodeList:
         self._count[0] += 1
         return f"{self._prefix}{self._count[0]}{hint}"
 
-    def constant(self, value: Any, dtype: Any = np.int64) -> str:
+    def constant(self, value: ArrayLike, dtype: DTypeLike = np.int64) -> str:
         """Return the name of an initializer."""
         name = self.fresh()
         self._constants[name] = np.asarray(value, dtype)
@@ -78,7 +79,7 @@ class NodeList:
             graph.sparse_initializer.extend(other.sparse_initializer)
         return graph
 
-    def cast(self, x: str, dtype: Any) -> str:
+    def cast(self, x: str, dtype: DTypeLike) -> str:
         """Convert to an element type."""
         from onnx import helper
 
@@ -93,7 +94,7 @@ class NodeList:
         """Return a length as an int64 vector with one element."""
         return self.op("Gather", self.op("Shape", x), self.constant([axis]))
 
-    def filled(self, value: Any, dtype: Any, *lengths: str) -> str:
+    def filled(self, value: ArrayLike, dtype: DTypeLike, *lengths: str) -> str:
         """Return a tensor of equal elements; lengths are int64 vectors of one element."""
         from onnx import numpy_helper
 

@@ -11,24 +11,17 @@ from collections.abc import Sequence
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
+from ..arithmetic import standardize, widened
+from ..builder import GraphBuilder
 from .builder import Builder, rank
 from .node import Node
 from .registry import register
 from .tensors import ir_type
 
 
-def standardize(
-    g: Builder, x: Instruction, axes: Sequence[int], epsilon: float
-) -> tuple[Instruction, Instruction, Instruction]:
-    """Emit ``(x - mean) / sqrt(variance + epsilon)`` over axes, the mean, and ``1 / sqrt(variance + epsilon)``."""
-    mean = g.reduce("reduce_mean", x, axes)
-    centred = g.pointwise("sub", x, mean)
-    variance = g.reduce("reduce_mean", g.pointwise("sqdiff", x, mean), axes)
-    inverse = g.op("rsqrt", g.pointwise("add", variance, g.like(epsilon, x)))
-    return g.pointwise("mul", centred, inverse), mean, inverse
-
-
-def scale_and_shift(g: Builder, x: Instruction, scale: Instruction | None, bias: Instruction | None) -> Instruction:
+def scale_and_shift(
+    g: GraphBuilder, x: Instruction, scale: Instruction | None, bias: Instruction | None
+) -> Instruction:
     """Emit ``x * scale + bias``, both broadcast."""
     if scale is not None:
         x = g.pointwise("mul", x, scale)
@@ -36,7 +29,7 @@ def scale_and_shift(g: Builder, x: Instruction, scale: Instruction | None, bias:
 
 
 def layer_norm(
-    g: Builder,
+    g: GraphBuilder,
     x: Instruction,
     scale: Instruction | None,
     bias: Instruction | None,
@@ -51,7 +44,7 @@ def layer_norm(
 
 
 def rms_norm(
-    g: Builder,
+    g: GraphBuilder,
     x: Instruction,
     scale: Instruction | None,
     axis: int,
@@ -64,11 +57,6 @@ def rms_norm(
     inverse = g.op("rsqrt", g.pointwise("add", mean, g.like(epsilon, wide)))
     normal = g.convert(g.pointwise("mul", wide, inverse), x.shape.type)
     return scale_and_shift(g, normal, scale, None), g.convert(inverse, stash)
-
-
-def widened(g: Builder, x: Instruction) -> Instruction:
-    """Return ``x`` in float32 or double, in which statistics are computed: 16 bits of ``stash_type`` may overflow."""
-    return x if x.shape.type is Type.double_type else g.convert(x, Type.float_type)
 
 
 def stash_type(node: Node) -> Type:

@@ -16,12 +16,12 @@ _lock = threading.RLock()
 _parts: dict[str, ModuleType] = {}
 
 
-def messages() -> Any:
+def messages() -> ModuleType:
     """Return ``onnx.onnx_ml_pb2``, the module of ONNX's protobuf messages."""
     return _part("onnx_ml_pb2")
 
 
-def definitions() -> Any:
+def definitions() -> ModuleType:
     """Return the native module behind ``onnx.defs``, which has the schemas of operators."""
     return _part("onnx_cpp2py_export").defs
 

@@ -7,11 +7,14 @@ ns per byte, and NumPy reads the wire format: a key and a value for each element
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .wire import fields
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 FEW = 256
 """Number of elements below which a loop over Python objects is faster: it takes 20 microseconds."""
@@ -19,7 +22,7 @@ _BYTES = 2  # wire type of packed elements and of strings
 _MOST_BYTES = 10  # largest size of a varint
 
 
-def repeated_numbers(message: Any, name: str, dtype: Any) -> np.ndarray:
+def repeated_numbers(message: object, name: str, dtype: DTypeLike) -> np.ndarray:
     """Return the elements of a repeated field of numbers.
 
     Args:

@@ -12,7 +12,7 @@ from ...core.dim import known_equal
 from ...core.types import Type
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
-from .activation import mul_scalar
+from ..arithmetic import mul_scalar
 from .attention import merge_heads, positions, split_heads
 from .builder import Builder, rank
 from .node import Node

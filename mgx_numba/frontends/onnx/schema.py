@@ -58,7 +58,7 @@ class Schema:
 def find_schema(domain: str, op_type: str, opset: int) -> Schema | None:
     """Return the schema in force in an operator set; ``None`` if that set does not have the operator."""
     try:
-        source: Any = definitions().get_schema(op_type, opset, domain)
+        source = definitions().get_schema(op_type, opset, domain)
     except Exception:
         return None
     options = definitions().OpSchema.FormalParameterOption

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 
 from ...errors import ParseError
 from ...graph.instruction import Instruction
-from .activation import add_scalar, mul_scalar
+from ..arithmetic import mul_scalar
+from .activation import add_scalar
 from .builder import Builder
 from .node import Node
 from .registry import register

@@ -39,7 +39,7 @@ def split_raw_data(data: bytes | memoryview | FileWindow, smallest: int = 1024) 
     Raises:
         ParseError: the bytes are not a protobuf message, or end too early; the message gives the offset.
     """
-    view: Any = data if isinstance(data, FileWindow) else memoryview(data)
+    view = data if isinstance(data, FileWindow) else memoryview(data)
     spans: dict[int, ByteRange] = {}
     out: list[bytes | memoryview] = []
     kept = 0
@@ -68,7 +68,9 @@ def split_raw_data(data: bytes | memoryview | FileWindow, smallest: int = 1024) 
     return b"".join(out), spans
 
 
-def _without_raw_data(view: Any, begin: int, end: int, smallest: int) -> tuple[bytes, ByteRange] | None:
+def _without_raw_data(
+    view: FileWindow | memoryview, begin: int, end: int, smallest: int
+) -> tuple[bytes, ByteRange] | None:
     span = None
     pieces: list[bytes | memoryview] = []
     kept = begin

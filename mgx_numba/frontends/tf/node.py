@@ -99,6 +99,6 @@ class TfNode:
             return default
         return tf_type(self.value(name, "type"))
 
-    def get_tensor(self, name: str) -> Any:
+    def get_tensor(self, name: str) -> object:
         """Return the value of a tensor attribute, a ``TensorProto``."""
         return self.value(name, "tensor")

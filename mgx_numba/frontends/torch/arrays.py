@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import ml_dtypes
 import numpy as np
 import torch
 
-_BY_BITS: dict[torch.dtype, tuple[torch.dtype, Any]] = {
+_BY_BITS: dict[torch.dtype, tuple[torch.dtype, object]] = {
     torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),
     torch.float8_e4m3fn: (torch.uint8, ml_dtypes.float8_e4m3fn),
     torch.float8_e4m3fnuz: (torch.uint8, ml_dtypes.float8_e4m3fnuz),

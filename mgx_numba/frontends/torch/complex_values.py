@@ -70,7 +70,7 @@ def _make_attribute(old: GraphModule, new: GraphModule, source: Node, node: Node
     new.graph.erase_node(node)
 
 
-def _is_complex(value: Any) -> bool:
+def _is_complex(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.is_complex()
 
 
@@ -82,7 +82,7 @@ def _split(value: Any) -> Any:
     return ComplexTensor(both.select(-1, 0), both.select(-1, 1))
 
 
-def _joined(value: Any) -> Any:
+def _joined(value: object) -> object:
     """Return the complex tensor of two parts; all else as it is."""
     return torch.view_as_complex(torch.stack([value.re, value.im], -1)) if isinstance(value, ComplexTensor) else value
 
@@ -90,18 +90,18 @@ def _joined(value: Any) -> Any:
 class _Reader(Interpreter):
     """An interpreter of a graph that has `ComplexTensor` in the place of complex tensors."""
 
-    def results(self, *values: Any) -> list[Any]:
+    def results(self, *values: Any) -> list[object]:
         """Return the graph's results for its inputs, then for its attributes."""
         count = len(self.module.graph.find_nodes(op="placeholder"))  # type: ignore[union-attr, operator]
         self._attributes = iter(values[count:])
         found = self.run(*values[:count], enable_io_processing=False)
         return [_joined(x) for x in (found if isinstance(found, (list, tuple)) else [found])]
 
-    def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
+    def placeholder(self, target: object, args: object, kwargs: object) -> object:
         """Return an input."""
         return _split(super().placeholder(target, args, kwargs))
 
-    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+    def get_attr(self, target: object, args: object, kwargs: object) -> object:
         """Return an attribute."""
         return _split(next(self._attributes))
 
@@ -121,15 +121,15 @@ class _Reader(Interpreter):
             return tree_map(_split, target(*args, **kwargs))
 
 
-def _name_of(target: Any) -> str:
+def _name_of(target: object) -> str:
     return str(target).removeprefix("aten.")
 
 
-def _pair(x: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _pair(x: object) -> tuple[torch.Tensor, torch.Tensor]:
     return (x.re, x.im) if isinstance(x, ComplexTensor) else (x, torch.zeros_like(x))
 
 
-def _to_copy(x: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Any:
+def _to_copy(x: Any, *, dtype: torch.dtype | None = None, **options: object) -> object:
     if dtype is None:
         dtype = x.dtype
     if not dtype.is_complex:
@@ -137,18 +137,18 @@ def _to_copy(x: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Any
     return ComplexTensor(*(_aten._to_copy.default(part, dtype=dtype.to_real()) for part in _pair(x)))
 
 
-def _convert(x: Any, dtype: torch.dtype) -> Any:
+def _convert(x: object, dtype: torch.dtype) -> object:
     return _to_copy(x, dtype=dtype)
 
 
-def _where(condition: Any, a: Any, b: Any) -> Any:
+def _where(condition: object, a: object, b: object) -> object:
     if not (_is_complex(a) or _is_complex(b)):
         return _aten.where.self(condition, a, b)
     (ar, ai), (br, bi) = _pair(a), _pair(b)
     return ComplexTensor(torch.where(condition, ar, br), torch.where(condition, ai, bi))
 
 
-def _each(op: Any) -> Callable[..., Any]:
+def _each(op: Any) -> Callable[..., object]:
     """Return a function that applies an operator to each part of its tensors."""
 
     def apply(*args: Any, **kwargs: Any) -> Any:
@@ -184,7 +184,7 @@ def _promoted(values: Any, numbers: bool = True) -> Any:
     if some is None:
         return values
 
-    def promoted(x: Any) -> Any:
+    def promoted(x: object) -> object:
         if isinstance(x, torch.Tensor):
             return ComplexTensor(*_pair(x)) if x.is_floating_point() else x
         if numbers and isinstance(x, (int, float, complex)):
@@ -194,7 +194,7 @@ def _promoted(values: Any, numbers: bool = True) -> Any:
     return tree_map(promoted, values)
 
 
-def _created(op: Any) -> Callable[..., Any]:
+def _created(op: Any) -> Callable[..., object]:
     """Return a function that applies an operator that fills a tensor."""
 
     def apply(*args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
@@ -210,15 +210,15 @@ def _created(op: Any) -> Callable[..., Any]:
     return apply
 
 
-def _has_complex(args: Any) -> bool:
+def _has_complex(args: object) -> bool:
     return tree_any(lambda x: isinstance(x, complex), args)
 
 
-def _angle(x: Any) -> Any:
+def _angle(x: object) -> object:
     return torch.atan2(x.im, x.re) if isinstance(x, ComplexTensor) else _aten.angle.default(x)
 
 
-def _abs(x: Any) -> Any:
+def _abs(x: object) -> object:
     return torch.hypot(x.re, x.im) if isinstance(x, ComplexTensor) else _aten.abs.default(x)
 
 
@@ -227,7 +227,7 @@ def _scale(lens: Sequence[Any], normalization: int) -> float:
     return math.prod(lens) ** (-normalization / 2)
 
 
-def _product(re: Any, im: Any, cosine: Any, sine: Any) -> tuple[Any, Any]:
+def _product(re: Any, im: Any, cosine: object, sine: object) -> tuple[object, object]:
     """Return the product of complex rows with a matrix; ``im`` None stands for zeros."""
     if im is None:
         return re @ cosine, re @ sine
@@ -265,7 +265,7 @@ def _along(axis: int, re: Any, im: Any, transform: Callable[..., Any]) -> Any:
     return tuple(part.movedim(-1, axis) for part in made)
 
 
-def _fft_c2c(x: Any, dim: Sequence[int], normalization: int, forward: bool) -> Any:
+def _fft_c2c(x: Any, dim: Sequence[int], normalization: int, forward: bool) -> object:
     re, im = _pair(x)
     for axis in dim:
         re, im = _along(axis, re, im, lambda a, b: _transformed(a, b, -1 if forward else 1))
@@ -273,7 +273,7 @@ def _fft_c2c(x: Any, dim: Sequence[int], normalization: int, forward: bool) -> A
     return ComplexTensor(re * scale, im * scale)
 
 
-def _fft_r2c(x: Any, dim: Sequence[int], normalization: int, onesided: bool) -> Any:
+def _fft_r2c(x: Any, dim: Sequence[int], normalization: int, onesided: bool) -> object:
     *others, last = dim
     bins = int(x.shape[last]) // 2 + 1 if onesided else None
     re, im = _along(last, x, None, lambda a, b: _transformed(a, b, -1, bins))
@@ -297,7 +297,7 @@ def _fft_c2r(x: Any, dim: Sequence[int], normalization: int, last_dim_size: int)
     return _along(last, re, im, whole)[0]
 
 
-_MADE: dict[Any, Callable[..., Any]] = {
+_MADE: dict[object, Callable[..., object]] = {
     _aten.view_as_complex.default: lambda x: ComplexTensor(x.select(-1, 0), x.select(-1, 1)),
     _aten.view_as_real.default: lambda x: torch.stack([x.re, x.im], -1),
     _aten.complex.default: lambda re, im: ComplexTensor(*torch.broadcast_tensors(re, im)),

@@ -75,7 +75,7 @@ def scan(
 
 
 def map_impl(
-    g: AtenBuilder, inline: Inline, body: Body, scanned: Sequence[Instruction], further: Sequence[Any] = ()
+    g: AtenBuilder, inline: Inline, body: Body, scanned: Sequence[Instruction], further: Sequence[object] = ()
 ) -> list[Instruction]:
     """Emit the results of ``body`` for each row of ``scanned``."""
     return scan(g, inline, body, (), scanned, further)

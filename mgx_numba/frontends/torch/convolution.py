@@ -13,7 +13,7 @@ from .registry import register
 from .types import Sizes
 
 
-def spread(values: Any, count: int) -> tuple[int, ...]:
+def spread(values: Sizes, count: int) -> tuple[int, ...]:
     """Return one value for each spatial axis; a single value stands for all."""
     listed = [values] if isinstance(values, int) else list(values)
     return tuple(listed * count if len(listed) == 1 else listed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions, global_decomposition_table
@@ -23,7 +22,7 @@ def _name(op: torch._ops.OpOverload) -> str:
     return f"{op._schema.name}.{op._overloadname}".removesuffix(".default")
 
 
-def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
+def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., object]]:
     """Return the decompositions for AOTAutograd: PyTorch's, without those of operators that have a builder."""
     table = {**global_decomposition_table["post_autograd"], **core_aten_decompositions(), **transformer.TABLE}
     return {
@@ -38,7 +37,7 @@ def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
 
 
 @functools.cache
-def _for_export() -> dict[Any, Any]:
+def _for_export() -> dict[object, object]:
     table = torch.export.default_decompositions()
     found = {**table.materialize(), **decomposition_table()}
     whole = (op for op in found if isinstance(op, torch._ops.OpOverload))
@@ -47,7 +46,7 @@ def _for_export() -> dict[Any, Any]:
     return found
 
 
-def export_table() -> dict[Any, Any]:
+def export_table() -> dict[object, object]:
     """Return the decompositions for ``ExportedProgram.run_decompositions``.
 
     Composite operators that are missing from it stay whole, too.
@@ -71,7 +70,7 @@ def whole_operators(autocast: bool) -> AbstractContextManager[None]:
 
 
 @functools.cache
-def _composite(family: str) -> list[Any]:
+def _composite(family: str) -> list[object]:
     """Return the operators of a family of which PyTorch has a kernel in Python that decomposes them."""
     aten = torch.ops.aten
     names = [name for name in registry.FAMILIES[family].split() if "::" not in name]
@@ -84,5 +83,5 @@ def _composite(family: str) -> list[Any]:
     ]
 
 
-def _kept(*_: Any, **options: Any) -> Any:
+def _kept(*_: object, **options: object) -> object:
     return NotImplemented

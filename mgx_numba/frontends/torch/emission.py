@@ -82,7 +82,7 @@ def build(g: AtenBuilder, node: AtenNode, args: Sequence[Any], kwargs: Mapping[s
 def _numbers(g: AtenBuilder, node: AtenNode, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return the arguments with symbolic numbers in the place of int64 scalars that stand for them."""
 
-    def known(x: Instruction) -> Any:
+    def known(x: Instruction) -> Instruction | int | float:
         if x in g.lengths and x.shape.type is not Type.int64_type:
             value = g.constants.value(x)
             return x if value is None else float(value.reshape(-1)[0])
@@ -102,7 +102,7 @@ def _replaced(value: Any, change: Callable[[Instruction], Any]) -> Any:
     return value
 
 
-def _instructions(tree: Any) -> list[Instruction]:
+def _instructions(tree: object) -> list[Instruction]:
     """Return the instructions of a tree of arguments, in order."""
     found: list[Instruction] = []
 
@@ -127,15 +127,15 @@ def _checked(g: AtenBuilder, node: AtenNode, results: Results, shapes: Sequence[
 def _deferred(
     g: AtenBuilder,
     node: AtenNode,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
     shapes: Sequence[Shape | None],
     inputs: Sequence[Instruction],
 ) -> Results:
     numbers: list[bool] = []
     places = iter(range(len(inputs)))
 
-    def marked(x: Instruction) -> Any:
+    def marked(x: Instruction) -> object:
         numbers.append(x in g.lengths)
         return {"input": next(places)}
 
@@ -166,7 +166,7 @@ def _deferred(
     return results
 
 
-def _encoded(value: Any) -> Any:
+def _encoded(value: object) -> object:
     if isinstance(value, Type):
         return {"type": value.name}
     if isinstance(value, float):

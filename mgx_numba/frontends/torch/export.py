@@ -21,10 +21,10 @@ _CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 def from_module(
-    model: Any,
-    example_inputs: Any,
-    dynamic_shapes: Any,
-    decompositions: Mapping[Any, Any] | None,
+    model: object,
+    example_inputs: object,
+    dynamic_shapes: object,
+    decompositions: Mapping[object, object] | None,
     weights: str | os.PathLike[str] | None,
 ) -> Program:
     """Return the program of a model; see `mgx_numba.from_torch`."""
@@ -42,7 +42,7 @@ def from_module(
     return parse_graph(without_complex(exported.graph_module), constants=constants, ranges=exported.range_constraints)
 
 
-def _exported(model: Any, example_inputs: Any, dynamic_shapes: Any) -> ExportedProgram:
+def _exported(model: object, example_inputs: Any, dynamic_shapes: object) -> ExportedProgram:
     if not isinstance(model, torch.nn.Module):
         raise OptionError(f"from_torch takes an nn.Module or an ExportedProgram, not {type(model).__name__}")
     if example_inputs is None:
@@ -56,14 +56,14 @@ def _exported(model: Any, example_inputs: Any, dynamic_shapes: Any) -> ExportedP
         return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
 
 
-def _constants(exported: ExportedProgram, weights: str | os.PathLike[str] | None) -> dict[str, Any]:
+def _constants(exported: ExportedProgram, weights: str | os.PathLike[str] | None) -> dict[str, object]:
     """Return the tensors of the placeholders that are parameters, buffers and constants.
 
     Raises:
         OptionError: a tensor has no memory, and ``weights`` does not have it.
     """
     stored = {} if weights is None else tensors_of(weights)
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for spec in exported.graph_signature.input_specs:
         if spec.kind not in _CONSTANTS or spec.target is None:
             continue

@@ -55,7 +55,7 @@ def nearest(g: AtenBuilder, node: AtenNode, x: Instruction, size: Lens | None, *
 
 @register("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
 def interpolated(
-    g: AtenBuilder, node: AtenNode, x: Instruction, size: Lens | None, align_corners: bool, *scales: Any
+    g: AtenBuilder, node: AtenNode, x: Instruction, size: Lens | None, align_corners: bool, *scales: object
 ) -> Instruction:
     """Emit linear or cubic interpolation."""
     mode = "cubic" if "cubic" in node.base else "linear"
@@ -70,7 +70,7 @@ def _resized(
     g: AtenBuilder,
     x: Instruction,
     target: Sequence[Any],
-    factors: Sequence[Any],
+    factors: Sequence[object],
     mode: str,
     coordinates: str,
     nearest_mode: str,

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
+from ..arithmetic import standardize, widened
 from .builder import AtenBuilder, rank
 from .node import AtenNode
 from .registry import register
 from .types import Lens, Results
 
 Maybe = Instruction | None
-
-
-def wide(g: AtenBuilder, x: Instruction) -> Instruction:
-    """Return ``x`` in float32, or in double if it is."""
-    return x if x.shape.type is Type.double_type else g.convert(x, Type.float_type)
-
-
-def standardized(g: AtenBuilder, x: Instruction, axes: Sequence[int], eps: float) -> tuple[Instruction, ...]:
-    """Emit ``(x - mean) / sqrt(variance + eps)`` over axes, the mean, and the inverse deviation."""
-    mean = g.reduce("reduce_mean", x, axes)
-    centred = g.pointwise("sub", x, mean)
-    variance = g.reduce("reduce_mean", g.pointwise("sqdiff", x, mean), axes)
-    inverse = g.op("rsqrt", g.pointwise("add", variance, g.like(eps, x)))
-    return g.pointwise("mul", centred, inverse), mean, inverse
 
 
 def affine(g: AtenBuilder, x: Instruction, scale: Maybe, bias: Maybe) -> Instruction:
@@ -49,7 +33,7 @@ def layer_norm(
 ) -> Results:
     """Emit layer normalisation over the last axes, the mean and the inverse deviation."""
     axes = range(rank(x) - len(shape), rank(x))
-    normal, mean, inverse = standardized(g, wide(g, x), axes, eps)
+    normal, mean, inverse = standardize(g, widened(g, x), axes, eps)
     y = affine(g, g.convert(normal, x.shape.type), weight, bias)
     if node.base == "layer_norm":
         return y
@@ -64,7 +48,7 @@ def rms_norm(
     import ml_dtypes
 
     axes = range(rank(x) - len(shape), rank(x))
-    value = wide(g, x)
+    value = widened(g, x)
     least = float(ml_dtypes.finfo(value.shape.type.numpy).eps) if eps is None else eps
     mean = g.reduce("reduce_mean", g.op("mul", value, value), axes)
     inverse = g.op("rsqrt", g.pointwise("add", mean, g.like(least, value)))
@@ -111,7 +95,7 @@ def _grouped(
 ) -> tuple[Instruction, Instruction, Instruction]:
     lens = g.lens(x)
     split = (lens[0], groups, lens[1] // groups, *lens[2:])
-    normal, mean, inverse = standardized(g, g.reshape(wide(g, x), split), range(2, len(split)), eps)
+    normal, mean, inverse = standardize(g, g.reshape(widened(g, x), split), range(2, len(split)), eps)
     y = g.reshape(g.convert(normal, x.shape.type), lens)
     return affine(g, y, *(_of_channels(g, v, x) for v in (weight, bias))), mean, inverse
 
@@ -187,10 +171,10 @@ def by_statistics(
 ) -> Instruction:
     """Emit ``(x - mean) * (weight / sqrt(variance + eps)) + bias`` for each channel."""
     type = x.shape.type
-    spread = wide(g, _channels(g, variance, x))
+    spread = widened(g, _channels(g, variance, x))
     factor = g.op("rsqrt", g.pointwise("add", spread, g.like(eps, spread)))
     if weight is not None:
-        factor = g.pointwise("mul", wide(g, _channels(g, weight, x)), factor)
+        factor = g.pointwise("mul", widened(g, _channels(g, weight, x)), factor)
     centred = g.pointwise("sub", x, g.convert(_channels(g, mean, x), type))
     y = g.pointwise("mul", centred, g.convert(factor, type))
     return y if bias is None else g.pointwise("add", y, g.convert(_channels(g, bias, x), type))
@@ -203,7 +187,7 @@ def _channels(g: AtenBuilder, value: Instruction, x: Instruction) -> Instruction
 
 
 def _by_batch(g: AtenBuilder, x: Instruction, weight: Maybe, bias: Maybe, eps: float) -> Instruction:
-    normal = standardized(g, wide(g, x), [0, *range(2, rank(x))], eps)[0]
+    normal = standardize(g, widened(g, x), [0, *range(2, rank(x))], eps)[0]
     parts = [None if v is None else _channels(g, v, x) for v in (weight, bias)]
     return affine(g, g.convert(normal, x.shape.type), *parts)
 
@@ -225,5 +209,5 @@ def instance_norm(
     """Emit normalisation over the spatial axes of each channel of each image."""
     if not use_input_stats and mean is not None and variance is not None:
         return by_statistics(g, x, weight, bias, mean, variance, eps)
-    normal = standardized(g, wide(g, x), range(2, rank(x)), eps)[0]
+    normal = standardize(g, widened(g, x), range(2, rank(x)), eps)[0]
     return affine(g, g.convert(normal, x.shape.type), *(_of_channels(g, v, x) for v in (weight, bias)))

@@ -53,7 +53,7 @@ def parse_graph(
     graph_module: GraphModule,
     *,
     constants: Mapping[str, torch.Tensor | np.ndarray],
-    ranges: Mapping[Any, Any] | None = None,
+    ranges: Mapping[object, object] | None = None,
 ) -> Program:
     """Return the program of a functional ATen graph.
 
@@ -187,7 +187,7 @@ class AtenGraphParser:
         found = graph_module.graph.output_node().args[0]
         return [self._argument(x) for x in (found if isinstance(found, (list, tuple)) else [found])]
 
-    def _inlined(self, graph_module: GraphModule, values: Sequence[Any], g: AtenBuilder) -> list[Instruction]:
+    def _inlined(self, graph_module: GraphModule, values: Sequence[object], g: AtenBuilder) -> list[Instruction]:
         """Emit the graph of a body by a builder, with values for its inputs; return its results."""
         own, literals = self.builder, self._literals
         self.builder, self._literals = g, {}
@@ -200,7 +200,7 @@ class AtenGraphParser:
         finally:
             self.builder, self._literals = own, literals
 
-    def _placeholder(self, node: Node) -> Any:
+    def _placeholder(self, node: Node) -> object:
         name, value = node.name, node.meta.get("val")
         if node.name in self.given:
             return self._constant(self.given[node.name])
@@ -227,7 +227,7 @@ class AtenGraphParser:
             found = self._literals[key] = self.builder.literal(array_of(tensor))
         return found
 
-    def _attribute(self, graph_module: GraphModule, node: Node) -> Any:
+    def _attribute(self, graph_module: GraphModule, node: Node) -> object:
         value = operator.attrgetter(str(node.target))(graph_module)
         return self._constant(value) if isinstance(value, torch.Tensor) else value
 
@@ -268,7 +268,7 @@ class AtenGraphParser:
         used = [k in read for k in range(len(members))] if isinstance(value, (list, tuple)) else []
         return AtenNode(node.name, name, types, ranks, _source_line(node), used)
 
-    def _built(self, node: Node, described: AtenNode) -> Any:
+    def _built(self, node: Node, described: AtenNode) -> object:
         if is_higher_order(node):
             self.builder.symbols = (node.name,)
             body = BODIES[described.operator]

@@ -39,7 +39,7 @@ class Symbols:
         """Return whether a value is a symbolic number, or a number in the place of one."""
         return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float))
 
-    def learn(self, x: Instruction, lens: Sequence[Any]) -> None:
+    def learn(self, x: Instruction, lens: Sequence[object]) -> None:
         """Note the symbols among an input's lengths."""
         for axis, n in enumerate(lens):
             if isinstance(n, torch.SymInt):
@@ -63,7 +63,7 @@ class Symbols:
         one = self._g.op("dimensions_of", x, start=axis, end=axis + 1)
         return self._g.squeeze(one, [0])
 
-    def placeholder(self, name: str, value: torch.SymInt) -> Any:
+    def placeholder(self, name: str, value: torch.SymInt) -> object:
         """Return the value of an input that is a number: an input of the program only if nothing else gives it."""
         expression = value.node.expr
         if expression.is_Symbol:

@@ -34,7 +34,7 @@ class Macro:
     options: Mapping[str, Any]
 
 
-_MACROS: dict[str, Macro] = {}
+MACROS: dict[str, Macro] = {}
 
 
 def macro(*names: str, inputs: tuple[int, int], **options: object) -> Callable[[Expand], Expand]:
@@ -42,9 +42,9 @@ def macro(*names: str, inputs: tuple[int, int], **options: object) -> Callable[[
 
     def add(function: Expand) -> Expand:
         for name in names:
-            if name in _MACROS:
+            if name in MACROS:
                 raise ValueError(f"macro {name!r} is defined twice")
-            _MACROS[name] = Macro(function, inputs, options)
+            MACROS[name] = Macro(function, inputs, options)
         return function
 
     return add
@@ -57,7 +57,7 @@ def macro_options(name: str, options: Mapping[str, object]) -> dict[str, Any]:
         OperatorError: neither a macro nor an operator has this name, or it has no such option (the known ones
             are listed), or a value is of the wrong kind.
     """
-    found = _MACROS.get(name)
+    found = MACROS.get(name)
     if found is None:
         return make_op(name, **options).attributes()
     result = dict(found.options)
@@ -107,7 +107,7 @@ def add_macro(
         OperatorError: unknown macro, or a wrong number of inputs or option.
         ShapeError: the inputs do not fit.
     """
-    found = _MACROS.get(name)
+    found = MACROS.get(name)
     if found is None or modules:
         op = make_op(name, **(options or {}))
         return [module.insert_instruction(before, op, inputs, modules)]

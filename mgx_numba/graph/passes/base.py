@@ -81,7 +81,7 @@ class Pass:
 
     def __init_subclass__(cls) -> None:
         if cls.name:
-            _KNOWN[cls.name] = cls
+            KNOWN[cls.name] = cls
 
     @functools.cached_property
     def log(self) -> RewriteLog:
@@ -101,7 +101,7 @@ class Pass:
         return f"<pass {self.name}>"
 
 
-_KNOWN: dict[str, type[Pass]] = {}
+KNOWN: dict[str, type[Pass]] = {}
 
 
 class _Needless(Pass):
@@ -117,7 +117,7 @@ class _Needless(Pass):
 def known_passes() -> list[str]:
     """Return the names of all passes, sorted."""
     _load(_files())
-    return sorted(_KNOWN)
+    return sorted(KNOWN)
 
 
 def make_pass(name: str) -> Pass:
@@ -133,7 +133,7 @@ def make_pass(name: str) -> Pass:
         return _Needless(name)
     name = OTHER_NAMES.get(name, name)
     _load([name])
-    cls = _KNOWN.get(name)
+    cls = KNOWN.get(name)
     if cls is None:
         raise OptionError(f"unknown pass {name!r}; known: {', '.join(known_passes())}")
     return cls()
@@ -141,7 +141,7 @@ def make_pass(name: str) -> Pass:
 
 def _load(names: Iterable[str]) -> None:
     """Import the files of passes, each named as its pass; interrupts are raised afterwards."""
-    missing = [name for name in names if name not in _KNOWN and name in _files()]
+    missing = [name for name in names if name not in KNOWN and name in _files()]
     if missing:
         with handlers_later():
             for name in missing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -43,7 +42,7 @@ class RewriteBuilder(Emitter):
         self.before = before
         self.created: list[Instruction] = []
 
-    def op(self, op: Operator | str, *inputs: Instruction, **attributes: Any) -> Instruction:
+    def op(self, op: Operator | str, *inputs: Instruction, **attributes: object) -> Instruction:
         """Insert an operation. A pointwise operation on constants becomes a constant, unless it is `STORED`."""
         operator = make_op(op, **attributes) if isinstance(op, str) else op
         if operator.pointwise and operator.name not in STORED and inputs and all(map(is_constant, inputs)):

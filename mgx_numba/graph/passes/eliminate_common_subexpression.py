@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
 
 import numpy as np
 
@@ -72,7 +71,7 @@ def _equal_literal(ins: Instruction, literals: dict[Hashable, list[Instruction]]
     return ins
 
 
-def _bits(value: object) -> Any:
+def _bits(value: object) -> object:
     """Return a key that separates attributes of equal value and different type or sign; NaN equals NaN."""
     if isinstance(value, float):
         return value.hex()

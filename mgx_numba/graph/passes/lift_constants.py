@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -99,7 +98,7 @@ class _Lifted:
         self.added: list[Instruction] = []
         self._module, self._ins, self._body = module, ins, ins.module_args[0]
         self._build = RewriteBuilder(module, ins)
-        self._known: dict[tuple[bytes, Any], Instruction] = {}
+        self._known: dict[tuple[bytes, object], Instruction] = {}
 
     def lift_zero_point(self, end: Instruction, point: Instruction) -> None:
         total = end.inputs[0]

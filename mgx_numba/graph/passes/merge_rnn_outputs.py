@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...ops.rnn import Recurrent, RecurrentBase
 from ..instruction import Instruction
 from ..module import Module
@@ -33,7 +31,7 @@ class MergeRnnOutputs(Pass):
             found = last_states(ins) if ins.name in RECURRENT else {}
             if not found:
                 continue
-            layer: Any = ins.op
+            layer = ins.op
             assert isinstance(layer, RecurrentBase)
             builder = RewriteBuilder(module, ins)
             whole = builder.op(Recurrent.of(layer), *ins.inputs)

@@ -5,8 +5,6 @@ Equations: ONNX operators RNN, GRU and LSTM.
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...core.dim import is_symbolic, known_equal
 from ...core.shape import Shape
 from ...dataclass import dataclass
@@ -171,7 +169,7 @@ class _Rewriter:
                 # the candidate's recurrent bias is multiplied by the reset gate
                 kept = 2 * self.hidden
                 optional["bias"] = self._columns(inner, kept, self.rows)
-                rest: Any = b.scalar(0, Shape(self.wide, (count, self.hidden)))
+                rest = b.scalar(0, Shape(self.wide, (count, self.hidden)))
                 inner = b.op("concat", self._columns(inner, 0, kept), rest, axis=1)
             total = b.reshape(b.op("add", outer, inner), (count * self.rows,))
             product = b.op("add", product, b.broadcast(total, product.shape.lens))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -18,11 +18,14 @@ from ...garbage import uncollected
 from ...ops.block_layouts import LAYOUTS
 from ..weights import Weight
 
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
 MAGIC = b"GGUF"
 # Numbers of types in metadata and of tensors: by definition (``gguf.h`` and ``ggml.h``).
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
-FLOATS: dict[int, Any] = {0: np.float32, 1: np.float16, 30: ml_dtypes.bfloat16, 28: np.float64}
+FLOATS: dict[int, DTypeLike] = {0: np.float32, 1: np.float16, 30: ml_dtypes.bfloat16, 28: np.float64}
 BLOCKS = {2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0", 12: "q4_k", 13: "q5_k", 14: "q6_k"}
 MOST_AXES = 4
 """Most axes of a tensor, by definition (``GGML_MAX_DIMS``)."""

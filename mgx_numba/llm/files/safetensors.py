@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -14,8 +14,11 @@ from ...errors import FormatError, UnsupportedError
 from ..json_file import json_object, read_text
 from ..weights import Weight
 
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
-TYPES: dict[str, Any] = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+TYPES: dict[str, DTypeLike] = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 LONGEST_HEADER = 100_000_000
 """Most bytes of a header, by definition of the format."""
 

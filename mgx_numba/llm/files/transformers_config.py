@@ -42,7 +42,7 @@ def config_of_transformers(
 
 
 def _config(
-    a: DecoderArchitecture, given: Mapping[str, Any], generation: Mapping[str, Any], context: int | None
+    a: DecoderArchitecture, given: Mapping[str, Any], generation: Mapping[str, object], context: int | None
 ) -> ModelConfig:
     def number(*names: str, default: Any = None) -> Any:
         found = next((given[name] for name in names if given.get(name) is not None), default)

@@ -14,7 +14,9 @@ from .params import SearchOptions
 from .token_choice import MOST_CANDIDATES, NONE, settings, token_choice
 
 if TYPE_CHECKING:
+    from ...api.device import device_argument
     from ...api.placing import StandingCall
+    from ...runtime.gpu.engine import Queue
 
 _STREAM = 0
 """The device's default stream, in which all steps and choices run in order."""
@@ -150,7 +152,7 @@ class StepsAhead:
         batch.advance(1)
         self._tokens = int(batch.lengths.sum())
 
-    def _keep(self, which: int, array: np.ndarray, address: int, queue: Any) -> None:
+    def _keep(self, which: int, array: np.ndarray, address: int, queue: Queue) -> None:
         """Enqueue a copy of a small array through pinned memory that no earlier copy reads any more.
 
         Two slots take turns: the copy before the last has run, since the host has read the token after it.
@@ -220,7 +222,7 @@ class StepsAhead:
         return on_host(tensor)
 
 
-def _shown(arrays: Mapping[str, Any]) -> dict[str, Any]:
+def _shown(arrays: Mapping[str, Any]) -> dict[str, device_argument]:
     """Return device arrays in their public form."""
     from ...api.device import device_argument
 

@@ -179,7 +179,7 @@ class GeneratorParams:
         self.guidance = type, data, bool(enable_ff_tokens)
 
 
-def _assign(target: Any, options: Mapping[str, Any], what: str) -> None:
+def _assign(target: SearchOptions | SpeculativeOptions, options: Mapping[str, Any], what: str) -> None:
     """Set fields of a dataclass of numbers, converted to the kinds of the fields."""
     kinds: dict[str, Any] = {f.name: type(getattr(target, f.name)) for f in dataclasses.fields(target)}
     for name, value in options.items():
@@ -204,7 +204,7 @@ def _in_range(options: SearchOptions, name: str, low: float, high: float | None 
         raise OptionError(f"search option {name}={value}: expected a value {wanted}")
 
 
-def check_model(model: Any, name: str) -> None:
+def check_model(model: object, name: str) -> None:
     """Raise if a caller's value is no language model.
 
     Raises:

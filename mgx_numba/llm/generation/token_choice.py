@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from ...core.shape import Shape
 from ...core.types import Type
 from ...frontends.builder import GraphBuilder
 from ...graph.folding import Constants
+from ...graph.instruction import Instruction
 from ...graph.program import Program
 from .params import SearchOptions
 
@@ -36,7 +37,7 @@ def token_choice(rows: int, vocabulary: int, type: Type, count: int) -> program:
 
     made = Program()
     main = made.main
-    g: Any = GraphBuilder(main, Constants(made.allowance))
+    g = GraphBuilder(main, Constants(made.allowance))
     logits = main.add_parameter("logits", Shape(type, (rows, 1, vocabulary)))
     both = g.op("topk", logits, k=count, axis=2, largest=True)  # a NaN counts as largest
     values, tokens = (g.reshape(g.op("get_tuple_elem", both, index=n), (rows, count)) for n in (0, 1))
@@ -58,19 +59,26 @@ def settings(options: SearchOptions) -> np.ndarray:
     return np.array([options.temperature, top_p, options.min_p], np.float64)
 
 
-def _drawn(g: Any, values: Any, best: Any, tokens: Any, number: Any, given: Any) -> Any:
+def _drawn(
+    g: GraphBuilder,
+    values: Instruction,
+    best: Instruction,
+    tokens: Instruction,
+    number: Instruction,
+    given: Instruction,
+) -> Instruction:
     """Emit the token at ``number`` in the cumulated weights of the admitted tokens, which are the first ones."""
     count = tokens.shape.lens[1]
     temperature, top_p, min_p = (g.op("slice", given, axes=(0,), starts=(k,), ends=(k + 1,)) for k in range(3))
     places = g.literal(np.arange(count))
 
-    def total(x: Any) -> Any:
+    def total(x: Instruction) -> Instruction:
         return g.reduce("reduce_sum", x, [1], keep=True)
 
-    def counted(condition: Any) -> Any:
+    def counted(condition: Instruction) -> Instruction:
         return total(g.convert(condition, Type.int64_type))
 
-    def sums(x: Any, exclusive: bool) -> Any:
+    def sums(x: Instruction, exclusive: bool) -> Instruction:
         return g.op("prefix_scan_sum", x, axis=1, exclusive=exclusive, reverse=False)
 
     weights = g.pointwise("exp", g.pointwise("div", g.pointwise("sub", values, best), temperature))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...dataclass import dataclass
 from ...errors import MgxError
@@ -20,6 +20,11 @@ from ..text import tokenizer_of
 from .bodies import BodyError, ParsedBody, UnknownModelError, asked_chat, asked_completion, checked_body
 from .forms import AnswerForm, ChatForm, CompletionForm
 from .scheduler import QueueFullError, Scheduler, TextEvent, TextRequest
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
 
 _PURPOSE = "the server of language models"
 
@@ -51,7 +56,7 @@ class _Failure(Exception):
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def make_app(model: LanguageModel, options: ServerOptions | None = None) -> Any:
+def make_app(model: LanguageModel, options: ServerOptions | None = None) -> Starlette:
     """Return a Starlette application that serves a model; its scheduler runs while the application does.
 
     Raises:
@@ -101,12 +106,12 @@ class _Server:
         self._created = int(time.time())
         self._scheduler: Scheduler | None = None
 
-    def running(self) -> Any:
+    def running(self) -> AbstractContextManager[None]:
         """Return a context in which the scheduler runs."""
         from contextlib import contextmanager
 
         @contextmanager
-        def context() -> Any:
+        def context() -> Iterator[None]:
             o = self._options
             self._scheduler = Scheduler(
                 self._model,
@@ -123,19 +128,19 @@ class _Server:
 
         return context()
 
-    async def chat(self, request: object) -> Any:
+    async def chat(self, request: Request) -> Response:
         """Answer ``/v1/chat/completions``."""
         return await self._answered(request, asked_chat, ChatForm)
 
-    async def completions(self, request: object) -> Any:
+    async def completions(self, request: Request) -> Response:
         """Answer ``/v1/completions``."""
         return await self._answered(request, asked_completion, CompletionForm)
 
-    async def models(self, request: object) -> Any:
+    async def models(self, request: Request) -> Response:
         """Answer ``/v1/models``."""
         return _json({"object": "list", "data": [self._entry()]})
 
-    async def model_named(self, request: Any) -> Any:
+    async def model_named(self, request: Request) -> Response:
         """Answer ``/v1/models/NAME``."""
         name = request.path_params["name"]
         if name != self._name:
@@ -143,11 +148,11 @@ class _Server:
             return _json(failure.body, failure.status)
         return _json(self._entry())
 
-    async def health(self, request: object) -> Any:
+    async def health(self, request: Request) -> Response:
         """Answer ``/health``."""
         return _json({"status": "ok"})
 
-    async def metrics(self, request: object) -> Any:
+    async def metrics(self, request: Request) -> Response:
         """Answer ``/metrics``."""
         from starlette.responses import PlainTextResponse
 
@@ -160,10 +165,12 @@ class _Server:
         assert self._scheduler is not None, "the application's lifespan has not begun"
         return self._scheduler
 
-    def _entry(self) -> dict[str, Any]:
+    def _entry(self) -> dict[str, object]:
         return {"id": self._name, "object": "model", "created": self._created, "owned_by": "mgx_numba"}
 
-    async def _answered(self, request: object, parse: Callable[..., ParsedBody], form_type: type[AnswerForm]) -> Any:
+    async def _answered(
+        self, request: Request, parse: Callable[..., ParsedBody], form_type: type[AnswerForm]
+    ) -> Response:
         from starlette.requests import ClientDisconnect
         from starlette.responses import Response
 
@@ -204,7 +211,7 @@ class _Server:
         ends = () if asked.options.ignore_eos else self._model.eos_token_ids
         return [guide(*asked.guidance, self._tokenizer, self._model.vocab_size, ends) for _ in range(count)]
 
-    async def _read(self, request: Any) -> bytes:
+    async def _read(self, request: Request) -> bytes:
         """Return the body, of at most ``max_body`` bytes."""
         parts, size = [], 0
         async for part in request.stream():
@@ -279,7 +286,7 @@ class _Job:
             yield _sent({**form.base(), "choices": [], "usage": self.usage()})
         yield "data: [DONE]\n\n"
 
-    async def whole(self, form: AnswerForm, request: object) -> Any:
+    async def whole(self, form: AnswerForm, request: Request) -> Response:
         """Return the response with all texts; none if the client has gone."""
         asked = self._asked
         texts = [[asked.texts[k // asked.choices]] if asked.texts else [] for k in range(len(self.requests))]
@@ -299,7 +306,7 @@ class _Job:
         choices = [form.choice(k, "".join(text), reasons[k], known[k]) for k, text in enumerate(texts)]
         return _json({**form.base(whole=True), "choices": choices, "usage": self.usage()})
 
-    async def _watch(self, request: Any) -> None:
+    async def _watch(self, request: Request) -> None:
         """Cancel the requests when the client goes away."""
         while (await request.receive())["type"] != "http.disconnect":
             pass
@@ -307,7 +314,7 @@ class _Job:
             each.cancel()
             self._events.put_nowait((index, TextEvent("", "stop")))
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> dict[str, object]:
         """Return the numbers of tokens; a prompt counts once for all its choices."""
         prompt = sum(len(tokens) for tokens in self._asked.prompts)
         reused = sum(request.reused for request in self.requests[:: self._asked.choices])
@@ -320,7 +327,7 @@ class _Job:
         }
 
 
-def _json(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Any:
+def _json(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     from starlette.responses import JSONResponse
 
     return JSONResponse(body, status, headers)

@@ -209,7 +209,7 @@ def _flag(body: Mapping[str, object], name: str) -> bool:
     return bool(value)
 
 
-def _message(message: object, where: str) -> dict[str, Any]:
+def _message(message: object, where: str) -> dict[str, object]:
     """Return a message whose content is a text: parts of text are joined."""
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise BodyError(f"{where}: expected an object with role and content", "messages")

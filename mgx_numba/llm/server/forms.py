@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Any
 
 from ..generation.logprobs import TokenLogprob
 from ..tokenizer import Tokenizer
@@ -26,23 +25,23 @@ class AnswerForm:
         self._head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
         self._text = tokenizer.token_text
 
-    def base(self, whole: bool = False) -> dict[str, Any]:
+    def base(self, whole: bool = False) -> dict[str, object]:
         """Return the fields that all objects of an answer have."""
         return {**self._head, "object": self.whole if whole else self.chunk}
 
-    def first(self, index: int, text: str) -> list[dict[str, Any]]:
+    def first(self, index: int, text: str) -> list[dict[str, object]]:
         """Return the chunks before the first piece of a choice; ``text`` is the prompt of an echo."""
         raise NotImplementedError
 
-    def piece(self, index: int, text: str, logprobs: Logprobs = None) -> dict[str, Any]:
+    def piece(self, index: int, text: str, logprobs: Logprobs = None) -> dict[str, object]:
         """Return the chunk of a piece of text."""
         raise NotImplementedError
 
-    def end(self, index: int, reason: str) -> dict[str, Any]:
+    def end(self, index: int, reason: str) -> dict[str, object]:
         """Return the last chunk of a choice."""
         raise NotImplementedError
 
-    def choice(self, index: int, text: str, reason: str | None, logprobs: Logprobs = None) -> dict[str, Any]:
+    def choice(self, index: int, text: str, reason: str | None, logprobs: Logprobs = None) -> dict[str, object]:
         """Return a choice of a whole answer."""
         raise NotImplementedError
 
@@ -52,30 +51,30 @@ class ChatForm(AnswerForm):
 
     prefix, whole, chunk = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def first(self, index: int, text: str) -> list[dict[str, Any]]:
+    def first(self, index: int, text: str) -> list[dict[str, object]]:
         """Return the chunk that names the role."""
         return [self._delta(index, {"role": "assistant", "content": ""}, None)]
 
-    def piece(self, index: int, text: str, logprobs: Logprobs = None) -> dict[str, Any]:
+    def piece(self, index: int, text: str, logprobs: Logprobs = None) -> dict[str, object]:
         """Return the chunk of a piece of text."""
         return self._delta(index, {"content": text}, None, logprobs)
 
-    def end(self, index: int, reason: str) -> dict[str, Any]:
+    def end(self, index: int, reason: str) -> dict[str, object]:
         """Return the last chunk of a choice."""
         return self._delta(index, {}, reason)
 
-    def choice(self, index: int, text: str, reason: str | None, logprobs: Logprobs = None) -> dict[str, Any]:
+    def choice(self, index: int, text: str, reason: str | None, logprobs: Logprobs = None) -> dict[str, object]:
         """Return a choice of a whole answer."""
         message = {"role": "assistant", "content": text}
         return {"index": index, "message": message, "logprobs": self._logprobs(logprobs), "finish_reason": reason}
 
     def _delta(
-        self, index: int, delta: dict[str, Any], reason: str | None, logprobs: Logprobs = None
-    ) -> dict[str, Any]:
+        self, index: int, delta: dict[str, object], reason: str | None, logprobs: Logprobs = None
+    ) -> dict[str, object]:
         choice = {"index": index, "delta": delta, "logprobs": self._logprobs(logprobs), "finish_reason": reason}
         return {**self.base(), "choices": [choice]}
 
-    def _logprobs(self, logprobs: Logprobs) -> dict[str, Any] | None:
+    def _logprobs(self, logprobs: Logprobs) -> dict[str, object] | None:
         if logprobs is None:
             return None
         content = [
@@ -84,7 +83,7 @@ class ChatForm(AnswerForm):
         ]
         return {"content": content, "refusal": None}
 
-    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
+    def _entry(self, token: int, logprob: float) -> dict[str, object]:
         text = self._text(token)
         # A part of a character has no text; OpenAI's interface admits null for its bytes.
         return {
@@ -103,23 +102,23 @@ class CompletionForm(AnswerForm):
         super().__init__(model, tokenizer)
         self._offsets: dict[int, int] = {}  # characters of the tokens of each choice so far
 
-    def first(self, index: int, text: str) -> list[dict[str, Any]]:
+    def first(self, index: int, text: str) -> list[dict[str, object]]:
         """Return the chunk of the prompt, if the request asks for an echo."""
         return [self.piece(index, text)] if text else []
 
-    def piece(self, index: int, text: str, logprobs: Logprobs = None) -> dict[str, Any]:
+    def piece(self, index: int, text: str, logprobs: Logprobs = None) -> dict[str, object]:
         """Return the chunk of a piece of text."""
         return {**self.base(), "choices": [self.choice(index, text, None, logprobs)]}
 
-    def end(self, index: int, reason: str) -> dict[str, Any]:
+    def end(self, index: int, reason: str) -> dict[str, object]:
         """Return the last chunk of a choice."""
         return {**self.base(), "choices": [self.choice(index, "", reason)]}
 
-    def choice(self, index: int, text: str, reason: str | None, logprobs: Logprobs = None) -> dict[str, Any]:
+    def choice(self, index: int, text: str, reason: str | None, logprobs: Logprobs = None) -> dict[str, object]:
         """Return a choice of a whole answer."""
         return {"index": index, "text": text, "logprobs": self._logprobs(index, logprobs), "finish_reason": reason}
 
-    def _logprobs(self, index: int, logprobs: Logprobs) -> dict[str, Any] | None:
+    def _logprobs(self, index: int, logprobs: Logprobs) -> dict[str, object] | None:
         if logprobs is None:
             return None
         tokens, offsets = [self._text(found.token) for found in logprobs], []

@@ -26,6 +26,9 @@ class PagedCaches:
     Attributes:
         hits: number of prompts that found a known beginning.
         reused: number of tokens that were not computed again.
+        count: number of blocks.
+        free: blocks without content.
+        idle: known blocks without texts, the least recently used first.
     """
 
     def __init__(self, decoder: PagedDecoder, prefix_bytes: int) -> None:
@@ -39,12 +42,12 @@ class PagedCaches:
         self._size = decoder.block
         block_bytes = sum(np.dtype(c.dtype).itemsize * c.heads * c.size for c in decoder.caches) * self._size
         self._most_idle = prefix_bytes // block_bytes
-        self._count = 0
-        self._free: list[int] = []
+        self.count = 0
+        self.free: list[int] = []
         self._users: list[int] = []  # number of texts, by block
         self._known: dict[bytes, int] = {}
         self._digest: dict[int, bytes] = {}
-        self._idle: OrderedDict[int, None] = OrderedDict()  # known blocks without texts, those used last at the end
+        self.idle: OrderedDict[int, None] = OrderedDict()
         self._memory = CacheMemory(decoder, in_place=True)
         self._pool = self._memory.buffers.zeros(decoder.caches, 0, self._size)
         self._grow(_FIRST)
@@ -52,7 +55,7 @@ class PagedCaches:
     @property
     def used(self) -> int:
         """Return the number of blocks that texts have."""
-        return self._count - len(self._free) - len(self._idle)
+        return self.count - len(self.free) - len(self.idle)
 
     def reuse(self, text: CachedText) -> int:
         """See `TextCaches.reuse`."""
@@ -63,7 +66,7 @@ class PagedCaches:
             if block is None:
                 break
             self._users[block] += 1
-            self._idle.pop(block, None)
+            self.idle.pop(block, None)
             text.blocks.append(block)
             text.digests.append(digest)
         length = len(text.blocks) * self._size
@@ -98,12 +101,12 @@ class PagedCaches:
                 self._users[block] -= 1
                 if not self._users[block]:
                     if block in self._digest:
-                        self._idle[block] = None
+                        self.idle[block] = None
                     else:
-                        self._free.append(block)
+                        self.free.append(block)
             text.blocks, text.digests, text.tokens = [], [], []
-        while len(self._idle) > self._most_idle:
-            self._free.append(self._forgotten())
+        while len(self.idle) > self._most_idle:
+            self.free.append(self._forgotten())
 
     def fail(self, texts: Sequence[CachedText]) -> None:
         """See `TextCaches.fail`: blocks that are known were complete before the step."""
@@ -125,27 +128,27 @@ class PagedCaches:
 
     def _taken(self) -> int:
         """Return a block for a text: a free one, else one of the longest unused known block, else of a larger pool."""
-        if not self._free and self._idle and len(self._idle) >= self._most_idle:
-            self._free.append(self._forgotten())
-        if not self._free:
-            self._grow(2 * self._count)
-        block = self._free.pop()
+        if not self.free and self.idle and len(self.idle) >= self._most_idle:
+            self.free.append(self._forgotten())
+        if not self.free:
+            self._grow(2 * self.count)
+        block = self.free.pop()
         self._users[block] = 1
         return block
 
     def _forgotten(self) -> int:
         """Return the known block without texts that was used longest ago, which is not known any more."""
-        block, _ = self._idle.popitem(last=False)
+        block, _ = self.idle.popitem(last=False)
         del self._known[self._digest.pop(block)]
         return block
 
     def _grow(self, count: int) -> None:
         """Make the pool larger."""
-        buffers, before = self._memory.buffers, range(self._count)
+        buffers, before = self._memory.buffers, range(self.count)
         pool = buffers.zeros(self._decoder.caches, count, self._size)
         buffers.copy(pool, before, self._pool, before, self._size)
         self._pool = pool
         self._memory.put(pool)
-        self._free += range(count - 1, self._count - 1, -1)  # the first blocks are taken first
-        self._users += [0] * (count - self._count)
-        self._count = count
+        self.free += range(count - 1, self.count - 1, -1)  # the first blocks are taken first
+        self._users += [0] * (count - self.count)
+        self.count = count

@@ -53,7 +53,7 @@ class Context:
         job[Job.TAKEN] = address_of(taken)
         held = aligned_empty((len(plan.parameters),), "int64")
         job[Job.HELD] = address_of(held)
-        self._kept = (slots, steps, taken, held, patches)
+        self.kept = (slots, steps, taken, held, patches)
         self.bases: memoryview = bases.data
         self.job_address = address_of(job)
         self.job: memoryview = job.data

@@ -16,22 +16,23 @@ from .executor import COMMON_KERNELS
 _SECONDS = 10.0
 """Time (s) for which workers wait for the compilation of a model that has been read: idle, they hold 100 MB. Reading a
 model of 10,000 nodes takes a few seconds."""
-_waiting: list[tuple[BackgroundCompilation, threading.Timer]] = []
+waiting: list[tuple[BackgroundCompilation, threading.Timer]] = []
+"""The compilation that `compile_soon` began and nobody has taken yet, with the timer that ends it."""
 
 
 def compile_soon() -> None:
     """Start to compile the kernels that every plan needs, unless they are stored: a model is read that will probably
     be compiled. The next `compile_in_background` continues with the same workers."""
-    if _waiting:
+    if waiting:
         return
     begun = BackgroundCompilation(loaded, None, COMMON_KERNELS)
     try:
         begun.__enter__()
         if begun.batch is not None:
-            timer = threading.Timer(_SECONDS, _finish)
+            timer = threading.Timer(_SECONDS, finish_unused)
             timer.daemon = True
             timer.start()
-            _waiting.append((begun, timer))
+            waiting.append((begun, timer))
     except RuntimeError:  # the process is ending, or may not have more threads
         begun.__exit__(None, None, None)
 
@@ -49,13 +50,13 @@ def compile_in_background(store: Store | None) -> BackgroundCompilation:
 
 def _taken() -> BackgroundCompilation | None:
     with contextlib.suppress(IndexError):
-        begun, timer = _waiting.pop()
+        begun, timer = waiting.pop()
         timer.cancel()
         return begun
     return None
 
 
-def _finish() -> None:
+def finish_unused() -> None:
     """Store the kernels and end the workers: no model has been compiled."""
     begun = _taken()
     if begun is not None:
@@ -64,4 +65,4 @@ def _finish() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_waiting.clear)  # the threads that feed the workers do not exist there
+    os.register_at_fork(after_in_child=waiting.clear)  # the threads that feed the workers do not exist there

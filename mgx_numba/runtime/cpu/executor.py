@@ -73,6 +73,9 @@ class Executable:
         tables: the plan's tables.
         shares: whether more than one of ``num_threads`` threads can help.
         arena_bytes: size of a context's arena; for a symbolic plan, that of the last arena that grew.
+        idle: addresses of the jobs of contexts that no call uses; native code pops from the list, too.
+        contexts: the idle contexts by address.
+        idle_limit: maximum number of idle contexts, in memory that native code reads.
     """
 
     def __init__(
@@ -111,13 +114,13 @@ class Executable:
         self._native_steps = None if fallbacks else len(plan.steps)
         self.shares = _worth_sharing(plan)
         self._threads = self.num_threads if self.shares else 1
-        self._contexts: dict[int, Context] = {}
-        self._idle: list[int] = []
+        self.contexts: dict[int, Context] = {}
+        self.idle: list[int] = []
         # Pops from both in one interpreter step: a context that an interrupt takes out of either is freed.
-        self._waiting = map(self._contexts.pop, iter(self._idle.pop, 0))
+        self._waiting = map(self.contexts.pop, iter(self.idle.pop, 0))
         # A symbolic plan's size is known once an arena has grown. Native code reads the limit, so it is in memory.
         self.arena_bytes = 0 if plan.symbols else plan.arena_bytes
-        self._idle_limit: memoryview = np.array([max(1, IDLE_BYTES // max(1, self.arena_bytes))], np.int64).data
+        self.idle_limit: memoryview = np.array([max(1, IDLE_BYTES // max(1, self.arena_bytes))], np.int64).data
 
     def direct(self, result_type: type[np.ndarray]) -> Entry | None:
         """Return a fast path that runs the plan on a dictionary of inputs (see `direct_call`); None if there is none.
@@ -133,9 +136,9 @@ class Executable:
             result_type,
             pool_address=self._pool.address,
             threads=self._threads,
-            idle=self._idle,
-            contexts=self._contexts,
-            limit=np.asarray(self._idle_limit),
+            idle=self.idle,
+            contexts=self.contexts,
+            limit=np.asarray(self.idle_limit),
         )
 
     def values(self, inputs: Sequence[np.ndarray]) -> dict[Dim, int] | None:
@@ -193,7 +196,7 @@ class Executable:
             IndexRangeError: an index is out of range.
             ShapeError: a symbolic plan does not serve the inputs' lengths.
         """
-        context = self._take()
+        context = self.take_context()
         try:
             if context.binding is not None:
                 self._settle(context.binding, inputs)
@@ -212,7 +215,7 @@ class Executable:
                     frame.run_fallback_step(segment)
             return _complete(frame.outputs)
         finally:
-            self._give(context)
+            self.return_context(context)
 
     def run_traced(self, inputs: Sequence[np.ndarray], callback: TraceCallback) -> list[np.ndarray]:
         """Run the plan one step at a time, calling ``callback(index, step, seconds, view)`` after each.
@@ -222,7 +225,7 @@ class Executable:
         have numbers in place of expressions; steps that `plan_for` removes are not reported. Steps of a loop are
         reported in each iteration.
         """
-        context = self._take()
+        context = self.take_context()
         try:
             if context.binding is not None:
                 self._settle(context.binding, inputs)
@@ -242,11 +245,11 @@ class Executable:
                 callback(index, told, time.perf_counter() - start, frame.view)
             return _complete(frame.outputs)
         finally:
-            self._give(context)
+            self.return_context(context)
 
     def run_timed(self, inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[StepSpan]]:
         """Run the plan once as `run` does; also return the time spans of all threads and steps, ordered by start."""
-        context = self._take()
+        context = self.take_context()
         rows, width = context.trace(len(self.tables.steps) - 1)
         spans: list[StepSpan] = []
         try:
@@ -275,7 +278,7 @@ class Executable:
             return _complete(frame.outputs), sorted(spans, key=lambda span: span.start)
         finally:
             context.untrace()
-            self._give(context)
+            self.return_context(context)
 
     def time_steps(self, inputs: Sequence[np.ndarray], iterations: int) -> np.ndarray:
         """Return the seconds of each step, float64 (iterations, steps); a step in a loop counts all its runs."""
@@ -314,7 +317,7 @@ class Executable:
         binding.settle(inputs)
         if binding.capacity != capacity:
             self.arena_bytes = binding.capacity
-            self._idle_limit[0] = max(1, IDLE_BYTES // binding.capacity)
+            self.idle_limit[0] = max(1, IDLE_BYTES // binding.capacity)
 
     def _lead_all(self, context: Context, segment: tuple[int, int]) -> None:
         """Run the native steps between two fallback steps, following the plan's jumps."""
@@ -357,7 +360,7 @@ class Executable:
     @contextlib.contextmanager
     def context(self, inputs: Sequence[np.ndarray]) -> Iterator[Context]:
         """Lend a context for running native steps on inputs; at the end raise the error that the steps recorded."""
-        context = self._take()
+        context = self.take_context()
         try:
             if context.binding is not None:
                 self._settle(context.binding, inputs)
@@ -367,9 +370,9 @@ class Executable:
                 context.raise_error()
             self._check(context)
         finally:
-            self._give(context)
+            self.return_context(context)
 
-    def _take(self) -> Context:
+    def take_context(self) -> Context:
         if self._threads > 1:
             self._pool.ensure(self._threads)
         try:
@@ -377,10 +380,10 @@ class Executable:
         except IndexError:
             return Context(self.plan, self.tables, self._pool.address, self._threads)
 
-    def _give(self, context: Context) -> None:
-        if len(self._idle) < self._idle_limit[0]:
-            self._contexts[context.job_address] = context
-            self._idle.append(context.job_address)
+    def return_context(self, context: Context) -> None:
+        if len(self.idle) < self.idle_limit[0]:
+            self.contexts[context.job_address] = context
+            self.idle.append(context.job_address)
 
 
 def _worth_sharing(plan: Plan) -> bool:

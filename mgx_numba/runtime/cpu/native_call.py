@@ -11,8 +11,8 @@ For a symbolic plan the function reads the symbols' values from the inputs' leng
 necessary (`binding`). It returns None where the plan does not serve the lengths, or where its arena has to grow.
 
 Python's functions belong to its stable interface. NumPy's functions are at fixed indices of its function table, and an
-array's fields at the offsets of ``PyArrayObject``; both are compiled into every extension module. `_known` checks these
-assumptions.
+array's fields at the offsets of ``PyArrayObject``; both are compiled into every extension module. `recognises_objects`
+checks these assumptions.
 """
 
 from __future__ import annotations
@@ -340,7 +340,7 @@ def direct_call(
             bytes can hold several element types, and an array of ``result_type`` may say which.
         idle: job addresses of contexts that wait for a call, at most ``limit[0]``; the keys of ``contexts``.
     """
-    functions = _numpy_functions() if _known() else None
+    functions = _numpy_functions() if recognises_objects() else None
     if functions is None:
         return None
     lead, code = load([LEAD, DIRECT])
@@ -400,7 +400,7 @@ def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-def _known() -> bool:
+def recognises_objects() -> bool:
     """Return whether objects, arrays and NumPy's functions have the layout that `DIRECT` assumes."""
     if (
         sys.implementation.name != "cpython"

@@ -108,19 +108,25 @@ def _checked(value: object, where: str) -> int:
 
 
 class ThreadPool:
-    """The worker threads, and the block of words that they watch. Use `pool()`."""
+    """The worker threads, and the block of words that they watch. Use `pool()`.
+
+    Attributes:
+        block: the words of `Pool`.
+        numbers: the system's identifier of each worker thread.
+        may_grow: False once the system has refused a thread.
+    """
 
     def __init__(self) -> None:
         lead, walk, worker, look, confine = load([LEAD, WALK, WORKER, LOOK, CONFINE])
         self.lead = NativeKernel(lead)
         self._worker = NativeKernel(worker)
         self._kernels = {Pool.WALK: walk, Pool.LOOK: look, Pool.CONFINE: confine}
-        self._block = aligned_empty((Pool.WORDS,), "int64")
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._block))  # workers may outlive the interpreter's objects
-        self.address = address_of(self._block)
+        self.block = aligned_empty((Pool.WORDS,), "int64")
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.block))  # workers may outlive the interpreter's objects
+        self.address = address_of(self.block)
         self._cpu_mask = np.zeros(Pool.MASK, np.uint64)
-        self._numbers = np.zeros(MAX_THREADS, np.int64)
-        for kept in (self._cpu_mask, self._numbers):
+        self.numbers = np.zeros(MAX_THREADS, np.int64)
+        for kept in (self._cpu_mask, self.numbers):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
         self.reset()
 
@@ -128,23 +134,23 @@ class ThreadPool:
         """Start over without any worker, as after a fork."""
         self.workers: list[threading.Thread] = []
         self._lock = threading.Lock()
-        self._may_grow = True
-        self._block[:] = 0
-        self._block[Pool.GATE] = Pool.CLOSED
+        self.may_grow = True
+        self.block[:] = 0
+        self.block[Pool.GATE] = Pool.CLOSED
         for word, value in {**self._kernels, **native_functions()}.items():
-            self._block[word] = value
+            self.block[word] = value
         self._note_cpus()
         self._set_patience()
 
     def ensure(self, threads: int) -> None:
         """Start workers for calls on ``threads`` threads, including the caller; fewer if the system refuses."""
-        if len(self.workers) < threads - 1 and self._may_grow:
+        if len(self.workers) < threads - 1 and self.may_grow:
             with handlers_later():
                 self._grow(threads)
 
     def _grow(self, threads: int) -> None:
         with self._lock:
-            while len(self.workers) < threads - 1 and self._may_grow:
+            while len(self.workers) < threads - 1 and self.may_grow:
                 number = len(self.workers) + 1
                 thread = threading.Thread(
                     target=self._worker,
@@ -155,17 +161,17 @@ class ThreadPool:
                 try:
                     thread.start()
                 except RuntimeError:  # no more threads, or the interpreter is exiting
-                    self._may_grow = False
+                    self.may_grow = False
                     return
                 self.workers.append(thread)
-                self._numbers[number] = thread.native_id or 0
-            self._block[Pool.WORKERS] = len(self.workers)
+                self.numbers[number] = thread.native_id or 0
+            self.block[Pool.WORKERS] = len(self.workers)
             self._set_patience()
-            self._block[Pool.GROWN] = 1
+            self.block[Pool.GROWN] = 1
 
     def stop(self) -> None:
         """End the workers; calls still work, on their callers' threads."""
-        self._may_grow = False
+        self.may_grow = False
         if self.workers:
             self._worker(self.address, 0, 0)
             for thread in self.workers:
@@ -178,19 +184,19 @@ class ThreadPool:
         self._cpu_mask[:] = 0  # a forked child may be allowed fewer
         for cpu in cpus if known else ():
             self._cpu_mask[cpu // 64] |= np.uint64(1 << cpu % 64)
-        self._block[Pool.CPUS] = len(cpus) if known else 0
-        self._block[Pool.ALLOWED] = address_of(self._cpu_mask)
-        self._block[Pool.NUMBERS] = address_of(self._numbers)
-        self._block[Pool.AVOIDED] = -1
-        self._block[Pool.PATIENCE] = SPINS
-        self._block[Pool.QUOTA] = int(min(MAX_THREADS, max(1, cgroup_quota())))
-        self._block[Pool.SIBLINGS] = max(1, round(len(cpus) / max(1, _cores(cpus))))
+        self.block[Pool.CPUS] = len(cpus) if known else 0
+        self.block[Pool.ALLOWED] = address_of(self._cpu_mask)
+        self.block[Pool.NUMBERS] = address_of(self.numbers)
+        self.block[Pool.AVOIDED] = -1
+        self.block[Pool.PATIENCE] = SPINS
+        self.block[Pool.QUOTA] = int(min(MAX_THREADS, max(1, cgroup_quota())))
+        self.block[Pool.SIBLINGS] = max(1, round(len(cpus) / max(1, _cores(cpus))))
 
     def _set_patience(self) -> None:
         """Set the number of spins: spinning pays only while every thread has a core of its own."""
         crowded = len(self.workers) >= available_cores()
-        self._block[Pool.SPINS] = 0 if crowded else SPINS
-        self._block[Pool.YIELDS] = YIELDS
+        self.block[Pool.SPINS] = 0 if crowded else SPINS
+        self.block[Pool.YIELDS] = YIELDS
 
 
 _pool: ThreadPool | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -138,7 +138,7 @@ class CallData:
 
     def _have(self, parameters: HostParameters, results: HostResults) -> None:
         """Use this memory for the copies."""
-        self._in, self._out = parameters, results
+        self.host_parameters, self.host_results = parameters, results
         copied = {(Region.PARAMETER, k): address for k, address in enumerate(parameters.addresses)}
         copied |= {(Region.OUTPUT, k): address for k, address in enumerate(results.addresses)}
         self._places |= {place: address for place, address in copied.items() if place not in self._coming}
@@ -194,20 +194,20 @@ class CallData:
         if self.stop():
             self._queue.wait()
         if not all(self.given):
-            self._in.take(inputs)
+            self.host_parameters.take(inputs)
 
     def stop(self) -> bool:
         """Stop the copying threads of a call that was interrupted; return whether any was running."""
-        return self._in.stop() | self._out.stop()
+        return self.host_parameters.stop() | self.host_results.stop()
 
     def end(self) -> None:
         """Drop the references to a call's inputs, which are copied by now."""
-        self._in.end()
+        self.host_parameters.end()
 
     def upload(self, queue: Queue) -> None:
         """Enqueue copies of all parameters that the host holds, now."""
-        queue.recorded(partial(self._in.upload, queue))()
-        self._in.send(self._in.large, queue)
+        queue.recorded(partial(self.host_parameters.upload, queue))()
+        self.host_parameters.send(self.host_parameters.large, queue)
 
     def download(self, queue: Queue) -> None:
         """Enqueue copies of all results for the host, and of the fault record, now."""
@@ -216,16 +216,16 @@ class CallData:
 
     def copy_large(self, queue: Queue) -> None:
         """Enqueue copies of large results, which are not part of ``segments``."""
-        self._out.copy_large(queue)
+        self.host_results.copy_large(queue)
 
     def _download(self, queue: Queue) -> None:
-        self._out.download(queue)
+        self.host_results.download(queue)
         if self._executable.checked:
             queue.download(self._memory.told, self._memory.fault.address)
 
     def result(self, index: int, spec: TensorSpec) -> np.ndarray:
         """Return a result that the last call copied to the host, as an array of the caller."""
-        return self._out.result(index, spec)
+        return self.host_results.result(index, spec)
 
 
 class CallForm(CallData):
@@ -294,17 +294,17 @@ class CallForm(CallData):
         segments: list[Segment] = []
         for uses in self._uses.values():
             uses.clear()
-        asked: list[Callable[[], None]] = [partial(self._in.upload, self._queue)]
+        asked: list[Callable[[], None]] = [partial(self.host_parameters.upload, self._queue)]
         number, sent = 0, set[int]()
         for step in self._plan.steps:
-            read = _parameters_of(step) - sent if self._in.large else ()
-            late = [k for k in self._in.large if k in read]
+            read = _parameters_of(step) - sent if self.host_parameters.large else ()
+            late = [k for k in self.host_parameters.large if k in read]
             if late:
                 if number:
                     self._close(asked, segments)
                     asked, number = [], 0
                 sent.update(late)
-                segments.append(partial(self._in.send, late))
+                segments.append(partial(self.host_parameters.send, late))
             if isinstance(step, Step):
                 if step.geometry.empty:
                     continue
@@ -327,7 +327,7 @@ class CallForm(CallData):
 
     def _arguments(self, step: Step, segment: int = 0, number: int = 0) -> np.ndarray:
         """Return the argument block of a step's kernel; record for `aim` the addresses in it that a call provides."""
-        values: list[Any] = list(step.args)
+        values: list[object] = list(step.args)
         placed: list[tuple[int, Pointer, TensorLayout | None]] = []
         for slot, arg in [(slot, arg) for slot, arg in enumerate(values) if type(arg) is not int]:
             if isinstance(arg, Pointer):

@@ -63,7 +63,7 @@ class DeviceContext:
         self._at_lengths: dict[int, PlannedStep] = {}
         self._behind = engine.event()
         self._last = 0
-        self._forms: OrderedDict[Hashable, CallForm | DirectForm] = OrderedDict()
+        self.forms: OrderedDict[Hashable, CallForm | DirectForm] = OrderedDict()
         if executable.launches is not None:
             self._launches = PlanLaunches(executable.launches)
             self._batch = engine.batch(self._launches)
@@ -225,19 +225,19 @@ class DeviceContext:
         self._last = 0
 
     def _form_of(self, given: tuple[bool, ...], keeps: bool) -> CallForm | DirectForm:
-        found = self._forms.get((given, keeps))
+        found = self.forms.get((given, keeps))
         if found is None:
-            while len(self._forms) >= MOST_FORMS:
-                self._forms.popitem(last=False)
+            while len(self.forms) >= MOST_FORMS:
+                self.forms.popitem(last=False)
             between = partial(DeviceContext._run_between, weakref.proxy(self))
             common = self._executable, self.queue, self._memory, given, keeps, between
             if self._bound is None:
                 found = CallForm(*common)
             else:
                 found = DirectForm(*common, self._bound, self._launches, self._batch)
-            self._forms[given, keeps] = found
-        elif len(self._forms) > 1:
-            self._forms.move_to_end((given, keeps))
+            self.forms[given, keeps] = found
+        elif len(self.forms) > 1:
+            self.forms.move_to_end((given, keeps))
         if isinstance(found, DirectForm) and self._bound is not None:
             found.bind(self._bound, self._memory)
         return found
@@ -287,7 +287,7 @@ class DeviceContext:
             event.record(writer)
             queue.follow(event)
 
-    def _made(self, outputs: Sequence[DeviceArray | None], queue: Queue, stream: int | None) -> list[Any]:
+    def _made(self, outputs: Sequence[DeviceArray | None], queue: Queue, stream: int | None) -> list[DeviceArray]:
         """Return the arrays for the results: those that the caller gave, or new ones."""
         made = []
         for k, (array, shape) in enumerate(zip(outputs, self._executable.result_shapes(self._bound))):

@@ -66,7 +66,10 @@ class DirectForm(CallData):
         into, out = self._take_sizes(bound.parameter_bytes, bound.output_bytes)
         if not (all(self.given) and self._keeps):
             engine = self._executable.engine
-            self._have(HostParameters(engine, into, self._in), HostResults(engine, out, self._out, lends=False))
+            self._have(
+                HostParameters(engine, into, self.host_parameters),
+                HostResults(engine, out, self.host_results, lends=False),
+            )
 
     def aim(self, addresses: Sequence[int]) -> None:
         self._check_apart(addresses)
@@ -79,8 +82,8 @@ class DirectForm(CallData):
 
     def _send(self, queue: Queue) -> None:
         if not all(self.given):
-            self._in.upload(queue)
-            self._in.send(self._in.large, queue)
+            self.host_parameters.upload(queue)
+            self.host_parameters.send(self.host_parameters.large, queue)
 
 
 def parts_of(plan: Plan) -> list[tuple[int, int] | FallbackStep | ControlStep]:

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_float, c_size_t, c_uint, c_void_p
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -68,7 +68,7 @@ class DriverEngine:
 
     def functions_of(
         self, kernels: Sequence[KernelSource], progress: Progress | None, store: Store | None
-    ) -> list[Any]:
+    ) -> list[int]:
         """Return the handles of the kernels' functions on the device; kernels are compiled and loaded if need be."""
         loaded = self.device.functions
         new = {source.symbol: source for source in kernels if source.symbol not in loaded}
@@ -213,7 +213,7 @@ class _Pinned:
         self._size = size
 
     @property
-    def __array_interface__(self) -> dict[str, Any]:
+    def __array_interface__(self) -> dict[str, object]:
         """The block's bytes."""
         return {"shape": (self._size,), "typestr": "|u1", "data": (self._block.address, False), "version": 3}
 

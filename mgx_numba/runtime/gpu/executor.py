@@ -16,7 +16,7 @@ import numpy as np
 
 from ...codegen.kernel import KernelSource
 from ...codegen.store import Store
-from ...core.device_array import DeviceArray
+from ...core.device_array import DeviceArray, lens_of
 from ...core.shape import Shape
 from ...core.types import from_numpy, numpy_dtype
 from ...errors import DeviceError
@@ -25,7 +25,7 @@ from ..plan import ControlStep, FallbackStep, Plan, Pointer, Step
 from .constants import DeviceConstants, PlacedConstant
 from .context import DeviceContext, Tensor, TraceCallback
 from .engine import Engine, Progress, Queue
-from .open_plan import BoundLengths, LaunchNumbers, OpenLengths, lens_of
+from .open_plan import BoundLengths, LaunchNumbers, OpenLengths
 from .transfers import new_array
 
 MOST_CONTEXTS = 8
@@ -51,6 +51,7 @@ class DeviceExecutable:
         bodies: executables of control steps, by the id of their plans.
         lengths: evaluates a symbolic plan's numbers for a call's lengths; None for other plans.
         launches: where a symbolic plan's kernels use these numbers.
+        idle: contexts that no call uses.
     """
 
     def __init__(
@@ -107,11 +108,11 @@ class DeviceExecutable:
         self.checked = any(isinstance(step, Step) and step.checks for step in plan.steps)
         self.has_fallbacks = any(isinstance(step, FallbackStep) for step in plan.steps)
         self._lock = threading.Lock()
-        self._idle: list[DeviceContext] = []
+        self.idle: list[DeviceContext] = []
         if self.launches is not None:
             with engine.use():  # allocates the first run's context
-                self._idle.append(DeviceContext(self))
-                self._idle[0].prepare()
+                self.idle.append(DeviceContext(self))
+                self.idle[0].prepare()
 
     def run(
         self,
@@ -176,13 +177,13 @@ class DeviceExecutable:
         outputs: Sequence[DeviceArray | None] | None,
         queue: Queue | None,
         stream: int | None,
-    ) -> list[Any]:
+    ) -> list[Tensor]:
         bound = self.bound(inputs)
-        context = self._take(queue)
+        context = self.take_context(queue)
         try:
             return context.run(inputs, outputs, queue, stream, bound)
         finally:
-            self._give(context)
+            self.return_context(context)
 
     def bound(self, inputs: Sequence[Tensor]) -> BoundLengths | None:
         """Return the numbers for the inputs' lengths; None unless the plan is symbolic.
@@ -257,33 +258,33 @@ class DeviceExecutable:
     def _in_context(self) -> Iterator[DeviceContext]:
         """Use the device, and take a context, within the ``with`` block."""
         with self.engine.use():
-            context = self._take(None)
+            context = self.take_context(None)
             try:
                 yield context
             finally:
-                self._give(context)
+                self.return_context(context)
 
-    def _take(self, queue: Queue | None) -> DeviceContext:
+    def take_context(self, queue: Queue | None) -> DeviceContext:
         """Return an idle context, a new context, or a context whose work on another queue is waited for."""
         with self._lock:
-            for k in range(len(self._idle) - 1, -1, -1):
-                if self._idle[k].idle_for(queue):
-                    return self._idle.pop(k)
-            if len(self._idle) >= MOST_CONTEXTS:
-                return self._idle.pop(0)
+            for k in range(len(self.idle) - 1, -1, -1):
+                if self.idle[k].idle_for(queue):
+                    return self.idle.pop(k)
+            if len(self.idle) >= MOST_CONTEXTS:
+                return self.idle.pop(0)
         try:
             return DeviceContext(self)
         except DeviceError:
             with self._lock:
-                if not self._idle:
+                if not self.idle:
                     raise
-                return self._idle.pop(0)
+                return self.idle.pop(0)
 
-    def _give(self, context: DeviceContext) -> None:
+    def return_context(self, context: DeviceContext) -> None:
         """Keep a context for the next call."""
         with self._lock:
-            if len(self._idle) < MOST_CONTEXTS:
-                self._idle.append(context)
+            if len(self.idle) < MOST_CONTEXTS:
+                self.idle.append(context)
 
 
 @functools.lru_cache(maxsize=256)

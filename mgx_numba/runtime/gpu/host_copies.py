@@ -193,7 +193,7 @@ class _Loan:
         self._memory = memory
 
     @property
-    def __array_interface__(self) -> dict[str, Any]:
+    def __array_interface__(self) -> dict[str, object]:
         """The memory's bytes."""
         return self._memory.__array_interface__
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...codegen.launch import MOST_PLANES, Grid, TensorLayout, TensorMap
-from ...core.device_array import DeviceArray
 from ...core.dim import Dim, Length
 from ...core.types import from_numpy, numpy_dtype
 from ...dataclass import dataclass
@@ -42,11 +41,6 @@ _NOWHERE = 0
 """The base of numbers that are no addresses."""
 MOST_BYTES = 1 << 48
 """Upper bound of a device's memory in bytes: CUDA's virtual addresses have 47 bits (CUDA C++ programming guide)."""
-
-
-def lens_of(value: Any) -> tuple[int, ...]:
-    """Return the lengths of an input on the host or on a device."""
-    return value.shape.array_lens if isinstance(value, DeviceArray) else value.shape
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ class CompiledBody:
             [value.reshape(len(value), *n) for value, n in zip(rows, lens[len(last) :], strict=True)],
         )
 
-    def _given(self, plan: Plan, outer: Mapping[Instruction, Any]) -> dict[str, np.ndarray]:
+    def _given(self, plan: Plan, outer: Mapping[Instruction, object]) -> dict[str, np.ndarray]:
         """Return the captured values and told lengths, as the plan's last parameters."""
         given = {}
         for k, value in enumerate(self._captured, len(self._module.parameters())):
@@ -152,7 +152,7 @@ class CompiledBody:
             given[self._names[k]] = array if array.ndim == rank else array.reshape(self._lens[k])
         return given | explicit_lengths(plan, self._at)
 
-    def write(self, lengths: LengthsWriter) -> tuple[str, Any, Sequence[Instruction]]:
+    def write(self, lengths: LengthsWriter) -> tuple[str, object, Sequence[Instruction]]:
         """See `Body.write`. A body read from the file cannot evaluate the module, whose constants are in no file."""
         return "plan", lengths.writer.plan(self.plan), self._captured
 
@@ -178,7 +178,7 @@ def _load(plan: Plan, options: TargetOptions) -> tuple[Executable, Entry | Calla
     return executable, executable.direct(np.ndarray) or _declined
 
 
-def _declined(inputs: Any) -> None:
+def _declined(inputs: object) -> None:
     return None
 
 
@@ -221,7 +221,7 @@ class DataDependentProgram:
         bound._compiled = self._compiled_for(values)
         return bound
 
-    def _compiled_for(self, values: Mapping[Dim, int]) -> Any:
+    def _compiled_for(self, values: Mapping[Dim, int]) -> object:
         key = tuple([values[symbol] for symbol in self._symbols])
         found = self._known.pop(key, None)
         if found is None:
@@ -257,7 +257,7 @@ class DataDependentProgram:
     ) -> None:
         """Return None: each iteration may have other lengths, so the caller repeats the body."""
 
-    def write(self, lengths: LengthsWriter) -> tuple[str, Any, Sequence[Instruction]]:
+    def write(self, lengths: LengthsWriter) -> tuple[str, object, Sequence[Instruction]]:
         known = []
         for key, compiled in self._known.items():
             kept = compiled.kept_plan()
@@ -268,7 +268,7 @@ class DataDependentProgram:
 
 
 def data_dependent_program(
-    module: Module, compile: Callable[[Program], Any], examples: Mapping[Dim, int]
+    module: Module, compile: Callable[[Program], object], examples: Mapping[Dim, int]
 ) -> DataDependentProgram:
     """Return a submodule as a body that is compiled once its lengths are known.
 
@@ -280,7 +280,7 @@ def data_dependent_program(
     program, captured = Program.of_module(module)
     symbols = symbols_of(lengths_of(program))
 
-    def compiled_for(values: Mapping[Dim, int]) -> Any:
+    def compiled_for(values: Mapping[Dim, int]) -> object:
         return compile(settled(program, values) if symbols else program)
 
     first = {tuple([examples[symbol] for symbol in symbols]): compiled_for(examples)}

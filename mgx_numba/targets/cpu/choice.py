@@ -42,8 +42,8 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
         """
         super().__init__(None, None, shown, store)
         self._names = list(names)
-        self._plans = list(plans)
-        self._fixed = OrderedDict(fixed)
+        self.symbolic_plans = list(plans)
+        self.fixed_plans = OrderedDict(fixed)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """See `LoweredProgram.run`.
@@ -65,7 +65,7 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
 
         def for_lengths(inputs: object) -> list[Any] | None:
             nonlocal preferred
-            for number, plan in enumerate(self._plans):
+            for number, plan in enumerate(self.symbolic_plans):
                 entry = plan.direct(result_type)
                 found = None if entry is None else entry(inputs)
                 if found is None:
@@ -83,7 +83,7 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
     def export_library(self, folder: Path, name: str, output_names: Sequence[str], form: LibraryForm) -> Path:
         """See `LoweredProgram.export_library`: the library serves the lengths that the symbolic plan serves, or those
         of the only plan."""
-        plans = self._plans or self._parts()
+        plans = self.symbolic_plans or self._parts()
         if len(plans) != 1:
             return super().export_library(folder, name, output_names, form)
         return plans[0].export_library(folder, name, output_names, form)

@@ -147,7 +147,7 @@ class LoweredProgram:
 
         return with_lengths(self.program, None if self.executable is None else self.symbol_values(inputs))
 
-    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
+    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[object]:
         """Run step by step, call the observer after each step, and return the results."""
         target = self._for(inputs)
         if target is not self:
@@ -173,7 +173,7 @@ class LoweredProgram:
             plan.steps = [renamed(step, text) for step in plan.steps]
         return [Stage(program, plan)]
 
-    def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[object], list[ThreadSpan]]:
         from ..base import ThreadSpan
 
         target = self._for(inputs)
@@ -206,7 +206,7 @@ class LoweredProgram:
         if entry is None or entry(inputs) is None:
             target._idle.run(inputs)
 
-    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
+    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[object]:
         """Run step by step, printing each step like MIGraphX's ``MIGRAPHX_TRACE_EVAL``, and return the results."""
         from ..tracing import traced  # late: few programs are traced
 
@@ -234,7 +234,7 @@ class LoweredProgram:
             plan = dataclasses.replace(plan, parallel=self.executable.shares)
         return KeptPlan(plan, self.trees, [kernel.symbol for kernel in executor_kernels(plan)])
 
-    def machine_code(self) -> dict[str, Any]:
+    def machine_code(self) -> dict[str, object]:
         """Return the objects of all kernels that the program has so far, as `EmbeddedStore` reads them.
 
         Kernels that are in no store are compiled.

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from ...codegen.alternatives import at_lengths, has_lengths, lengths_in
 from ...codegen.cpu.contraction.conv import ConvDirect
 from ...codegen.cpu.contraction.runtime_packing import SOLVERS
@@ -20,7 +22,7 @@ from ...codegen.cpu.contraction.select import select
 from ...codegen.cpu.contraction.solver import Solver, UnsuitedWeights
 from ...codegen.launch import Solution
 from ...codegen.problems.convolution import ConvProblem
-from ...codegen.problems.gemm import GemmProblem
+from ...codegen.problems.gemm import BlockWeights, GemmProblem, StoredBlocks
 from ...codegen.tuning.request import Candidate, Request
 from ...core.dim import symbols_of
 from ...core.shape import Shape
@@ -114,7 +116,7 @@ class Layer:
     strides: tuple[tuple[int, ...], ...]
 
     @property
-    def constant(self) -> Any:
+    def constant(self) -> np.ndarray | BlockWeights | StoredBlocks | None:
         """The constant right-hand side; None if it is not constant."""
         return self.contraction.weights if self.contraction.blocks is None else self.contraction.blocks
 
@@ -158,7 +160,7 @@ class Layer:
 
         Symbolic lengths are compared at their hints and at their least values: few rows profit most from short types.
         """
-        points: list[Any] = [None]
+        points: list[object] = [None]
         if has_lengths(form.problem):
             symbols = symbols_of(lengths_in(form.problem))
             points = [symbols[0].scope.hints(), {s: max(s.low or 1, 1) for s in symbols}]

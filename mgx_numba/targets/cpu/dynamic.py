@@ -76,5 +76,5 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         return self._tried(inputs, lambda plan: plan.run(inputs))
 
-    def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[object], list[ThreadSpan]]:
         return self._tried(inputs, lambda plan: plan.timeline(inputs))

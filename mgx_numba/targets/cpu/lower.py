@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from ...codegen.cpu.backend import BACKEND
 from ...codegen.cpu.machine import machine
@@ -25,7 +24,9 @@ def lower(program: Program, options: TargetOptions) -> Plan:
 
 
 def lowering(
-    job: LoweringJob, compile_body: Callable[[Program], Any] | None = None, ahead: BackgroundCompilation | None = None
+    job: LoweringJob,
+    compile_body: Callable[[Program], object] | None = None,
+    ahead: BackgroundCompilation | None = None,
 ) -> Lowering:
     """Return the lowering of a program for this machine.
 

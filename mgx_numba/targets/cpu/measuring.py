@@ -46,14 +46,14 @@ class Bench:
         self._x, self._w, self._out, self._extras = extents(request)
         self._weights: dict[str, list[np.ndarray]] = {}
         self._ready: dict[Candidate, Executable] = {}
-        self._inputs = [_filled(self._x, request.problem.types.a)]
+        self.inputs = [_filled(self._x, request.problem.types.a)]
         for operand, size in zip(request.epilogue.operands, self._extras):
-            self._inputs.append(_filled(size, operand.dtype))
+            self.inputs.append(_filled(size, operand.dtype))
         prologue = request.problem.prologue
         for own in prologue.operands if prologue else ():
-            self._inputs.append(_filled(prologue_extent(request.problem, own), own.dtype))
+            self.inputs.append(_filled(prologue_extent(request.problem, own), own.dtype))
         names = [f"e{k}" for k in range(len(self._extras))]
-        self._replaced = self._inputs[1 + names.index(request.replaced)] if request.replaced else None
+        self._replaced = self.inputs[1 + names.index(request.replaced)] if request.replaced else None
         self._turn = 0
 
     def sample(self, candidate: Candidate) -> float:
@@ -77,7 +77,7 @@ class Bench:
     def _run(self, executable: Executable, candidate: Candidate) -> float:
         copies = self._weights[candidate.solver.name]
         self._turn += 1
-        inputs = [self._inputs[0], copies[self._turn % len(copies)], *self._inputs[1:]]
+        inputs = [self.inputs[0], copies[self._turn % len(copies)], *self.inputs[1:]]
         start = self.clock()
         executable.run(inputs)
         return self.clock() - start
@@ -100,7 +100,7 @@ class Bench:
         }
         if self.in_place(planned.launches):
             places["out"] = places[request.replaced]
-        more = range(2 + len(self._extras), 1 + len(self._inputs))
+        more = range(2 + len(self._extras), 1 + len(self.inputs))
         places |= {f"a{k}": Pointer(Region.PARAMETER, index) for k, index in enumerate(more)}
         steps = []
         for launch in planned.launches:
@@ -112,7 +112,7 @@ class Bench:
             )
             steps.append(Step(launch.kernel, args, launch.geometry))
         first = self._weights[candidate.solver.name][0]
-        arrays = [self._inputs[0], first, *self._inputs[1:]]
+        arrays = [self.inputs[0], first, *self.inputs[1:]]
         plan = Plan(
             steps=list(steps),
             arena_bytes=out_bytes + planned.scratch,

@@ -61,7 +61,7 @@ def runnable(kept: Kept, options: TargetOptions, shown: Callable[[], Program]) -
 
 def _body(
     options: TargetOptions, module: Any, kind: str, content: Any, captured: Sequence[Any], lengths: LengthsReader
-) -> Any:
+) -> object:
     whole_module("mgx_numba.targets.cpu.bodies")
     from .bodies import read_body
 
@@ -91,7 +91,7 @@ class RestoredProgram(Restored[LoweredProgram], LoweredProgram):
             return None
         kept = first
 
-        def for_lengths(inputs: object) -> list[Any] | None:
+        def for_lengths(inputs: object) -> list[object] | None:
             found, more = kept(inputs), self._more
             if found is not None or more is None:
                 return found
@@ -105,7 +105,7 @@ class RestoredProgram(Restored[LoweredProgram], LoweredProgram):
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
         self._tried(lambda program: program.idle(inputs))
 
-    def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[object], list[ThreadSpan]]:
         return self._whole().timeline(inputs)
 
     def export_library(self, folder: Path, name: str, output_names: Any, form: LibraryForm) -> Path:

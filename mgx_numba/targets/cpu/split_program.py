@@ -39,11 +39,11 @@ class SplitProgram(SplitCompiled, LoweredProgram):
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         return grouped(self.trees, self._in_stages(inputs, lambda stage, given: stage.run(given)))
 
-    def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[ThreadSpan]]:
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[object], list[ThreadSpan]]:
         """Run both stages and return their spans; see `LoweredProgram.timeline`."""
         spans: list[ThreadSpan] = []
 
-        def timed(stage: LoweredProgram, given: Mapping[str, np.ndarray]) -> list[Any]:
+        def timed(stage: LoweredProgram, given: Mapping[str, np.ndarray]) -> list[object]:
             results, found = stage.timeline(given)
             spans.extend(found)
             return results

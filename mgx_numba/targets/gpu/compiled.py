@@ -15,7 +15,7 @@ from ...codegen.gpu.libraries.calls import described
 from ...codegen.gpu.transfer import transfer_kernel
 from ...codegen.kernel import KernelSource
 from ...core.copying import row_major
-from ...core.device_array import DeviceArray
+from ...core.device_array import DeviceArray, lens_of
 from ...core.dim import Dim
 from ...core.output_buffers import output_buffer
 from ...core.shape import Shape
@@ -24,7 +24,7 @@ from ...runtime.explicit_lengths import is_explicit
 from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine, Queue
 from ...runtime.gpu.executor import DeviceExecutable
-from ...runtime.gpu.open_plan import OpenLengths, Shapes, lens_of
+from ...runtime.gpu.open_plan import OpenLengths, Shapes
 from ...runtime.gpu.transfers import to_device, to_host
 from ...runtime.host.plan_numbers import runs
 from ...runtime.plan import FallbackStep, ParameterSpec, Plan
@@ -52,16 +52,16 @@ class DeviceCalls(ABC):
     def offload_copy(self) -> bool:
         return self._options.offload_copy
 
-    def run(self, inputs: Mapping[str, object], stream: int | None = None) -> list[Any]:
+    def run(self, inputs: Mapping[str, object], stream: int | None = None) -> list[object]:
         """See `Compiled.run`; inputs may lie on the device, and results stay there unless they are copied to the
         host."""
         return self.run_staying(inputs, stream, not self.offload_copy)
 
-    def run_there(self, inputs: Mapping[str, object], stream: int | None = None) -> list[Any]:
+    def run_there(self, inputs: Mapping[str, object], stream: int | None = None) -> list[object]:
         return self.run_staying(inputs, stream, True)
 
     @abstractmethod
-    def run_staying(self, inputs: Mapping[str, object], stream: int | None, stays: bool) -> list[Any]:
+    def run_staying(self, inputs: Mapping[str, object], stream: int | None, stays: bool) -> list[object]:
         """Run as `run` does; ``stays`` says whether results stay on the device."""
 
     @abstractmethod
@@ -71,17 +71,17 @@ class DeviceCalls(ABC):
         The run is complete on return only if its last step is a fallback step, or if kernels check indices.
         """
 
-    def run_in(self, inputs: Mapping[str, object], stream: int) -> list[Any]:
+    def run_in(self, inputs: Mapping[str, object], stream: int) -> list[object]:
         return self.run(inputs, stream)
 
-    def trace(self, inputs: Mapping[str, object], level: int, out: TextIO) -> list[Any]:
+    def trace(self, inputs: Mapping[str, object], level: int, out: TextIO) -> list[object]:
         """See `Compiled.trace`; results are where `run` leaves them."""
         from ..tracing import traced  # late: few programs are traced
 
         results = traced(lambda observer: self.observe(inputs, observer), level, out)
         return results if self.offload_copy else [self._on_device(r) for r in results]
 
-    def _on_device(self, value: Any) -> Any:
+    def _on_device(self, value: Any) -> object:
         if isinstance(value, list):
             return [self._on_device(v) for v in value]
         return value if value.dtype.hasobject else to_device(self._engine, value, "a result")
@@ -187,13 +187,13 @@ class DeviceProgram(DeviceCalls):
         given = ((p, inputs[p.name]) for p in self.executable.plan.parameters)
         return [v if isinstance(v, DeviceArray) else self._of_host(p, v) for p, v in given]
 
-    def _of_host(self, parameter: ParameterSpec, value: np.ndarray) -> Any:
+    def _of_host(self, parameter: ParameterSpec, value: np.ndarray) -> object:
         """Return a host array in the form that the plan takes; a told length needs no memory on host or device."""
         if is_explicit(parameter):
             return DeviceArray(Shape(Type.bool_type, value.shape), 0, self._engine.number)
         return row_major(value)
 
-    def run_staying(self, inputs: Mapping[str, Any], stream: int | None, stays: bool) -> list[Any]:
+    def run_staying(self, inputs: Mapping[str, Any], stream: int | None, stays: bool) -> list[object]:
         executable = self.executable
         assert executable is not None
         outputs = None
@@ -212,7 +212,7 @@ class DeviceProgram(DeviceCalls):
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
         return self._shown(inputs)[0]
 
-    def observe(self, inputs: Mapping[str, object], observer: Observer) -> list[Any]:
+    def observe(self, inputs: Mapping[str, object], observer: Observer) -> list[object]:
         """See `Compiled.observe`; seconds are device times. Inputs come from the host, and results go there."""
         inputs = {name: on_host(self._engine, value) for name, value in inputs.items()}
         assert self.executable is not None
@@ -263,7 +263,7 @@ class DeviceProgram(DeviceCalls):
             return None
         return KeptPlan(plan, self._trees)
 
-    def machine_code(self) -> dict[str, Any]:
+    def machine_code(self) -> dict[str, object]:
         """See `Compiled.machine_code`; covers all kernels that the program has so far."""
         from ...codegen.embedding import embed  # late: few programs are saved with machine code
 

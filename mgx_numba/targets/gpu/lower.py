@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from ...codegen.gpu.backend import BACKEND
 from ...codegen.gpu.open_grids import with_limits
@@ -34,7 +33,7 @@ def optimized(program: Program, options: TargetOptions) -> Program:
     return program
 
 
-def lowering(job: LoweringJob, compile_body: Callable[[Program], Any] | None = None) -> Lowering:
+def lowering(job: LoweringJob, compile_body: Callable[[Program], object] | None = None) -> Lowering:
     """Return the lowering of an optimised program; ``compile_body`` as in `Resources`."""
     resources = Resources(RULES, BACKEND, WORKERS, compile_body=compile_body, join=joined, finish=with_limits)
     return Lowering(job, resources)

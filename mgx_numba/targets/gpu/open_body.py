@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...codegen.kernel import KernelSource
+from ...core.device_array import lens_of
 from ...core.dim import Dim, SymbolicLengthError, symbols_of
 from ...graph.program import Program
 from ...graph.substitution import lengths_of, settled
 from ...runtime.gpu.engine import Queue
-from ..dynamic import lens_of
 
 MOST_KNOWN = 16
 """Maximum number of sets of outer lengths for which a body keeps compiled programs."""

@@ -69,20 +69,20 @@ class DynamicGpuProgram(OpenPlans[Any], OpenLengthsProgram):
 
     def _in_two(
         self, head: object, tail: object, split_point: SplitPoint, trees: list[Tree] | None, whole: Program
-    ) -> Any:
+    ) -> object:
         return DeviceSymbolicSplit(head, tail, split_point, trees, lambda: whole, self._engine, self._options)
 
-    def _with_fixed_lengths(self, program: Program) -> Any:
+    def _with_fixed_lengths(self, program: Program) -> object:
         return self._compile_fixed(program, self._weights, self._constants)
 
-    def _body(self, program: Program) -> Any:
+    def _body(self, program: Program) -> object:
         """Compile a submodule whose lengths are known only when it runs."""
         return self._compile_fixed(program, SharedWeights(program), self._constants)
 
-    def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[Any]:
+    def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[object]:
         return self._tried(inputs, lambda plan: plan.run_staying(inputs, stream, stays))  # type: ignore[no-any-return]
 
-    def run_on(self, queue: Queue, inputs: Inputs) -> list[Any]:
+    def run_on(self, queue: Queue, inputs: Inputs) -> list[object]:
         return self._tried(inputs, lambda plan: plan.run_on(queue, inputs))  # type: ignore[no-any-return]
 
     def resolve(self, inputs: Inputs) -> Program:

@@ -22,7 +22,7 @@ Inputs = Mapping[str, Any]
 class DevicePlans(ServingPlans[Any], OpenLengthsProgram):
     """A program with dynamic inputs that runs the plans that it has."""
 
-    def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[Any]:
+    def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[object]:
         """See `DeviceCalls.run_staying`.
 
         Raises:
@@ -43,7 +43,7 @@ class RestoredDeviceProgram(Restored[Any], OpenLengthsProgram):
         DeviceProgram.__init__(self, on, options, None, None, lambda: self._whole().program)
         Restored.__init__(self, kept, compile)
 
-    def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[Any]:
+    def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[object]:
         return self._tried(lambda program: program.run_staying(inputs, stream, stays))  # type: ignore[no-any-return]
 
     def run_on(self, queue: Queue, inputs: Inputs) -> list[Any]:
@@ -55,7 +55,7 @@ class RestoredDeviceProgram(Restored[Any], OpenLengthsProgram):
 
 def runnable(
     kept: Kept, on: Engine, options: TargetOptions, shown: Callable[[], Program], constants: DeviceConstants
-) -> Any:
+) -> object:
     """Return an executable program; ``shown`` returns the optimised program of a single plan."""
 
     def made(one: Kept) -> Any:
@@ -67,8 +67,8 @@ def runnable(
         kind = DeviceSymbolicSplit if kept.given else SplitGpuProgram
         return kind(made(kept.head), made(kept.tail), kept.split_point, kept.trees, shown, on, options)
     plans = DevicePlans(on, options, None, None, shown)
-    plans._names, plans._plans = list(kept.names), [made(one) for one in kept.plans]
-    plans._fixed = OrderedDict((key, made(one)) for key, one in kept.fixed)
+    plans._names, plans.symbolic_plans = list(kept.names), [made(one) for one in kept.plans]
+    plans.fixed_plans = OrderedDict((key, made(one)) for key, one in kept.fixed)
     return plans
 
 

@@ -89,7 +89,7 @@ class SplitGpuProgram(DeviceCalls, SplitCompiled):
         """Return the distinct kernels of both stages."""
         return list(dict.fromkeys([*self._head.kernels(), *self._tail.kernels()]))
 
-    def machine_code(self) -> dict[str, Any]:
+    def machine_code(self) -> dict[str, object]:
         """See `Compiled.machine_code`; covers all kernels that both stages have so far."""
         from ...codegen.embedding import embed  # late: few programs are saved with machine code
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from ...runtime.memory import address_of
 from ...runtime.plan import Region
 from .buffers import View
 from .lowering import Lowering
+
+if TYPE_CHECKING:
+    from ...ops.convolution import ConvolutionBase
 
 NO_EPILOGUE = Epilogue()
 READ_IN_PLACE = 1 << 20
@@ -349,13 +352,15 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, suppo
         low.copy(target, declared, ins)
 
 
-def both_paddings(op: Any, lens: Sequence[int], weights: Sequence[int]) -> tuple[int, ...]:
+def both_paddings(op: ConvolutionBase, lens: Sequence[int], weights: Sequence[int]) -> tuple[int, ...]:
     """Return the paddings of a convolution: before each spatial dimension, then after each."""
     before, after = zip(*op.pads(lens[2:], weights[2:]))
     return (*before, *after)
 
 
-def output_padding(op: Any, x: Sequence[int], weights: Sequence[int], out: Sequence[int]) -> tuple[int, ...]:
+def output_padding(
+    op: ConvolutionBase, x: Sequence[int], weights: Sequence[int], out: Sequence[int]
+) -> tuple[int, ...]:
     """Return the extra rows at the end of a transposed convolution's result, from the lengths that its shape rule
     gave."""
     extra, rank = [], len(x) - 2
@@ -393,8 +398,8 @@ def _nhwc_strides(lens: Sequence[int]) -> tuple[int, ...]:
 
 def pixel_strides(lens: Sequence[int], strides: Sequence[int]) -> tuple[int, int] | None:
     """Return the strides of image and pixel if the spatial axes can be walked as a single axis; else None."""
-    pixel: Any = 0
-    expected: Any = -1
+    pixel = 0
+    expected = -1
     for n, s in zip(reversed(lens[2:]), reversed(strides[2:])):
         if known_equal(n, 1):
             continue

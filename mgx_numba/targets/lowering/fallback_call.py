@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -70,7 +69,7 @@ class FallbackCall:
         ins = self._ins if isinstance(self._ins.op, If) else numbered(self._ins, values)
         return FallbackCall(ins, self._layout, self._captured, own)
 
-    def write(self, lengths: LengthsWriter) -> dict[str, Any]:
+    def write(self, lengths: LengthsWriter) -> dict[str, object]:
         ins, writer = self._ins, InstructionWriter(lengths)
         places = {value: k for k, value in enumerate(self._captured)}
         modules = []
@@ -107,7 +106,7 @@ class ReturnCall:
         """Return the call with the symbols replaced by values."""
         return ReturnCall(with_numbers(self._shape, values))
 
-    def write(self, lengths: LengthsWriter) -> dict[str, Any]:
+    def write(self, lengths: LengthsWriter) -> dict[str, object]:
         return {"returned": InstructionWriter(lengths).shape(self._shape), "bound": self._shape.symbolic}
 
 
@@ -129,13 +128,13 @@ class EvaluatedBody:
     def at(self, values: Mapping[Dim, int]) -> EvaluatedBody:
         return EvaluatedBody(self._program, self.captured, values)
 
-    def within(self, outer: Mapping[Instruction, object]) -> Callable[[Sequence[Any]], list]:
+    def within(self, outer: Mapping[Instruction, object]) -> Callable[[Sequence[np.ndarray]], list]:
         return lambda arguments: evaluate_module(self._main, [*arguments, *(outer[value] for value in self.captured)])
 
     def repeat(self, *how: object) -> None:
         """See `Body.repeat`."""
 
-    def write(self, lengths: LengthsWriter) -> tuple[str, Any, Sequence[Instruction]]:
+    def write(self, lengths: LengthsWriter) -> tuple[str, object, Sequence[Instruction]]:
         return "program", InstructionWriter(lengths).program(self._program), self.captured
 
 

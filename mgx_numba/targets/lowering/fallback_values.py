@@ -15,7 +15,7 @@ from ...runtime.plan import Region
 from .buffers import View
 
 
-def flatten(value: Any, into: list[View]) -> Any:
+def flatten(value: Any, into: list[View]) -> object:
     """Append the views of a value tree to ``into``; return the tree of their positions."""
     if isinstance(value, View):
         into.append(value)
@@ -23,7 +23,7 @@ def flatten(value: Any, into: list[View]) -> Any:
     return [flatten(v, into) for v in value]
 
 
-def rebuild(tree: Any, arrays: list) -> Any:
+def rebuild(tree: Any, arrays: list) -> object:
     """Return the value tree of ``arrays`` for the tree of positions that `flatten` returned."""
     return arrays[tree] if isinstance(tree, int) else tuple(rebuild(t, arrays) for t in tree)
 

@@ -4,7 +4,7 @@ imported."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,7 +28,7 @@ class FunctionCall:
 
         return FunctionCall(self._function, *with_numbers(self._values, values))
 
-    def write(self, lengths: LengthsWriter) -> dict[str, Any]:
+    def write(self, lengths: LengthsWriter) -> dict[str, object]:
         from .instruction_json import InstructionWriter
 
         writer = InstructionWriter(lengths)

@@ -33,11 +33,11 @@ class InstructionWriter:
     def __init__(self, lengths: LengthsWriter) -> None:
         self._lengths = lengths
 
-    def shape(self, shape: Shape) -> list[Any]:
+    def shape(self, shape: Shape) -> list[object]:
         """Return a shape as JSON values."""
         return shape_to_json(shape, self._lengths)
 
-    def value(self, value: object) -> Any:
+    def value(self, value: object) -> object:
         """Return an operator's attribute as a JSON value.
 
         Raises:
@@ -65,7 +65,7 @@ class InstructionWriter:
             return {"data": [*_class(type(value)), self._fields(value)]}
         raise UnsupportedError(f"a {type(value).__name__} of an operator is in no file")
 
-    def operator(self, op: Operator) -> list[Any]:
+    def operator(self, op: Operator) -> list[object]:
         """Return an operator as JSON values.
 
         Raises:
@@ -75,11 +75,11 @@ class InstructionWriter:
             raise UnsupportedError(f"the code of the custom operator {op.name} is in no file")
         return [op.name, self._fields(op)]
 
-    def _fields(self, value: Any) -> dict[str, Any]:
+    def _fields(self, value: Any) -> dict[str, object]:
         fields = [field.name for field in dataclasses.fields(value) if field.init]
         return {name: self.value(getattr(value, name)) for name in fields}
 
-    def program(self, program: Program) -> list[Any]:
+    def program(self, program: Program) -> list[object]:
         """Return the modules of a program as JSON values."""
         modules = program.reachable_modules()
         places = {module: k for k, module in enumerate(modules)}
@@ -91,7 +91,7 @@ class InstructionWriter:
 
     def _instruction(
         self, ins: Instruction, numbers: Mapping[Instruction, int], places: Mapping[Module, int]
-    ) -> list[Any]:
+    ) -> list[object]:
         return [
             self.operator(ins.op),
             None if isinstance(ins.op, Return) else self.shape(ins.shape),
@@ -102,7 +102,7 @@ class InstructionWriter:
             ins.normalized,
         ]
 
-    def _literal(self, literal: Argument) -> list[Any]:
+    def _literal(self, literal: Argument) -> list[object]:
         if literal.array is None:
             return [None, [self._literal(member) for member in literal.sub]]
         return [self._lengths.writer.array(literal.array), self.shape(literal.shape)]
@@ -150,7 +150,7 @@ class InstructionReader:
         made: Operator = (_OWN.get(name) or operator_class(name))(**self._fields(values))
         return made
 
-    def _fields(self, written: Mapping[str, object]) -> dict[str, Any]:
+    def _fields(self, written: Mapping[str, object]) -> dict[str, object]:
         return {name: self.value(value) for name, value in written.items()}
 
     def program(self, written: list[Any]) -> Program:

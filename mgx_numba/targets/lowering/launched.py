@@ -1,6 +1,6 @@
 """Lowering rules of operators with one kernel on any back end; the back end supplies a function that makes the launch.
 
-Also the reasons why an operator has no kernel on any back end, and launches of kernels that read tables.
+Also launches of kernels that read tables.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from ...codegen.alternatives import has_lengths
 from ...codegen.launch import Launch
 from ...codegen.problems.cluster import Tensor
+from ...codegen.resampling import changed_axes
 from ...graph.instruction import Instruction
 from ...ops.lrn import Lrn
 from ...ops.resize import Resize
@@ -19,6 +21,7 @@ from .buffers import View
 from .lowering import Lowering
 
 Rule = Callable[[Lowering, Instruction], None]
+ResizeLowering = Callable[[Lowering, Instruction, Resize, View], None]
 
 
 def launch_with_tables(
@@ -65,12 +68,24 @@ def onehot_rule(launch_of: Callable[[int, Tensor, Tensor, Tensor, str], Launch])
     return lower_onehot
 
 
-def resize_refusal(ins: Instruction) -> str | None:
-    """Return why a resize needs a fallback step; None if there is a kernel."""
-    op = ins.op
-    assert isinstance(op, Resize)
-    if len(ins.inputs) != 1:
-        return "the sizes are known at run time only"
-    if op.mode != "nearest" and not ins.shape.type.is_floating:
-        return f"kernels interpolate floats, not {ins.shape.type.name}"
-    return None
+def resize_rule(fixed: ResizeLowering, symbolic: ResizeLowering) -> Rule:
+    """Return the rule of resizing: ``fixed`` or, for symbolic lengths, ``symbolic`` appends the kernels.
+
+    Interpolated integers, and sizes that are known only at run time, need a fallback step.
+    """
+
+    def lower_resize(low: Lowering, ins: Instruction) -> None:
+        op = ins.op
+        assert isinstance(op, Resize)
+        if len(ins.inputs) != 1:
+            low.host(ins, "the sizes are known at run time only")
+            return
+        if op.mode != "nearest" and not ins.shape.type.is_floating:
+            low.host(ins, f"kernels interpolate floats, not {ins.shape.type.name}")
+            return
+        x = low.input(ins, 0)
+        changed = changed_axes(op, x.lens, ins.shape.lens)
+        is_symbolic = has_lengths([(x.lens[a], ins.shape.lens[a], x.strides[a]) for a in changed])
+        (symbolic if is_symbolic else fixed)(low, ins, op, x)
+
+    return lower_resize

@@ -62,9 +62,11 @@ from .steps import PendingStep, name_results, referenced, resolved, resolved_jum
 
 if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
+    from ...core.argument import Argument
     from ...graph.module import Module
 
 
+P = TypeVar("P")
 T = TypeVar("T")
 
 
@@ -242,7 +244,7 @@ class Lowering(PlanConstants):
         hosted = self.hosted and any(made_by_fallback(self.values[i]) for i in ins.inputs)
         return "an input is made by a fallback step" if hosted else ""
 
-    def _literal(self, literal: Any) -> Any:
+    def _literal(self, literal: Argument) -> Any:
         if literal.array is None:
             return [self._literal(v) for v in literal.sub]
         return self.constant(literal.array, literal.shape)
@@ -350,7 +352,7 @@ class Lowering(PlanConstants):
     def solve(
         self,
         function: Callable[..., Solution | Launch],
-        *arguments: Any,
+        *arguments: object,
         key: Hashable | None = None,
         samples: Sequence[Mapping[Dim, int]] = (),
     ) -> Solution:
@@ -370,11 +372,11 @@ class Lowering(PlanConstants):
             UnsupportedError: the planner has no kernel at the example lengths.
         """
 
-        def planned(own: tuple[Any, ...]) -> Solution:
+        def planned(own: tuple[object, ...]) -> Solution:
             made = function(*own)
             return Solution((made,)) if isinstance(made, Launch) else made
 
-        def open_solution(own: tuple[Any, ...]) -> tuple[Solution, Length]:
+        def open_solution(own: tuple[object, ...]) -> tuple[Solution, Length]:
             found = alternatives(own, planned, samples)
             return one_solution(found), served(found)
 
@@ -397,7 +399,7 @@ class Lowering(PlanConstants):
         self.require(condition)
         return solution
 
-    def kept(self, question: Hashable, problem: Any, answer: Callable[[Any], T], like: Hashable | None = None) -> T:
+    def kept(self, question: Hashable, problem: P, answer: Callable[[P], T], like: Hashable | None = None) -> T:
         """Return an answer that is kept for all programs; see `kept_answer`."""
         planner = self.resources.planner
         return answer(problem) if planner is None else kept_answer((planner, question), problem, answer, like)
@@ -571,7 +573,7 @@ class Lowering(PlanConstants):
                 tuning.in_place(request, name)
 
 
-def _is_pure(planner: Callable[..., Any], backend: Backend) -> bool:
+def _is_pure(planner: Callable[..., object], backend: Backend) -> bool:
     """Return whether a planner is a function of a module or a method of the back end, which depends on its arguments
     alone."""
     if isinstance(planner, MethodType):

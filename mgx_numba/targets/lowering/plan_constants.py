@@ -109,7 +109,7 @@ class PlanConstants:
             self._packed[key] = view
         return self._packed[key]
 
-    def _pack(self, solver: Any, problem: Any, weights: np.ndarray) -> np.ndarray:
+    def _pack(self, solver: Any, problem: object, weights: np.ndarray) -> np.ndarray:
         """Return constant weights packed for a solver, by its packing kernel if there is one."""
         packed = solver.pack_by_kernel(problem, weights, self._load, self._is_compiled)
         return solver.pack_weights(problem, weights) if packed is None else packed

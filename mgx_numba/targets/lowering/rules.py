@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class Body(Protocol):
     def at(self, values: Mapping[Dim, int]) -> Body:
         """Return the body with the symbols of its lengths replaced by values."""
 
-    def within(self, outer: Mapping[Instruction, object]) -> Callable[[Sequence[Any]], list]:
+    def within(self, outer: Mapping[Instruction, object]) -> Callable[[Sequence[np.ndarray]], list]:
         """Return a function that runs the body on arguments, with captured values ``outer``."""
 
     def repeat(
@@ -59,7 +59,7 @@ class Body(Protocol):
     ) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
         """Run the body as a loop with captured values ``outer``; see `RunModule.repeat`."""
 
-    def write(self, lengths: LengthsWriter) -> tuple[str, Any, Sequence[Instruction]]:
+    def write(self, lengths: LengthsWriter) -> tuple[str, object, Sequence[Instruction]]:
         """Return the kind of the body, its JSON values, and the values that it captures from outside.
 
         Raises:

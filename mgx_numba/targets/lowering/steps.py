@@ -31,6 +31,7 @@ from ...runtime.plan import (
 )
 from ..ref.interpreter import named
 from .buffers import View
+from .function_call import FunctionCall
 
 _UNUSED = np.empty(0, np.uint8)
 """Placeholder in a plan for a constant that no step refers to."""
@@ -64,7 +65,13 @@ class PendingStep:
 
 
 def function_step(
-    label: str, ins: Instruction, call: Any, inputs: Sequence[View], output: View, reason: str, bound: bool = False
+    label: str,
+    ins: Instruction,
+    call: FunctionCall,
+    inputs: Sequence[View],
+    output: View,
+    reason: str,
+    bound: bool = False,
 ) -> PendingStep:
     """Return a fallback step that calls a function (`host_call.FunctionCall`), ``bound`` to the lengths of a run."""
     step = PendingStep(None, {}, label, ins, call, list(inputs), [output], reason=reason)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.argument import Argument
 from ...core.dim import is_symbolic
 from ...core.shape import Shape, common_lens
 from ...core.types import Type, from_numpy
@@ -42,7 +43,7 @@ def evaluate(program: Program, parameters: Mapping[str, np.ndarray], trace: Trac
         ParameterError: a parameter has no value.
         MgxError: an operator cannot evaluate its inputs; the message has the instruction.
     """
-    values: dict[Instruction, Any] = {}
+    values: dict[Instruction, object] = {}
     for ins in program.main.parameters():
         name = ins.op.parameter  # type: ignore[attr-defined]
         if name not in parameters:
@@ -55,7 +56,7 @@ def evaluate_module(
     module: Module, arguments: Sequence[object], outer: Mapping[Instruction, object] | None = None
 ) -> list:
     """Run a submodule on positional arguments, in the order in which its parameters are declared."""
-    values: dict[Instruction, Any] = dict(outer or {})
+    values: dict[Instruction, object] = dict(outer or {})
     parameters = module.parameters()
     if len(arguments) < len(parameters):
         raise ShapeError(f"module {module.name!r} takes {len(parameters)} arguments, got {len(arguments)}")
@@ -63,7 +64,7 @@ def evaluate_module(
     return _run(module, values, None)
 
 
-def _run(module: Module, values: dict[Instruction, Any], trace: Trace | None) -> list:
+def _run(module: Module, values: dict[Instruction, object], trace: Trace | None) -> list:
     remaining = {ins: len(ins.users) for ins in module}
     results = set(module.results())
 
@@ -155,7 +156,7 @@ def expanded(ins: Instruction, args: Sequence[Any]) -> Program:
     return program
 
 
-def deferred_value(op: Deferred, program: Program, results: Sequence[object]) -> Any:
+def deferred_value(op: Deferred, program: Program, results: Sequence[object]) -> object:
     """Return the value of a deferred node from the results of its `expanded` program."""
     shapes = op.result.flatten()
     values = [_ranked(v, r.shape, s) for v, r, s in zip(results, program.main.results(), shapes, strict=True)]
@@ -171,7 +172,7 @@ def _known(module: Module, value: np.ndarray, shape: Shape) -> Instruction:
     return module.add_instruction(kind, members, element=shape.element)
 
 
-def _ranked(value: Any, shape: Shape, declared: Shape) -> Any:
+def _ranked(value: Any, shape: Shape, declared: Shape) -> object:
     """Return a value with its true rank; a scalar whose declared shape has no rank becomes 0-dimensional."""
     return value.reshape(()) if not declared.ranked and shape.without_axes else value
 
@@ -199,5 +200,5 @@ def _shape_of(value: Any) -> Shape:
     return Shape(from_numpy(value.dtype), value.shape)
 
 
-def _value(literal: Any) -> Any:
+def _value(literal: Argument) -> Any:
     return tuple(_value(v) for v in literal.sub) if literal.array is None else literal.array

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from ..tracing import write_trace
 from .interpreter import evaluate
 from .passes import PASSES
 
+if TYPE_CHECKING:
+    from ...codegen.kernel import KernelSource
+
 
 class RefProgram:
     """A program that runs by its operators' NumPy meaning."""
@@ -31,7 +34,7 @@ class RefProgram:
         sizes = (ins.shape.bytes for ins in program.main if not (ins.op.view or ins.shape.is_dynamic))
         self._largest = max(sizes, default=0)
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
+    def run(self, inputs: Mapping[str, np.ndarray]) -> list[object]:
         """Return the results for checked inputs, by name."""
         self._expect_room()
         return self._given(evaluate(self.program, inputs))
@@ -51,7 +54,7 @@ class RefProgram:
         """Return the program itself."""
         return self.program
 
-    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
+    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[object]:
         """Run, call the observer after each instruction, and return the results."""
         names = instruction_names(self.program.reachable_modules())
         last = time.perf_counter()
@@ -72,7 +75,7 @@ class RefProgram:
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Do nothing: a run consists of its instructions only."""
 
-    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
+    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[object]:
         """Run, printing each instruction like MIGraphX's ``MIGRAPHX_TRACE_EVAL``, and return the results."""
         names = instruction_names(self.program.reachable_modules())
         start = last = time.perf_counter()
@@ -86,10 +89,10 @@ class RefProgram:
         self._expect_room()
         return self._given(evaluate(self.program, inputs, show))
 
-    def _given(self, results: list[Any]) -> list[Any]:
+    def _given(self, results: list[object]) -> list[object]:
         return [_fresh(value, ins.shape) for value, ins in zip(results, self.program.main.results())]
 
-    def kernels(self) -> list[Any]:
+    def kernels(self) -> list[KernelSource]:
         """Return an empty list: no kernel is generated."""
         return []
 
@@ -103,7 +106,7 @@ class RefProgram:
     def kept_plan(self) -> None:
         """Return None: there is no plan."""
 
-    def machine_code(self) -> dict[str, Any]:
+    def machine_code(self) -> dict[str, object]:
         """Raise an error: there is no machine code.
 
         Raises:
@@ -112,7 +115,7 @@ class RefProgram:
         raise OptionError("the target ref makes no machine code")
 
 
-def _fresh(value: object, shape: Shape) -> Any:
+def _fresh(value: object, shape: Shape) -> object:
     """Return a row-major copy with the shape's rank: a result may be a view of an input or of a literal."""
     if isinstance(value, (tuple, list)):
         return [_fresh(v, s) for v, s in zip(value, shape.sub_shapes)]

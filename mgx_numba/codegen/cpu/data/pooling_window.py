@@ -45,7 +45,7 @@ class PoolingWindow:
         return (self.size - 1) * self.dilation + 1
 
 
-def windows(op: Pooling, lens: Sequence[Any], out_lens: Sequence[Any]) -> list[PoolingWindow]:
+def windows(op: Pooling, lens: Sequence[Any], out_lens: Sequence[object]) -> list[PoolingWindow]:
     """Return the windows of all axes along which a pooling is more than a copy."""
     rank = len(lens) - 2
     if op.dyn_global:

@@ -107,7 +107,7 @@ class RowLoop:
         together: bool = False,
     ) -> None:
         self.arguments = arguments
-        self.rows: Any = prod(outer)
+        self.rows = prod(outer)
         work = maximum(task_elements(self.rows * cols * weight) // maximum(weight, 1), lanes, least)
         self.chunk = maximum(1, cols if whole else minimum(cols, work // lanes * lanes, longest))
         self.chunks = ceil_div(cols, self.chunk)

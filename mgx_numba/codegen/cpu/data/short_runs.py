@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ....core.dim import (
     Length,
@@ -132,7 +132,7 @@ class _Runs:
     ) -> None:
         self.source, self.out, self.terms = source, out, terms
         self.item = source.type.size
-        self.run: Any = space.lens[-1]
+        self.run = space.lens[-1]
         self.along = _along(space, self.item)
         self.steps = [s[self.along] for s in space.strides]
         self.streamed = is_streamed([out])

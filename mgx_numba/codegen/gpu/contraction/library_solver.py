@@ -70,7 +70,7 @@ class LibrarySolver:
         )
 
     def tilings(self, contraction: GpuContraction) -> list[Any]:
-        return list(_tilings(self, contraction))
+        return list(cached_tilings(self, contraction))
 
     def chosen(self, contraction: GpuContraction) -> Any | None:
         return self.tilings(contraction)[0]
@@ -93,7 +93,7 @@ class LibrarySolver:
 
 
 @functools.lru_cache(maxsize=MOST_KEPT)
-def _tilings(solver: LibrarySolver, contraction: GpuContraction) -> tuple[Any, ...]:
+def cached_tilings(solver: LibrarySolver, contraction: GpuContraction) -> tuple[Any, ...]:
     here = device()
     try:
         with here.use():

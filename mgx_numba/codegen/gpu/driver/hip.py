@@ -11,7 +11,6 @@ import functools
 import re
 from collections.abc import Iterator
 from ctypes import byref, c_char_p, c_int, c_void_p
-from typing import Any
 
 from ....errors import DeviceError
 from ..architecture import ARCHITECTURES, Architecture
@@ -37,7 +36,7 @@ class HipRuntime(Library):
     vendor = "AMD's HIP"
     count_function = "hipGetDeviceCount"
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: ctypes.CDLL) -> None:
         """Initialise the runtime.
 
         Raises:
@@ -126,7 +125,7 @@ def hip_runtime() -> HipRuntime:
 
 
 @functools.lru_cache(maxsize=1)
-def _library() -> Any:
+def _library() -> ctypes.CDLL | None:
     """Load the library, None if it is missing; cached, because a failed search is slow."""
     for name in _NAMES:
         with contextlib.suppress(OSError):

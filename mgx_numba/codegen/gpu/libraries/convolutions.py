@@ -266,7 +266,7 @@ class ConvolutionCall:
         return cls(number, RequestedConvolution.of(fields["convolution"]), ConvolutionEngine(**own))
 
     @staticmethod
-    def fields(what: RequestedConvolution, engine: ConvolutionEngine) -> dict[str, Any]:
+    def fields(what: RequestedConvolution, engine: ConvolutionEngine) -> dict[str, object]:
         """Return a call as JSON values."""
         return {"convolution": asdict(what), "engine": asdict(engine)}
 

@@ -269,7 +269,7 @@ class MatmulCall:
     @staticmethod
     def fields(
         matrices: Matrices, types: ProductTypes, bias: bool, activation: str, algorithm: Algorithm
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Return a call as JSON values."""
         return {
             "matrices": asdict(matrices),

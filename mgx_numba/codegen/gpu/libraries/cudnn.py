@@ -140,7 +140,7 @@ class Descriptor:
     def __init__(self, library: Cudnn, kind: Kind) -> None:
         self._library = library
         self.pointer = c_void_p()
-        self._told: list[Any] = []
+        self._told: list[object] = []
         library.call("cudnnBackendCreateDescriptor", int(kind), byref(self.pointer))
 
     def set(self, name: Attribute, kind: Value, *values: object) -> Descriptor:

@@ -9,7 +9,7 @@ import importlib.util
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ....errors import DeviceError
 from ..driver.library import Library
@@ -70,7 +70,7 @@ class ContractionLibrary(Library):
             raise DeviceError(f"{self.vendor} is version {self.version}, what is to be called is of {wanted}")
 
 
-def loaded_library(names: Sequence[str], needs: Sequence[str] = ()) -> Any:
+def loaded_library(names: Sequence[str], needs: Sequence[str] = ()) -> object:
     """Load the first available library of ``names``; ``needs`` are optional dependencies that are loaded before.
 
     Raises:
@@ -86,15 +86,15 @@ def loaded_library(names: Sequence[str], needs: Sequence[str] = ()) -> Any:
 
 
 @functools.lru_cache(maxsize=16)
-def _opened(name: str, mode: int) -> Any:
+def _opened(name: str, mode: int) -> object:
     """Load a library, None if that fails; cached."""
-    for path in (*_in_wheels(name), name):
+    for path in (*in_wheels(name), name):
         with contextlib.suppress(OSError):
             return ctypes.CDLL(path, mode=mode)
     return None
 
 
-def _in_wheels(name: str) -> Iterator[str]:
+def in_wheels(name: str) -> Iterator[str]:
     """Yield the paths of a file in wheels: ``nvidia/cu13/lib`` and the like."""
     with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec("nvidia")

@@ -45,7 +45,7 @@ def layout_text(
     ``executor`` has the keys of `EXECUTOR`.
     """
     blocks = {"STEP": StepRecord, "JOB": Job, "POOL": Pool, "PATCH": Patch, "WRITE": Write, "BOUND": Bound}
-    numbers: dict[str, Any] = {
+    numbers: dict[str, object] = {
         f"{prefix}_{field}": value
         for prefix, block in blocks.items()
         for kind in reversed(block.__mro__)
@@ -53,7 +53,7 @@ def layout_text(
         if field.isupper()
     }
     numbers |= {f"STATUS_{status.name}": status.value for status in Status}
-    own: dict[str, Any] = {
+    own: dict[str, object] = {
         "LIBRARY_NAME": _string(name),
         "LIBRARY_FUNCTION": f"{name}_library",
         "PARAMETER_COUNT": len(plan.parameters),
@@ -171,7 +171,7 @@ def plan_text(
     )
 
 
-def _sizes(tables: PlanTables, offsets: Sequence[int]) -> tuple[dict[str, Any], list[tuple[str, list[str]]]]:
+def _sizes(tables: PlanTables, offsets: Sequence[int]) -> tuple[dict[str, object], list[tuple[str, list[str]]]]:
     """Return the fields of ``mgx_sizes``, and the arrays for them; both are empty unless the plan is symbolic."""
     binding = tables.binding
     if binding is None:
@@ -186,7 +186,7 @@ def _sizes(tables: PlanTables, offsets: Sequence[int]) -> tuple[dict[str, Any], 
     for word, value in binding.words.items():
         if word not in found and word not in (Bound.EVALUATE, Bound.BIND):
             words[word] = value
-    names: dict[str, Iterable[Any]] = {
+    names: dict[str, Iterable[object]] = {
         "rows": found[Bound.ROWS], "ranges": found[Bound.RANGES], "sources": found[Bound.SOURCES],
         "numbers": found[Bound.NUMBERS], "writes": found[Bound.WRITES], "axes": found[Bound.AXES],
         "bytes": found[Bound.BYTES], "constants": binding.program.constants[::-1], "words": words,

@@ -9,19 +9,18 @@ from __future__ import annotations
 import mmap
 import zlib
 from pathlib import Path
-from typing import Any
 
 from ....graph.wire import Blob
 
 
-def library_tree(library: Path) -> dict[str, Any]:
+def library_tree(library: Path) -> dict[str, object]:
     """Return the value tree of a library that `writer.write_library` has linked; the library may be removed afterwards.
 
     Weights are mapped, not read. They come first, so that in the file they lie at a multiple of 64 bytes.
     """
     code = library.read_bytes()
     weights = library.with_name(library.stem.removeprefix("lib") + ".weights")
-    tree: dict[str, Any] = {}
+    tree: dict[str, object] = {}
     if weights.exists():
         with weights.open("rb") as file:
             tree["weights"] = Blob(memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)))

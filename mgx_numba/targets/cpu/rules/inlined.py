@@ -6,7 +6,6 @@ The bodies become kernels; jumps between steps choose which steps run, and how o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -166,7 +165,7 @@ def _stays(condition: Instruction, own: Instruction) -> bool:
 
 def _hand_on(low: Lowering, ins: Instruction, made: Sequence[View], kept: Sequence[View]) -> None:
     """Copy the loop-carried values of an iteration to the memory where the next iteration reads them."""
-    places: dict[Any, int] = {id(target.buffer): k for k, target in enumerate(kept)}
+    places: dict[object, int] = {id(target.buffer): k for k, target in enumerate(kept)}
     sources = []
     for k, value in enumerate(made):
         own = places.get(id(value.buffer), k)

@@ -13,7 +13,7 @@ from ....codegen.cpu.data.positions import nearest_positions, pad_positions, tap
 from ....codegen.cpu.data.resize import open_axes, open_resize_launch, resize_launch
 from ....codegen.launch import Launch
 from ....codegen.problems.indexed_copy import remapped_copy
-from ....codegen.resampling import changed_axes, taps_of
+from ....codegen.resampling import taps_of
 from ....core.dim import Length, known_in, known_less_equal
 from ....core.shape import Shape
 from ....core.types import Type
@@ -23,7 +23,7 @@ from ....ops.pad import FixedPad, Pad, PadMode
 from ....ops.resize import Resize
 from ...lowering.buffers import View
 from ...lowering.gathers import lower_reverse
-from ...lowering.launched import launch_with_tables, resize_refusal
+from ...lowering.launched import launch_with_tables, resize_rule
 from ...lowering.lowering import Lowering
 from ...lowering.output_aliasing import inside_of, keeps_inner_axis
 from .table import lowering
@@ -119,20 +119,8 @@ def lower_fixed_pad(low: Lowering, ins: Instruction) -> None:
     _launch(low, ins, {"x": x, "out": out}, pad_launch, [0] * len(x.lens), value, x.tensor, out.tensor)
 
 
-@lowering("resize", accepts=keeps_inner_axis)
-def lower_resize(low: Lowering, ins: Instruction) -> None:
-    """Append one kernel and its tables; a fallback step for interpolated integers."""
-    op = ins.op
-    assert isinstance(op, Resize)
-    refusal = resize_refusal(ins)
-    if refusal is not None:
-        low.host(ins, refusal)
-        return
-    x = low.input(ins, 0)
-    changed = changed_axes(op, x.lens, ins.shape.lens)
-    if has_lengths([(x.lens[a], ins.shape.lens[a], x.strides[a]) for a in changed]):
-        _resize_open(low, ins, op, x)
-        return
+def _resize_fixed(low: Lowering, ins: Instruction, op: Resize, x: View) -> None:
+    """Append one kernel and its tables."""
     out = low.output(ins)
     if not op.samples(x.lens):
         low.copy(x, out, ins)
@@ -161,4 +149,5 @@ def _resize_open(low: Lowering, ins: Instruction, op: Resize, x: View) -> None:
     low.launch_all(solution, {"x": x, "out": out, **tables}, ins)
 
 
+lowering("resize", accepts=keeps_inner_axis)(resize_rule(_resize_fixed, _resize_open))
 lowering("reverse", accepts=keeps_inner_axis)(lower_reverse)

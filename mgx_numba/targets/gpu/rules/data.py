@@ -6,14 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ....codegen.alternatives import has_lengths
 from ....codegen.gpu.data.lrn import lrn_launch
 from ....codegen.gpu.data.pad import pad_launch
 from ....codegen.gpu.data.pooling import WindowAxis, pooling_launch
 from ....codegen.gpu.data.positions import nearest_positions, tap_positions
 from ....codegen.gpu.data.resize import interpolation_launch, interpolation_tables
 from ....codegen.problems.indexed_copy import remapped_copy, remapping
-from ....codegen.resampling import changed_axes, resampled_axes, taps_of
+from ....codegen.resampling import resampled_axes, taps_of
 from ....core.dim import known_in
 from ....core.shape import Shape
 from ....core.types import Type
@@ -24,7 +23,7 @@ from ....ops.pooling import Pooling, PoolingMode
 from ....ops.resize import Resize, nearest_index
 from ...lowering.buffers import View
 from ...lowering.gathers import lower_reverse
-from ...lowering.launched import launch_with_tables, lrn_rule, resize_refusal
+from ...lowering.launched import launch_with_tables, lrn_rule, resize_rule
 from ...lowering.lowering import Lowering
 from ...lowering.output_aliasing import keeps_inner_axis
 from .table import lowering
@@ -73,20 +72,8 @@ def _pad(low: Lowering, ins: Instruction, before: tuple[int, ...], value: np.nda
     low.launch_all(solution, {"x": data, "out": out}, ins)
 
 
-@lowering("resize", accepts=keeps_inner_axis)
-def lower_resize(low: Lowering, ins: Instruction) -> None:
-    """Append one kernel and its tables; a fallback step for interpolated integers."""
-    op = ins.op
-    assert isinstance(op, Resize)
-    refusal = resize_refusal(ins)
-    if refusal is not None:
-        low.host(ins, refusal)
-        return
-    x = low.input(ins, 0)
-    changed = changed_axes(op, x.lens, ins.shape.lens)
-    if has_lengths([(x.lens[a], ins.shape.lens[a], x.strides[a]) for a in changed]):
-        _resize_open(low, ins, op, x)
-        return
+def _resize_fixed(low: Lowering, ins: Instruction, op: Resize, x: View) -> None:
+    """Append one kernel and its tables."""
     if op.mode == "nearest" or not op.samples(x.lens):
         positions = {axis: nearest_index(op.nearest_mode, at, x.lens[axis]) for axis, at in op.samples(x.lens)}
         _remap(low, ins, "resize_nearest_kernel", positions)
@@ -117,6 +104,9 @@ def _resize_open(low: Lowering, ins: Instruction, op: Resize, x: View) -> None:
         low.launch_all(low.solve(low.backend.plan, copy), operands, ins)
         return
     low.launch_all(low.solve(interpolation_launch, op, list(axes), x.tensor, out.tensor, origin), operands, ins)
+
+
+lowering("resize", accepts=keeps_inner_axis)(resize_rule(_resize_fixed, _resize_open))
 
 
 def _remap(low: Lowering, ins: Instruction, name: str, positions: Mapping[int, np.ndarray]) -> None:
