@@ -427,3 +427,16 @@ def test_tensors_with_few_axes_side_by_side() -> None:
         )
 
     check(stacked, [torch.tensor(2.0), torch.randn(3), torch.randn(2, 3)])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.float32])
+def test_ranges_of_integers_between_fractions(dtype: Any) -> None:
+    """Ends were truncated after the numbers between them were computed."""
+
+    def ranges(x: Any) -> Any:
+        ends = (0.1, -7.9, -4.0), (0.9, 5.9, 1.5), (-0.5, 3.5, 1.9), (-3.5, 3, 2), (4, 4, 1), (2.5, 0.5, -1)
+        spaces = [(4.3, 0, 50), (-7.9, 3.2, 7), (3, -3, 1), (3, -3, 2), (0.5, 2.5, 0)]
+        made = [torch.arange(*e, dtype=dtype) for e in ends] + [torch.linspace(*e, dtype=dtype) for e in spaces]
+        return tuple(m + x for m in made)
+
+    check(ranges, [torch.zeros((), dtype=dtype)])
