@@ -440,3 +440,20 @@ def test_ranges_of_integers_between_fractions(dtype: Any) -> None:
         return tuple(m + x for m in made)
 
     check(ranges, [torch.zeros((), dtype=dtype)])
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8])
+def test_floor_division_of_the_least_integer(target: str, dtype: Any) -> None:
+    """The dividend less its remainder overflowed."""
+    least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    a = torch.tensor([least, least + 1, least + 2, 0, 1, most - 1, most]).to(dtype)
+    b = torch.tensor([1, 2, 3, 7, most, most - 1, least, -3, -7]).to(dtype)  # PyTorch divides least / -1 by a trap
+    b = b[b != 0]
+
+    def divisions(x: Any, y: Any) -> Any:
+        quotients = x // 3, torch.div(x, 7, rounding_mode="floor"), x // y
+        return *quotients, torch.div(x, y, rounding_mode="trunc"), x % y, torch.fmod(x, y)
+
+    columns = a[:, None].expand(-1, len(b)).contiguous()
+    check(divisions, [columns, b], target=target, tolerance=0)

@@ -190,8 +190,7 @@ def floor_divide(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand) -> Inst
     """Emit the quotient rounded down; of floats it is computed from the remainder, as in Python."""
     first, second = g.same_lens(g.value(a, node.type), g.value(b, node.type))
     if not node.type.is_floating:
-        rest = g.pointwise("mod", first, second)
-        return g.pointwise("div", g.pointwise("sub", first, rest), second)
+        return g.divided_down(first, second)
     zero, plain = g.like(0, first), g.pointwise("div", first, second)
     rest, below = _rest(g, first, second)
     exact = g.op("nearbyint", g.pointwise("div", g.pointwise("sub", first, rest), second))
