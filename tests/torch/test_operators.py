@@ -457,3 +457,14 @@ def test_floor_division_of_the_least_integer(target: str, dtype: Any) -> None:
 
     columns = a[:, None].expand(-1, len(b)).contiguous()
     check(divisions, [columns, b], target=target, tolerance=0)
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_hypotenuses_whose_squares_overflow(target: str, dtype: Any) -> None:
+    """Squares were added as they are: 1e30 gave infinity, 1e-30 gave 0; NaN hid infinities."""
+    least, most = torch.finfo(dtype).tiny, torch.finfo(dtype).max / 2
+    x = torch.tensor([0.0, -0.0, 3.0, -4.0, least, -most, most, 300.0, INF, -INF, NAN]).to(dtype)
+    check(torch.hypot, [x[:, None].repeat(1, len(x)), x.repeat(len(x), 1)], target=target, tolerance=1e-2)
+    tiny = torch.tensor([least, 4 * least], dtype=dtype)
+    check(lambda a, b: torch.hypot(a, b) / least, [3 * tiny, 4 * tiny], target=target, tolerance=1e-2)
