@@ -141,7 +141,7 @@ def avg_pool(
         ceil_mode=ceil_mode,
         count_include_pad=count_include_pad or divisor is not None,
     )
-    if whole:  # the sum of a window, then PyTorch's division of integers
+    if divisor is not None and whole:  # the sum of a window, then PyTorch's division of integers
         total = g.cast(g.op("nearbyint", g.pointwise("mul", y, g.like(prod(kernel), y))), node.type)
         y = g.pointwise("div", total, g.like(divisor, total))
     elif divisor is not None:
