@@ -152,6 +152,15 @@ class GraphBuilder(Emitter):
         """Append a pointwise operation on operands that are broadcast."""
         return self.op(op, *self.same_lens(*values), **attributes)
 
+    def divided_down(self, a: Instruction, b: Instruction) -> Instruction:
+        """Emit the quotient of integers rounded down: ``a / b`` rounded towards 0, less 1 where both remainders differ.
+
+        ``(a - mod(a, b)) / b`` overflows for ``a`` near the least integer.
+        """
+        whole = self.pointwise("equal", self.pointwise("mod", a, b), self.pointwise("fmod", a, b))
+        below = self.op("convert", self.op("not", whole), target_type=a.shape.type)
+        return self.pointwise("sub", self.pointwise("div", a, b), below)
+
     def chain(self, name: str, values: Sequence[Instruction]) -> Instruction:
         """Apply a binary pointwise operation from left to right."""
         result = values[0]

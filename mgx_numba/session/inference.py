@@ -14,7 +14,7 @@ from ..api.device import from_gpu
 from ..api.placing import run_into
 from ..api.saving import SAVED_OPTIONS
 from ..core.shape import Shape
-from ..errors import MgxError, OptionError, ParameterError
+from ..errors import MgxError, OptionError, ParameterError, UnsupportedError
 from ..messages import warn
 from .binding import IOBinding
 from .devices import OrtMemoryInfo
@@ -131,6 +131,11 @@ class InferenceSession:
         self._overrides = Overrides(self._source, self._program, lambda found: found.compile(target, **asked))
         self._describe()
         self._note("session_initialization", begin)
+
+    def __reduce__(self) -> Any:
+        raise error_of(
+            TypeError, UnsupportedError, "a session cannot be copied or pickled: make a session of the model's file"
+        )
 
     def _describe(self) -> None:
         """Record names, types and lengths of inputs and results."""

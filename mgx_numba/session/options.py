@@ -58,6 +58,12 @@ class _Entries:
         self._what = what
         self.values: dict[str, str] = {}
 
+    def set(self, key: str, value: str) -> None:
+        for text in (key, value):
+            if not isinstance(text, str):
+                raise error_of(TypeError, OptionError, f"a configuration entry is text, got {text!r}")
+        self.values[key] = value
+
     def get(self, key: str) -> str:
         if key not in self.values:
             added = ", ".join(self.values) or "none"
@@ -69,8 +75,12 @@ class _Entries:
         return self.values[key]
 
 
+_VALUES = {"str": str, "int": (int, np.integer), "bool": (int, np.bool_)}
+"""Types of the values that an attribute takes, by its annotation."""
+
+
 class _Declared:
-    """Base class that refuses to set attributes its class does not declare, and texts to other values."""
+    """Base class that refuses attributes that its class does not declare, and values of other types."""
 
     def __setattr__(self, name: str, value: object) -> None:
         known = type(self).__annotations__
@@ -79,9 +89,10 @@ class _Declared:
             raise AttributeError(
                 f"{type(self).__name__} has no {name!r}{hint or '; it has: ' + ', '.join(known)}", name=name, obj=self
             )
-        if known.get(name) == "str" and not isinstance(value, str):
-            raise error_of(TypeError, OptionError, f"{name} must be a str, got {type(value).__name__}")
-        super().__setattr__(name, value)
+        kind = known.get(name, "")
+        if not isinstance(value, _VALUES.get(kind, object)):
+            raise error_of(TypeError, OptionError, f"{name} must be of type {kind}, got {type(value).__name__}")
+        super().__setattr__(name, bool(value) if kind == "bool" else value)
 
 
 @dataclass
@@ -135,7 +146,7 @@ class SessionOptions(_Declared):
         external data of ``optimized_model_filepath``; and ``mgx_numba.plan_cache``, where ``0`` disables the plan
         cache.
         """
-        self._entries.values[str(key)] = str(value)
+        self._entries.set(key, value)
 
     def get_session_config_entry(self, key: str) -> str:
         """Return the value of a configuration entry.
@@ -274,7 +285,7 @@ class SessionOptions(_Declared):
         """
         found: dict[str, object] = {}
         if self.intra_op_num_threads:
-            found["num_threads"] = self.intra_op_num_threads
+            found["num_threads"] = int(self.intra_op_num_threads)
         if not self.enable_mem_reuse:
             found["memory_reuse"] = False
         if self.graph_optimization_level not in list(GraphOptimizationLevel):
@@ -317,7 +328,7 @@ class RunOptions(_Declared):
 
     def add_run_config_entry(self, key: str, value: str) -> None:
         """Set a configuration entry; no entry has an effect."""
-        self._entries.values[str(key)] = str(value)
+        self._entries.set(key, value)
 
     def get_run_config_entry(self, key: str) -> str:
         """Return the value of a configuration entry.

@@ -132,6 +132,37 @@ def test_texts_of_options_of_other_types_are_type_errors() -> None:
             ort.SessionOptions().optimized_model_filepath = Path("model.onnx")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("intra_op_num_threads", "2"),
+        ("intra_op_num_threads", 1.5),
+        ("log_verbosity_level", "a"),
+        ("enable_profiling", "x"),
+    ],
+)
+def test_numbers_and_flags_of_other_types_are_type_errors(name: str, value: Any) -> None:
+    """A flag kept any value, and a text for a number was reported by another class when a session was made."""
+    for ort in (onnxruntime, mgx_numba.session):
+        with pytest.raises(TypeError):
+            setattr(ort.SessionOptions(), name, value)
+    for ort in (onnxruntime, mgx_numba.session):
+        options = ort.SessionOptions()
+        options.enable_profiling, options.enable_mem_pattern, options.intra_op_num_threads = np.False_, 0, True
+        assert options.enable_profiling is False and options.enable_mem_pattern is False
+        ort.InferenceSession(IDENTITY, options, providers=["CPUExecutionProvider"])
+
+
+def test_sessions_and_numbers_as_entries_are_refused_by_type() -> None:
+    """Pickling named a function inside of this package; an entry took any value as its text."""
+    for ort in (onnxruntime, mgx_numba.session):
+        with pytest.raises(TypeError, match="pickle"):
+            pickle.dumps(made(IDENTITY)(ort))
+        for options in (ort.SessionOptions().add_session_config_entry, ort.RunOptions().add_run_config_entry):
+            with pytest.raises(TypeError):
+                options("a.b", 1)
+
+
 def test_what_configuration_entries_raise() -> None:
     for ort in (onnxruntime, mgx_numba.session):
         with pytest.raises(RuntimeError, match="a.b"):

@@ -48,6 +48,19 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]] = 
         lambda x: (x.t().clone(), x[1:].flip(0), torch.cat([x, x * 2]), x.real, x.imag + 1, x[None].expand(2, -1, -1)),
         lambda n: (torch.randn(3, n, dtype=torch.complex64),),
     ),
+    "real values among complex ones": (
+        lambda x, y: (
+            torch.cat([x, y, y > 0]),
+            torch.stack([y.int(), x]),
+            torch.nn.functional.pad(x, (1, 2), value=2.5),
+            torch.constant_pad_nd(x, (1, 2), 3),
+            x.index_put((torch.tensor([0, 2]),), y[:2].to(x.dtype)),
+            torch.slice_scatter(x, y[:1], 0, 1, 2),
+            torch.select_scatter(x, y[0], 0, 1),
+            torch.block_diag(y, x),
+        ),
+        lambda n: (torch.randn(3, n, dtype=torch.complex64), torch.randn(3, n)),
+    ),
     "constants": (
         lambda x: torch.zeros(3, 4, dtype=torch.complex64) + torch.complex(x, x * 2) * torch.tensor([1 + 2j, 2, 3, 4]),
         lambda n: (torch.randn(3, 4),),

@@ -427,3 +427,44 @@ def test_tensors_with_few_axes_side_by_side() -> None:
         )
 
     check(stacked, [torch.tensor(2.0), torch.randn(3), torch.randn(2, 3)])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.float32])
+def test_ranges_of_integers_between_fractions(dtype: Any) -> None:
+    """Ends were truncated after the numbers between them were computed."""
+
+    def ranges(x: Any) -> Any:
+        ends = (0.1, -7.9, -4.0), (0.9, 5.9, 1.5), (-0.5, 3.5, 1.9), (-3.5, 3, 2), (4, 4, 1), (2.5, 0.5, -1)
+        spaces = [(4.3, 0, 50), (-7.9, 3.2, 7), (3, -3, 1), (3, -3, 2), (0.5, 2.5, 0)]
+        made = [torch.arange(*e, dtype=dtype) for e in ends] + [torch.linspace(*e, dtype=dtype) for e in spaces]
+        return tuple(m + x for m in made)
+
+    check(ranges, [torch.zeros((), dtype=dtype)])
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8])
+def test_floor_division_of_the_least_integer(target: str, dtype: Any) -> None:
+    """The dividend less its remainder overflowed."""
+    least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    a = torch.tensor([least, least + 1, least + 2, 0, 1, most - 1, most]).to(dtype)
+    b = torch.tensor([1, 2, 3, 7, most, most - 1, least, -3, -7]).to(dtype)  # PyTorch divides least / -1 by a trap
+    b = b[b != 0]
+
+    def divisions(x: Any, y: Any) -> Any:
+        quotients = x // 3, torch.div(x, 7, rounding_mode="floor"), x // y
+        return *quotients, torch.div(x, y, rounding_mode="trunc"), x % y, torch.fmod(x, y)
+
+    columns = a[:, None].expand(-1, len(b)).contiguous()
+    check(divisions, [columns, b], target=target, tolerance=0)
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_hypotenuses_whose_squares_overflow(target: str, dtype: Any) -> None:
+    """Squares were added as they are: 1e30 gave infinity, 1e-30 gave 0; NaN hid infinities."""
+    least, most = torch.finfo(dtype).tiny, torch.finfo(dtype).max / 2
+    x = torch.tensor([0.0, -0.0, 3.0, -4.0, least, -most, most, 300.0, INF, -INF, NAN]).to(dtype)
+    check(torch.hypot, [x[:, None].repeat(1, len(x)), x.repeat(len(x), 1)], target=target, tolerance=1e-2)
+    tiny = torch.tensor([least, 4 * least], dtype=dtype)
+    check(lambda a, b: torch.hypot(a, b) / least, [3 * tiny, 4 * tiny], target=target, tolerance=1e-2)

@@ -86,3 +86,15 @@ def test_recurrent_layers_under_autocast_give_the_type_of_eager_mode(inside: boo
             pytest.skip(f"eager mode: {error}")
         found = torch.compile(run, backend=backends.mgx_numba)(x)
     torch.testing.assert_close(found, expected, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_a_divisor_of_integers_divides_the_sum_of_a_window(target: str) -> None:
+    """It multiplied the truncated mean."""
+
+    def pools(x: Any) -> Any:
+        padded = f.avg_pool2d(x, (2, 3), 1, 1, divisor_override=2), f.avg_pool2d(x, 3, 2, 1, True, divisor_override=-5)
+        return *padded, f.avg_pool3d(x[None], (2, 2, 2), divisor_override=3)
+
+    x = torch.randint(-(2**40), 2**40, (2, 6, 7))
+    check(pools, [x], target=target, tolerance=0)

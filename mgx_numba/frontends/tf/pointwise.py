@@ -103,7 +103,7 @@ def floor_div(g: GraphBuilder, node: TfNode, a: Instruction, b: Instruction) -> 
     """Emit the quotient rounded down."""
     if a.shape.type.is_floating:
         return g.op("floor", g.pointwise("div", a, b))
-    return g.pointwise("div", g.pointwise("sub", a, g.pointwise("mod", a, b)), b)
+    return g.divided_down(a, b)
 
 
 @register("IsFinite")

@@ -149,20 +149,30 @@ def _where(condition: object, a: object, b: object) -> object:
 
 
 def _each(op: Any) -> Callable[..., object]:
-    """Return a function that applies an operator to each part of its tensors."""
+    """Return a function that applies an operator to each part of its values; the other part of real ones is 0."""
+    joins = op in (_aten.cat.default, _aten.stack.default)  # integers among other operators' tensors are positions
+
+    def part(x: Any, k: int) -> Any:
+        if isinstance(x, torch.Tensor) and (joins or _is_complex(x) or x.is_floating_point()):
+            return _pair(x)[k]
+        return (x.real, x.imag)[k] if isinstance(x, (float, complex)) else x
 
     def apply(*args: Any, **kwargs: Any) -> Any:
         if not tree_any(_is_complex, (args, kwargs)):
             return op(*args, **kwargs)
         parts = []
         for k in range(2):
-            own = tree_map(lambda x, k=k: _pair(x)[k] if _is_complex(x) else x, (args, kwargs))
+            own = tree_map(lambda x, k=k: part(x, k), (args, kwargs))
             parts.append(op(*own[0], **own[1]))
         if isinstance(parts[0], (list, tuple)):
             return [ComplexTensor(a, b) for a, b in zip(*parts)]
         return ComplexTensor(*parts)
 
     return apply
+
+
+def _padded(x: Any, pad: Sequence[Any], value: Any = 0) -> Any:
+    return _each(_aten.constant_pad_nd.default)(x, pad, complex(value) if _is_complex(x) else value)
 
 
 def _scaled(op: Any) -> Callable[..., Any]:
@@ -306,6 +316,7 @@ _MADE: dict[object, Callable[..., object]] = {
     torch.ops.prims.convert_element_type.default: _convert,
     _aten.where.self: _where,
     _aten.angle.default: _angle,
+    _aten.constant_pad_nd.default: _padded,
     _aten.abs.default: _abs,
     _aten._fft_c2c.default: _fft_c2c,
     _aten._fft_r2c.default: _fft_r2c,
@@ -314,7 +325,7 @@ _MADE: dict[object, Callable[..., object]] = {
 """Operators by functions of their own: PyTorch gives them no form, or one that is slow or imprecise."""
 _EACH = (
     "index.Tensor gather embedding slice_scatter select_scatter cat stack split.Tensor split_with_sizes unbind.int "
-    "expand clone constant_pad_nd lift_fresh_copy as_strided index_put diag_embed roll reflection_pad1d "
+    "expand clone lift_fresh_copy as_strided index_put diag_embed roll reflection_pad1d "
     "reflection_pad2d replication_pad1d replication_pad2d tril triu unfold scatter.src take index_select pixel_shuffle"
 ).split()
 """Operators that apply to each part alone, and that PyTorch states no form of, or only one of a single tensor."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.dim import Dim, Length
+from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from .builder import AtenBuilder
@@ -73,10 +74,13 @@ def arange_from(
 ) -> Instruction:
     """Emit the range from ``start`` to before ``end``."""
     if not any(isinstance(v, Dim) for v in (start, end, step)):
+        first, by = (start, step) if node.type.is_floating else (int(start), int(step))
+        if node.type is Type.int64_type:  # PyTorch counts int64 after truncation, and shorter integers before it
+            start, end, step = first, int(end), by
         count = max(0, int(np.ceil((end - start) / step)))
         g.limit(count, "a range")
         wide = np.float64 if node.type.is_floating else np.int64
-        return g.literal((start + np.arange(count).astype(wide) * step), node.type)
+        return g.literal(first + np.arange(count).astype(wide) * by, node.type)
     return g.progression(g.value(start, node.type), g.value(step, node.type), (start, end, step))
 
 
@@ -85,7 +89,13 @@ def linspace(g: AtenBuilder, node: AtenNode, start: float, end: float, steps: in
     """Emit evenly spaced numbers, both ends included."""
     if any(isinstance(v, (Dim, Instruction)) for v in (start, end, steps)):
         raise UnsupportedError("linspace between computed values is not supported")
-    return g.literal(np.linspace(start, end, steps), node.type)
+    if node.type.is_integral:
+        start, end = int(start), int(end)
+    end = start if steps == 1 else end
+    step = (end - start) / max(steps - 1, 1)
+    after = np.arange(steps)
+    before = after[::-1]
+    return g.literal(np.where(after < before, start + step * after, end - step * before), node.type)
 
 
 @register("eye", "eye.m")

@@ -244,7 +244,7 @@ def scatter_reduce(
         number = g.pointwise("max", _scattered(g, "add", counts, dim, index, ones), g.like(1, x))
         if x.shape.type.is_floating:
             return g.pointwise("div", total, number)
-        return g.pointwise("div", g.pointwise("sub", total, g.pointwise("mod", total, number)), number)
+        return g.divided_down(total, number)
     if not include_self:
         neutral = {"sum": 0, "prod": 1, "amax": limits(x.shape.type)[0], "amin": limits(x.shape.type)[1]}[reduce]
         x = _emptied(g, x, dim, index, neutral)

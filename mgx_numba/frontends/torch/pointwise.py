@@ -190,8 +190,7 @@ def floor_divide(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand) -> Inst
     """Emit the quotient rounded down; of floats it is computed from the remainder, as in Python."""
     first, second = g.same_lens(g.value(a, node.type), g.value(b, node.type))
     if not node.type.is_floating:
-        rest = g.pointwise("mod", first, second)
-        return g.pointwise("div", g.pointwise("sub", first, rest), second)
+        return g.divided_down(first, second)
     zero, plain = g.like(0, first), g.pointwise("div", first, second)
     rest, below = _rest(g, first, second)
     exact = g.op("nearbyint", g.pointwise("div", g.pointwise("sub", first, rest), second))
@@ -443,9 +442,14 @@ def logaddexp(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand) -> Instruc
 
 @register("hypot")
 def hypot(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand) -> Instruction:
-    """Emit ``sqrt(a**2 + b**2)``."""
-    a, b = g.value(a, node.type), g.value(b, node.type)
-    return g.op("sqrt", g.pointwise("add", g.op("mul", a, a), g.op("mul", b, b)))
+    """Emit ``sqrt(a**2 + b**2)`` by the ratio of both, whose square does not overflow; an infinity outweighs NaN."""
+    a, b = g.same_lens(*(g.op("abs", g.value(x, node.type)) for x in (a, b)))
+    most, least = g.pointwise("max", a, b), g.pointwise("min", a, b)
+    zero, one = g.like(0, most), g.like(1, most)
+    ratio = g.pointwise("div", least, g.pointwise("where", g.pointwise("equal", most, zero), one, most))
+    root = g.op("sqrt", g.pointwise("add", g.op("mul", ratio, ratio), one))
+    vast = g.op("logical_or", g.op("isinf", a), g.op("isinf", b))
+    return g.pointwise("where", vast, g.like(math.inf, most), g.op("mul", most, root))
 
 
 @register("atan2")

@@ -129,9 +129,10 @@ def avg_pool(
         extra = [max(0, (m - 1) * s + k - n - p) for m, n, p, k, s in zip(out, lens[2:], padding, kernel, steps)]
         x = g.op("pad", x, pads=(0, 0, *padding, 0, 0, *extra), value=0.0)
         padding, ceil_mode = (0,) * count, False
+    whole = divisor is not None and node.type.is_integral
     y = g.op(
         "pooling",
-        x,
+        g.cast(x, Type.double_type) if whole else x,
         mode="average",
         lengths=kernel,
         stride=steps,
@@ -140,7 +141,10 @@ def avg_pool(
         ceil_mode=ceil_mode,
         count_include_pad=count_include_pad or divisor is not None,
     )
-    if divisor is not None:
+    if divisor is not None and whole:  # the sum of a window, then PyTorch's division of integers
+        total = g.cast(g.op("nearbyint", g.pointwise("mul", y, g.like(prod(kernel), y))), node.type)
+        y = g.pointwise("div", total, g.like(divisor, total))
+    elif divisor is not None:
         y = g.pointwise("mul", y, g.like(prod(kernel) / divisor, y))
     return g.squeeze(y, [0]) if alone else y
 
