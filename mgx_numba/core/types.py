@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from enum import IntEnum
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -158,7 +159,7 @@ class _Dtypes(dict[Type, np.dtype]):
 
 
 @functools.cache
-def _ml_dtypes() -> object:
+def _ml_dtypes() -> ModuleType:
     import ml_dtypes  # late: importing it takes milliseconds
 
     return ml_dtypes

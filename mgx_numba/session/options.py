@@ -75,7 +75,7 @@ class _Entries:
         return self.values[key]
 
 
-_VALUES = {"str": str, "int": (int, np.integer), "bool": (int, np.bool_)}
+_VALUES: dict[str, type | tuple[type, ...]] = {"str": str, "int": (int, np.integer), "bool": (int, np.bool_)}
 """Types of the values that an attribute takes, by its annotation."""
 
 
