@@ -63,11 +63,13 @@ _INTRINSICS = {
     Packing(a="uint8", k_interleave=4, column_sums=True, residuals=True): "tile_dot4_residual_shifted",
 }
 _DOT4, _DOT4_SHIFTED, _DOT2, _DOT4_LOWERED, _MMLA, _RESIDUAL, _RESIDUAL_SHIFTED = _INTRINSICS
-PAIR_CYCLES, RESIDUAL_CYCLES = 0.67, 1.03
-"""Cycles of a vector of accumulators for a word of two k, and for one of four with residuals.
+PAIR_CYCLES = {256: 0.67, 512: 1.0}
+"""Cycles of a vector of accumulators, by its bits, for a word of two k: two instructions.
 
-Loops over operands in the L1 cache: 155 and 200 GOP/s where float32 takes 104 GFLOP/s (Zen 3). The ports of Intel's
-CPUs without VNNI give 0.67 and 1."""
+Loops over operands in the L1 cache: 155 GOP/s where float32 takes 104 GFLOP/s (Zen 3). Of 512 bits there are two
+instructions a cycle (145 GOP/s for whole products, Emerald Rapids without VNNI)."""
+RESIDUAL_CYCLES = {256: 1.03, 512: 1.5}
+"""The same for a word of four k with residuals: three instructions (200 and 185 GOP/s)."""
 
 
 def _intrinsic(types: TileTypes, packing: Packing) -> str:
@@ -98,10 +100,10 @@ INT8_TILES = (
     _tile("vnni_8x3", _SIGNED, (8, 4, 2, 1), 3, 512, _avx512_vnni, _DOT4_SHIFTED, tall=9),
     _tile("vnni_4x3", _UNSIGNED, (4, 2, 1), 3, 256, _vnni, _DOT4),
     _tile("vnni_4x3", _SIGNED, (4, 2, 1), 3, 256, _vnni, _DOT4_SHIFTED),
-    _tile("avx512_8x3", _UNSIGNED, (8, 4, 2, 1), 3, 512, avx512, _DOT2),
-    _tile("avx512_8x3", _SIGNED, (8, 4, 2, 1), 3, 512, avx512, _DOT2),
-    _tile("avx2_6x2", _UNSIGNED, (6, 4, 2, 1), 2, 256, _avx2, _DOT2, cycles=PAIR_CYCLES),
-    _tile("avx2_6x2", _SIGNED, (6, 4, 2, 1), 2, 256, _avx2, _DOT2, cycles=PAIR_CYCLES),
+    _tile("avx512_8x3", _UNSIGNED, (8, 4, 2, 1), 3, 512, avx512, _DOT2, cycles=PAIR_CYCLES[512]),
+    _tile("avx512_8x3", _SIGNED, (8, 4, 2, 1), 3, 512, avx512, _DOT2, cycles=PAIR_CYCLES[512]),
+    _tile("avx2_6x2", _UNSIGNED, (6, 4, 2, 1), 2, 256, _avx2, _DOT2, cycles=PAIR_CYCLES[256]),
+    _tile("avx2_6x2", _SIGNED, (6, 4, 2, 1), 2, 256, _avx2, _DOT2, cycles=PAIR_CYCLES[256]),
     _tile("neonmmla_8x3", _UNSIGNED, (8, 4, 2, 1), 3, 128, _neon_i8mm, _MMLA),
     _tile("neonmmla_8x3", _SIGNED, (8, 4, 2, 1), 3, 128, _neon_i8mm, _MMLA),
     _tile("neondot_8x3", _UNSIGNED, (8, 4, 2, 1), 3, 128, _neon_dot, _DOT4_LOWERED),
@@ -111,7 +113,7 @@ INT8_TILES = (
 )
 
 RESIDUAL_TILES = tuple(
-    _tile(name, types, heights, 2, bits, isa, packing, cycles=RESIDUAL_CYCLES)
+    _tile(name, types, heights, 2, bits, isa, packing, cycles=RESIDUAL_CYCLES[bits])
     for name, heights, bits, isa in (
         ("avx512_8x2_residual", (8, 4, 2, 1), 512, avx512),
         ("avx2_5x2_residual", (5, 4, 2, 1), 256, _avx2),
