@@ -33,7 +33,7 @@ def check_window(op: Operator, rank: int, **attributes: Sequence[int]) -> None:
     for name, values in attributes.items():
         if len(values) != rank:
             raise op.fail(f"{name} {list(values)} needs {rank} values, one for each spatial axis")
-        if values and min(values) < 1:
+        if any(v < 1 for v in values):  # not by `min`, which would compare symbols with each other
             raise op.fail(f"{name} {list(values)} must be positive")
 
 
