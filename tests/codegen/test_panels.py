@@ -1,4 +1,4 @@
-"""Weights as panels of columns, whatever their strides."""
+"""Packing of weights of any strides into panels of columns."""
 
 from __future__ import annotations
 

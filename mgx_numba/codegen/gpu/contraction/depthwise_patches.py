@@ -362,7 +362,7 @@ class _RectangleText(ContractionText):
                 buffer.line(f"copy_async(patch, {to}, r_image, {y} * x_y + {x} * x_x, {inside})")
 
     def _copy_weights(self, buffer: CodeBuffer) -> None:
-        """Emit the copies of the weights of the block's channels; those behind the last channel are 0."""
+        """Emit the copies of the weights of the block's channels, with zeros after the last channel."""
         patch, taps = self.patch, self.problem.taps
         buffer.line(f"taps = dynamic_{self.problem.types.b}({patch.bytes})")
         with buffer.block(f"for turn in range({-(-taps * patch.vectors // self.threads)}):"):
