@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu.data.argreduce import arg_join_launch, arg_part_launch, arg_parts, argreduce_launch
+from mgx_numba.codegen.cpu.data.row_sort import key_dtype, sort_launch, sort_pitch
 from mgx_numba.codegen.cpu.data.scan import part_sums_launch, scan_launch, scan_parts
 from mgx_numba.codegen.cpu.data.topk import topk_launch
 from mgx_numba.core.shape import Shape
@@ -17,6 +18,7 @@ from tests.values import empty_in_order, in_order
 
 from .launching import run_launch, tensor_of
 
+GROUPS = 3  # tasks of a sort
 ORDERS = [(0, 1, 2), (2, 0, 1), (1, 2, 0)]
 
 
@@ -104,11 +106,19 @@ def check_topk(x: np.ndarray, k: int, axis: int, order: Any = None) -> None:
         placed = in_order(x, order)
         values = empty_in_order(shapes[0].lens, x.dtype, order)
         positions = empty_in_order(shapes[1].lens, np.dtype(np.int64))
-        launch = topk_launch(k, axis, largest, tensor_of(placed), tensor_of(values), tensor_of(positions))
-        run_launch(launch, {"x": placed, "values": values, "positions": positions})
+        arrays = {"x": placed, "values": values, "positions": positions}
+        tensors = [tensor_of(a) for a in arrays.values()]
         expected = op.compute(Shape.tuple(shapes), [x])
-        np.testing.assert_array_equal(positions, expected[1])
-        np.testing.assert_array_equal(values, expected[0])
+        lens = (GROUPS, 2, sort_pitch(x.shape[axis]))
+        scratch = {"keys": np.empty(lens, key_dtype(tensors[0])), "places": np.empty(lens, np.int32)}
+        for launch, further in (
+            (topk_launch(k, axis, largest, *tensors), {}),
+            (sort_launch(k, axis, largest, *tensors, GROUPS), scratch),
+        ):
+            values[...], positions[...] = 0, -1
+            run_launch(launch, arrays | further)
+            np.testing.assert_array_equal(positions, expected[1])
+            np.testing.assert_array_equal(values, expected[0])
 
 
 @pytest.mark.parametrize("k", [1, 5, 33])
@@ -118,9 +128,21 @@ def test_topk_along_each_axis(k: int) -> None:
             check_topk(few_values(34, 33, 35), k, axis, order)
 
 
-@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "float16", "float64"])
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "int32", "uint32", "int64", "uint64", "float16", "float64"])
 def test_topk_of_other_types(dtype: str) -> None:
     check_topk(few_values(2, 150, dtype=dtype), 20, 1)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"])
+def test_topk_of_all_bits(dtype: str) -> None:
+    """Numbers of either sign and of all magnitudes, extreme ones, zeros of both signs."""
+    x = np.random.default_rng(0).integers(0, 256, (5, 100 * np.dtype(dtype).itemsize), np.uint8).view(dtype)
+    if np.issubdtype(x.dtype, np.floating):
+        x[0, :5], x[1, 3::7], x[1, 4::7] = [0.0, -0.0, 0.0, -0.0, -np.nan], -0.0, 0.0
+    else:
+        x[0, [3, 50, 70]] = [np.iinfo(dtype).min, np.iinfo(dtype).max, 0]
+    check_topk(x, 100, 1)
+    check_topk(x, 3, 0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "bool"])

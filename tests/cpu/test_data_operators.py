@@ -174,6 +174,19 @@ def test_what_no_kernel_does_runs_on_the_host() -> None:
     check([values(3, 8, dtype=np.int32), half, np.zeros((2, 3), np.int64), half[:2]], build, rtol=1e-3)
 
 
+@pytest.mark.parametrize("k", [40, 500, 1024, 1025, 2000])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_topk_of_many_elements(k: int, axis: int) -> None:
+    """Large k took a host step."""
+    x = values(9, 2000) if axis else values(2000, 9)
+
+    def build(m: Module, p: list[Instruction]) -> list[Instruction]:
+        both = m.add_instruction("topk", p, k=k, axis=axis)
+        return [m.add_instruction("get_tuple_elem", [both], index=j) for j in range(2)]
+
+    native([x], build)
+
+
 @pytest.mark.parametrize("center", [False, True])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("given", [1, 2, 3])

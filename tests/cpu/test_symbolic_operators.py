@@ -70,6 +70,9 @@ CASES = {
     "topk of at most all": Case(
         "topk", lambda b, s: [(FLOAT, (b, s))], lambda b, s: {"k": minimum(20, s), "axis": 1, "largest": 0}, results=2
     ),
+    "topk of all, of any length": Case(
+        "topk", lambda b, s: [(FLOAT, (b, s))], lambda b, s: {"k": s, "axis": 1, "largest": 1}, results=2
+    ),
     "topk across rows": Case(
         "topk", lambda b, s: [(FLOAT, (b, s + 3, 4))], lambda b, s: {"k": 3, "axis": 1, "largest": 0}, results=2
     ),
@@ -100,6 +103,10 @@ CASES = {
     "mean of all": Case("reduce_mean", lambda b, s: [(FLOAT, (b, 3, s))], lambda b, s: {"axes": (0, 1, 2)}),
     "concat": Case(
         "concat", lambda b, s: [(FLOAT, (b, s)), (FLOAT, (b, 5)), (FLOAT, (b, s))], lambda b, s: {"axis": 1}
+    ),
+    "pooling of regions": Case(
+        "roialign", lambda b, s: [(FLOAT, (2, 3, s + 1, 5)), (FLOAT, (b, 4)), (INT, (b,))],
+        lambda b, s: {"output_height": 2, "output_width": 3, "sampling_ratio": 2}, below=2,
     ),
     "suppression": Case(
         "nonmaxsuppression", lambda b, s: [(FLOAT, (b, s + 2, 4)), (FLOAT, (b, 3, s + 2)), (INT, (1,)), (FLOAT, (1,))],

@@ -13,7 +13,9 @@ from ...codegen.alternatives import has_lengths
 from ...codegen.launch import Launch
 from ...codegen.problems.cluster import Tensor
 from ...codegen.resampling import changed_axes
+from ...core.dim import known_in
 from ...graph.instruction import Instruction
+from ...ops.detection import RoiAlign
 from ...ops.lrn import Lrn
 from ...ops.resize import Resize
 from ...ops.selection import OneHot
@@ -66,6 +68,30 @@ def onehot_rule(launch_of: Callable[[int, Tensor, Tensor, Tensor, str], Launch])
         low.launch_all(solution, {"indices": indices, "values": values, "out": out}, ins)
 
     return lower_onehot
+
+
+def regions_rule(
+    launch_of: Callable[[RoiAlign, Tensor, Tensor, Tensor, Tensor, str], Launch],
+    images: Callable[[Lowering, Instruction, View], View] = lambda low, ins, x: x,
+) -> Rule:
+    """Return the rule of region pooling: a kernel with operands ``x``, ``rois``, ``batch``, ``scale`` and ``out``.
+
+    Images without a pixel, and those that are not floats, need a fallback step. ``images`` may copy the images to
+    another memory order.
+    """
+
+    def lower_regions(low: Lowering, ins: Instruction) -> None:
+        op, (x, rois, batch) = ins.op, low.inputs(ins)
+        assert isinstance(op, RoiAlign)
+        if any(known_in(n, 0) for n in x.lens) or not (x.type.is_floating and rois.type.is_floating):
+            low.host(ins, f"no kernel pools {x.type.name} {list(x.lens)} in regions of {rois.type.name}")
+            return
+        x, out = images(low, ins, x), low.output(ins)
+        scale = low.constant(np.array([op.spatial_scale], np.float32))
+        solution = low.solve(launch_of, op, x.tensor, rois.tensor, batch.tensor, out.tensor, low.origin(ins))
+        low.launch_all(solution, {"x": x, "rois": rois, "batch": batch, "scale": scale, "out": out}, ins)
+
+    return lower_regions
 
 
 def resize_rule(fixed: ResizeLowering, symbolic: ResizeLowering) -> Rule:

@@ -11,6 +11,8 @@ For other types, longer rows or many ties, the best elements so far are kept sor
 beats the worst of them cost one comparison each. Elements of other vectors that beat the worst are inserted one after
 the other: the place is found, and later elements are moved on, by vectors.
 
+Insertion takes time in proportion to k; for many of a row's elements `row_sort` takes less.
+
 Few long rows are cut into parts, and another launch takes the best of the parts' results: equal elements are in order
 there.
 """
@@ -23,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from ....core.dim import Length, is_symbolic, known_in, range_of
+from ....core.dim import Length, is_symbolic, known_in, known_less_equal, range_of
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
@@ -31,11 +33,11 @@ from ...space import collapse
 from ...statements import cast_text, const_text, dtype_name, indent, load_text
 from .. import host
 from ..loops import AHEAD_BYTES, is_streamed, tasks_unless_empty
+from .row_sort import SORT_CYCLES
 from .row_tasks import RowLoop, row_share
 
 LARGEST_K = 1024
-"""Most elements that are kept sorted on the stack of a kernel; inserting takes proportional time. Larger k use a host
-step."""
+"""Most elements that are kept sorted on the stack of a kernel. For larger k rows are sorted (`row_sort`)."""
 SKIPPED = 4
 """Vectors that one branch skips: fewer branches, but elements are tested twice after a hit."""
 # Numbers of vectors of groups; the least sufficient number is used. Few are searched faster, many give a tighter bound.
@@ -69,6 +71,19 @@ def topk_share(k: Any, axis: int, x: Tensor) -> Any:
         return length
     share = row_share(prod(x.lens) // max(length, 1), length, lanes, -(-k // WANTED_OF_PART))
     return share if length - (length - 1) // share * share >= k else length
+
+
+def is_sorted_faster(k: Any, axis: int, x: Tensor) -> bool:
+    """Return whether sorting whole rows takes less time than `topk_launch`, or k is too large for that."""
+    if not known_less_equal(k, LARGEST_K):
+        return True
+    length, lanes = x.lens[axis], host.lanes(dtype_name(x.type.compute))
+    if is_symbolic(k) or is_symbolic(length):
+        return False
+    groups = [n for n in GROUP_VECTORS if k <= n * lanes * WANTED_OF_GROUPS and x.type.is_floating]
+    if _ranks(k, length, lanes, groups) or (groups and length >= LEAST_OF_GROUP * groups[0] * lanes):
+        return False
+    return SORT_CYCLES * length * max(1, x.type.size // 4) < _insertion_cycles(k, length, lanes)
 
 
 def topk_launch(
@@ -160,8 +175,13 @@ def _ranks(k: Length, length: Length, lanes: int, groups: list[int]) -> bool:
         return False
     if groups and length >= LEAST_OF_GROUP * groups[0] * lanes:
         return False
-    inserted = k * (1 + log(length / k))  # expected, for elements in random order
-    return RANKING * length * -(-length // lanes) < inserted * (INSERTING + RANKING * k / lanes)
+    return RANKING * length * -(-length // lanes) < _insertion_cycles(k, length, lanes)
+
+
+def _insertion_cycles(k: int, length: int, lanes: int) -> float:
+    """Return the expected cycles of insertion for elements in random order."""
+    inserted = k * (1 + log(max(length, 1) / max(k, 1)))
+    return inserted * (INSERTING + RANKING * k / lanes)
 
 
 class _TopkLines:

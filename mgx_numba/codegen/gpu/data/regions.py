@@ -8,8 +8,9 @@ from ....core.types import Type
 from ....ops.detection import RoiAlign
 from ....ops.pooling import PoolingMode
 from ...launch import Launch
-from ...printer import CodeBuffer, VectorValue, literal
+from ...printer import VectorValue, literal
 from ...problems.cluster import Tensor
+from ...region_samples import neighbours, samples
 from ..printer import ThreadPrinter
 from .elements import ElementText
 
@@ -37,14 +38,14 @@ def regions_launch(op: RoiAlign, x: Tensor, rois: Tensor, batch: Tensor, out: Te
         buffer.line("image = 0")
     buffer.line(f"plane = image * image_step + {channel} * channel_step")
     for axis, side in (("x", 0), ("y", 1)):
-        _samples(buffer, op, axis, f"{region} * region_step", side)
+        samples(buffer, op, axis, f"{region} * region_step", side)
     largest = op.mode is PoolingMode.max
     sums = "float64" if out.type is Type.double_type else "float32"
     buffer.line(f"total = const_{sums}({literal(-inf if largest else 0.0)}, 0)")
     with buffer.block("for m in range(y_count):"):
-        _neighbours(buffer, "y", line, "m")
+        neighbours(buffer, "y", line, "m")
         with buffer.block("for n in range(x_count):"):
-            _neighbours(buffer, "x", column, "n")
+            neighbours(buffer, "x", column, "n")
             for a in ("low", "high"):
                 for b in ("low", "high"):
                     place = f"plane + y_{a} * line_step + x_{b} * pixel_step"
@@ -61,33 +62,3 @@ def regions_launch(op: RoiAlign, x: Tensor, rois: Tensor, batch: Tensor, out: Te
     moved = x.footprint + rois.footprint + out.footprint
     flops = 8 * prod(out.lens) * max(op.sampling_ratio, 1) ** 2
     return text.launch("roialign_kernel", origin, moved, flops, (f"{x.lens[0]} images",))
-
-
-def _samples(buffer: CodeBuffer, op: RoiAlign, axis: str, region: str, side: int) -> None:
-    """Emit, along an axis, a region's start, the length of its bins, and the samples per bin."""
-    half = op.coordinate_transformation_mode == "half_pixel"
-    for name, k in (("first", side), ("last", side + 2)):
-        corner = f"cast_float32(load_scalar(p_rois, {region} + {k} * side_step))"
-        scaled = f"cast_float64(mul({corner}, load_scalar(p_scale, 0)))"
-        buffer.line(f"{axis}_{name} = {f'sub({scaled}, 0.5)' if half else scaled}")
-    size = f"sub({axis}_last, {axis}_first)"
-    buffer.line(f"{axis}_bin = div({size if half else f'max({size}, 1.0)'}, cast_float64({axis}_bins))")
-    buffer.line(f"{axis}_count = ratio")
-    with buffer.block("if ratio == 0:"):
-        buffer.line(f"{axis}_count = imax(cast_int64(ceil({axis}_bin)), 0)")
-
-
-def _neighbours(buffer: CodeBuffer, axis: str, number: str, sample: str) -> None:
-    """Emit the two elements along an axis around a sample, and their weights; weights outside the image are zero."""
-    part = f"div(add(cast_float64({sample}), 0.5), cast_float64({axis}_count))"
-    buffer.line(f"place = add({axis}_first, mul({axis}_bin, add(cast_float64({number}), {part})))")
-    buffer.line(f"length = cast_float64({axis}_length)")
-    buffer.line("inside = logical_and(ge(place, -1.0), le(place, length))")
-    buffer.line("place = min(max(place, 0.0), sub(length, 1.0))")
-    buffer.line(f"{axis}_low = imin(imax(cast_int64(floor(place)), 0), {axis}_length - 1)")
-    buffer.line(f"{axis}_high = imin({axis}_low + 1, {axis}_length - 1)")
-    buffer.line(f"{axis}_high_weight = sub(place, cast_float64({axis}_low))")
-    buffer.line(f"{axis}_low_weight = sub(1.0, {axis}_high_weight)")
-    with buffer.block("if logical_not(inside):"):
-        buffer.line(f"{axis}_high_weight = 0.0")
-        buffer.line(f"{axis}_low_weight = 0.0")

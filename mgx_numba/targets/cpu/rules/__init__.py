@@ -16,7 +16,7 @@ FAMILIES = SHARED_FAMILIES | {
     "caches": "update_cache cached_attention",
     "control": "if if_short loop run_on_target select_module",
     "custom": "custom",
-    "detection": "nonmaxsuppression",
+    "detection": "nonmaxsuppression roialign",
     "pooling": "pooling lrn",
     "resampling": "pad pad_with fixed_pad resize reverse",
     "trees": "tree_ensemble",

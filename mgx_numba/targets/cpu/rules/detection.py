@@ -1,16 +1,21 @@
-"""Lower non-maximum suppression: a kernel picks the boxes of every class, a fallback step makes the result's rows."""
+"""Lower RoiAlign and non-maximum suppression.
+
+For suppression a kernel picks the boxes of every class, and a fallback step makes the result's rows.
+"""
 
 from __future__ import annotations
 
 from ....codegen.cpu.data.collected_rows import collected_rows
+from ....codegen.cpu.data.regions import regions_launch
 from ....codegen.cpu.data.suppression import PLANES, scratch_pitch, suppression_launch
-from ....core.dim import is_symbolic, known_in, minimum
+from ....core.dim import is_symbolic, known_in, less, minimum, preferred
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
-from ....ops.detection import NonMaxSuppression
+from ....ops.detection import NonMaxSuppression, RoiAlign
 from ...lowering.buffers import View
 from ...lowering.function_call import FunctionCall
+from ...lowering.launched import regions_rule
 from ...lowering.lowering import Lowering
 from ...lowering.steps import function_step
 from ...lowering.suppression_operands import suppression_operands
@@ -18,6 +23,23 @@ from .table import lowering
 
 TASKS_PER_THREAD = 4
 """Groups of rows for each thread: rows differ in their number of boxes, so one group for each would end unevenly."""
+COPIED_READS = 1
+"""Reads of a pixel, on the mean, from which images are copied to channels-last memory before regions are pooled. The copy
+reads and writes each element once; without it each read fetches a cache line for one element."""
+
+
+def _channels_last(low: Lowering, ins: Instruction, x: View) -> View:
+    """Return the images with contiguous channels if their pixels are read often enough to pay for a copy."""
+    op, (n, channels, height, width) = ins.op, x.lens
+    assert isinstance(op, RoiAlign)
+    regions, _, *bins = ins.shape.lens
+    reads = 4 * (op.sampling_ratio or 2) ** 2 * regions * bins[0] * bins[1]  # a sample reads four pixels
+    if not preferred(less(COPIED_READS * n * height * width, reads)):
+        return x
+    return low.materialized(x, (height * width * channels, 1, width * channels, channels), ins)
+
+
+lowering("roialign")(regions_rule(regions_launch, _channels_last))
 
 
 @lowering("nonmaxsuppression", dynamic=True)

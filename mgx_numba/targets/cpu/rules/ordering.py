@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from ....codegen.cpu.data.argreduce import arg_join_launch, arg_part_launch, arg_parts, argreduce_launch
+from ....codegen.cpu.data.row_sort import key_dtype, sort_launch, sort_pitch
 from ....codegen.cpu.data.scan import part_sums_launch, scan_launch, scan_parts
-from ....codegen.cpu.data.topk import LARGEST_K, topk_launch, topk_share
-from ....core.dim import known_in, known_less, known_less_equal, less, less_equal, preferred
+from ....codegen.cpu.data.topk import is_sorted_faster, topk_launch, topk_share
+from ....core.dim import known_in, known_less, known_less_equal, less, less_equal, maximum, minimum, preferred
 from ....core.shape import Shape
-from ....core.types import Type
+from ....core.types import Type, from_numpy
 from ....graph.instruction import Instruction
 from ....ops.reduce import ArgReduction
 from ....ops.softmax import PrefixScanSum
@@ -18,6 +21,8 @@ from ...lowering.output_aliasing import keeps_inner_axis
 from .table import lowering
 
 LONGEST_AXIS = 1 << 31  # kernels store positions as int32
+TASKS_PER_THREAD = 4
+"""Groups of rows for each thread where rows are sorted: one for each could end unevenly."""
 SHORTEST_ROW = 16
 """Least length of strided rows that are copied to contiguous memory before sorting."""
 
@@ -48,7 +53,7 @@ def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
 
 @lowering("topk")
 def lower_topk(low: Lowering, ins: Instruction) -> None:
-    """Append one kernel for a moderate k over contiguous rows, or two for few long rows.
+    """Append a kernel that sorts contiguous rows, or one that selects a moderate k, or two for few long rows.
 
     With a second input, from which the elements are taken, a fallback step.
     """
@@ -59,11 +64,9 @@ def lower_topk(low: Lowering, ins: Instruction) -> None:
     if len(ins.inputs) != 1:
         low.host(ins, "kernels give positions, not elements of a second input")
         return
-    suits = not known_in(op.k, 0) and known_less_equal(0, op.k) and known_less_equal(op.k, LARGEST_K)
+    suits = not known_in(op.k, 0) and known_less_equal(0, op.k)
     if not suits or known_less_equal(LONGEST_AXIS, x.lens[axis]):
-        low.host(
-            ins, f"kernels select 1 to {LARGEST_K} of fewer than {LONGEST_AXIS} elements, not {op.k} of {x.lens[axis]}"
-        )
+        low.host(ins, f"kernels sort fewer than {LONGEST_AXIS} elements, not {op.k} of {x.lens[axis]}")
         return
     low.require(less(x.lens[axis], LONGEST_AXIS))
     values, positions = low.outputs_of(ins)
@@ -72,6 +75,9 @@ def lower_topk(low: Lowering, ins: Instruction) -> None:
         packed = list(Shape(x.type, moved).strides)
         strides = [*packed[:axis], packed[-1], *packed[axis:-1]]
         x = low.materialized(x, strides, ins)
+    if is_sorted_faster(op.k, axis, x.tensor):
+        _sort_rows(low, ins, x, values, positions)
+        return
     share, origin, places = topk_share(op.k, axis, x.tensor), low.origin(ins), {}
     if known_less(share, x.lens[axis]):
         rows, count = [n for a, n in enumerate(x.lens) if a != axis], -(-x.lens[axis] // share) * op.k
@@ -85,6 +91,23 @@ def lower_topk(low: Lowering, ins: Instruction) -> None:
     tensors = x.tensor, values.tensor, positions.tensor
     solution = low.solve(topk_launch, op.k, axis, op.largest, *tensors, origin, 0, bool(places))
     low.launch_all(solution, {"x": x, "values": values, "positions": positions, **places}, ins)
+
+
+def _sort_rows(low: Lowering, ins: Instruction, x: View, values: View, positions: View) -> None:
+    """Append the kernel that sorts whole rows, with scratch memory for each of its tasks."""
+    op = ins.op
+    assert isinstance(op, TopK)
+    axis = op.axis % len(x.lens)
+    rows = prod(n for a, n in enumerate(x.lens) if a != axis)
+    groups = maximum(1, minimum(rows, TASKS_PER_THREAD * low.threads))
+    lens = (groups, 2, sort_pitch(x.lens[axis]))
+    made = {
+        "keys": low.allocate(Shape(from_numpy(key_dtype(x.tensor)), lens)),
+        "places": low.allocate(Shape(Type.int32_type, lens)),
+    }
+    tensors = x.tensor, values.tensor, positions.tensor
+    solution = low.solve(sort_launch, op.k, axis, op.largest, *tensors, groups, low.origin(ins))
+    low.launch_all(solution, {"x": x, "values": values, "positions": positions, **made}, ins)
 
 
 def _transposed(view: View, order: list[int]) -> View:

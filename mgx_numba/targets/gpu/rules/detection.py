@@ -6,17 +6,15 @@ rows is the result's length, the host reads it.
 
 from __future__ import annotations
 
-import numpy as np
-
 from ....codegen.gpu.data.regions import regions_launch
 from ....codegen.gpu.data.suppression import rows_launch, suppression_launch
-from ....core.dim import known_in
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
-from ....ops.detection import NonMaxSuppression, RoiAlign
+from ....ops.detection import NonMaxSuppression
 from ....runtime.gpu.data_dependent import FirstRows
 from ...lowering.buffers import View
+from ...lowering.launched import regions_rule
 from ...lowering.lowering import Lowering
 from ...lowering.steps import PendingStep
 from ...lowering.suppression_operands import suppression_operands
@@ -52,19 +50,7 @@ def lower_suppression(low: Lowering, ins: Instruction) -> None:
         _append_count(low, ins, given["out"], given["total"])
 
 
-@lowering("roialign")
-def lower_regions(low: Lowering, ins: Instruction) -> None:
-    """Append one kernel; a fallback step for images without a pixel or that are not floats."""
-    op, (x, rois, batch) = ins.op, low.inputs(ins)
-    assert isinstance(op, RoiAlign)
-    if any(known_in(n, 0) for n in x.lens) or not (x.type.is_floating and rois.type.is_floating):
-        low.host(ins, f"no kernel pools {x.type.name} {list(x.lens)} in regions of {rois.type.name}")
-        return
-    scale = low.constant(np.array([op.spatial_scale], np.float32))
-    out = low.output(ins)
-    tensors = x.tensor, rois.tensor, batch.tensor, out.tensor
-    solution = low.solve(regions_launch, op, *tensors, low.origin(ins))
-    low.launch_all(solution, {"x": x, "rois": rois, "batch": batch, "scale": scale, "out": out}, ins)
+lowering("roialign")(regions_rule(regions_launch))
 
 
 def _append_count(low: Lowering, ins: Instruction, table: View, total: View) -> None:

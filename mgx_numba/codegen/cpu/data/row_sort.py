@@ -1,0 +1,180 @@
+"""The first elements of a row in sorted order, by a radix sort of the whole row: for many of its elements.
+
+Elements become unsigned keys in whose order they are wanted. Their digits of 8 bits are sorted from the lowest to the
+highest, each time stably, so that equal elements stay in order. A digit that all keys share takes no pass.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ....core.dim import Length, ceil_div
+from ...arguments import Arguments
+from ...launch import Launch, TaskRange
+from ...problems.cluster import Tensor
+from ...space import collapse
+from ...statements import cast_text, const_text, dtype_name, for_tasks, indent, kernel_text, load_text, vector_loop
+from .. import host
+from ..kernel import cpu_kernel
+from ..loops import Odometer, tasks_unless_empty
+
+DIGIT = 8
+"""Bits sorted in one pass: 256 counters of each digit stay in the L1 cache beside the row."""
+BUCKETS = 1 << DIGIT
+SORT_CYCLES = 40.0
+"""Cycles to sort one element of 32 bits: its key, its place and four passes.
+
+Zen 3: 64 rows of 1024 elements take 0.76 ms, 4 rows of 8400 elements 0.47 ms (3.3 GHz)."""
+
+
+def key_dtype(x: Tensor) -> str:
+    """Return the dtype of the keys of a tensor's elements."""
+    return "uint64" if x.type.size == 8 else "uint32"
+
+
+def sort_pitch(length: Length) -> Length:
+    """Return the elements of scratch memory for a row of ``length`` elements: whole vectors may be written."""
+    return length + 2 * host.lanes("float32")
+
+
+def sort_launch(
+    k: Length, axis: int, largest: bool, x: Tensor, values: Tensor, positions: Tensor, groups: Length, origin: str = ""
+) -> Launch:
+    """Return the launch for the ``k`` largest or smallest elements along an axis, best first.
+
+    The axis is shorter than 2**31. Of equal elements the one with the lower position comes first; NaN counts as larger
+    than any number. Operands, for `sort_pitch` as pitch:
+
+    - ``x``, ``values`` and ``positions`` (int64), the latter two of length ``k`` along the axis.
+    - scratch memory: ``keys`` [groups, 2, pitch] of `key_dtype` and int32 ``places`` [groups, 2, pitch].
+
+    Args:
+        k: number of elements.
+        axis: has length k in the results.
+        largest: the largest elements, else the smallest.
+        x: the input.
+        values: the elements.
+        positions: their positions.
+        groups: number of tasks; a task sorts several rows.
+        origin: the computation, for comments.
+    """
+    key, storage = key_dtype(x), dtype_name(x.type)
+    passes, lanes = (64 if key == "uint64" else 32) // DIGIT, host.lanes(key)
+    arguments = Arguments()
+    for name, dtype in (("x", storage), ("values", storage), ("positions", "int64"), ("keys", key), ("places", "int32")):
+        arguments.pointer(f"p_{name}", name, dtype)
+    kept = [a for a in range(len(x.lens)) if a != axis]
+    lens = tuple(1 if a == axis else n for a, n in enumerate(x.lens))
+    space = collapse(lens, [x.strides, values.strides, positions.strides], order_by=0, axes=kept)
+    odometer = Odometer(arguments, space.lens, space.strides)
+    rows, length = prod(lens), x.lens[axis]
+    arguments.integers(rows=rows, batch=ceil_div(rows, groups), k=k, last=length, pitch=sort_pitch(length))
+    arguments.integers(value_step=values.strides[axis], position_step=positions.strides[axis], x_step=x.strides[axis])
+    step = arguments.step("t0", x.strides[axis])
+
+    def keyed(left: str) -> list[str]:
+        loaded = load_text("r_x", "c", x.strides[axis], step, lanes, left)
+        return [
+            *_key(cast_text(loaded, storage, dtype_name(x.type.compute)), x, key, lanes, largest),
+            "store(keys, c, key)",
+            f"store(places, c, add(iota_int32({lanes}), cast_int32(c)))",
+        ]
+
+    def digit(shift: str) -> str:
+        return f"cast_int64(bitwise_and(shift_right(key, cast_{key}({shift})), cast_{key}({BUCKETS - 1})))"
+
+    counting = [
+        "key = load_scalar(keys, e)",
+        *(
+            line
+            for p in range(passes)
+            for line in (
+                f"at = {p * BUCKETS} + {digit(str(p * DIGIT))}",
+                "store_scalar(counts, at, load_scalar(counts, at) + 1)",
+            )
+        ),
+    ]
+    moving = [
+        "key = load_scalar(k_from, e)",
+        f"bucket = {digit('shift')}",
+        "at = load_scalar(ends, bucket)",
+        "store_scalar(ends, bucket, at + 1)",
+        "store_scalar(k_to, at, key)",
+        "store_scalar(p_to, at, load_scalar(p_from, e))",
+    ]
+    one_pass = [
+        f"shift = p * {DIGIT}",
+        f"ends = offset(counts, p * {BUCKETS})",
+        "k_from = offset(keys, turn * pitch)",
+        "p_from = offset(places, turn * pitch)",
+        "key = load_scalar(k_from, 0)",
+        f"if load_scalar(ends, {digit('shift')}) < last:",
+        *indent(
+            [
+                "turn = 1 - turn",
+                "k_to = offset(keys, turn * pitch)",
+                "p_to = offset(places, turn * pitch)",
+                "start = 0",
+                f"for bucket in range({BUCKETS}):",
+                "    size = load_scalar(ends, bucket)",
+                "    store_scalar(ends, bucket, start)",
+                "    start += size",
+                "for e in range(last):",
+                *indent(moving),
+            ]
+        ),
+    ]
+    zeros = host.lanes("int64")
+    row = [
+        *odometer.start("row"),
+        f"r_x = offset(p_x, {odometer.offset(0)})",
+        f"r_values = offset(p_values, {odometer.offset(1)})",
+        f"r_positions = offset(p_positions, {odometer.offset(2)})",
+        *vector_loop(lanes, keyed, first="0"),
+        f"for e in range({passes * BUCKETS // zeros}):",
+        f"    store(counts, e * {zeros}, const_int64(0, {zeros}))",
+        "for e in range(last):",
+        *indent(counting),
+        "turn = 0",
+        f"for p in range({passes}):",
+        *indent(one_pass),
+        "for e in range(k):",
+        "    place = cast_int64(load_scalar(places, turn * pitch + e))",
+        "    store_scalar(r_values, e * value_step, load_scalar(r_x, place * x_step))",
+        "    store_scalar(r_positions, e * position_step, place)",
+    ]
+    task = [
+        "keys = offset(p_keys, task * 2 * pitch)",
+        "places = offset(p_places, task * 2 * pitch)",
+        "for row in range(task * batch, imin(rows, task * batch + batch)):",
+        *indent(row),
+    ]
+    text = kernel_text([*arguments.bind(), f"counts = local_int64({passes * BUCKETS})", *for_tasks(task)])
+    return Launch(
+        kernel=cpu_kernel("topk_sort_kernel", text, origin),
+        args=arguments.values,
+        geometry=TaskRange(tasks_unless_empty(groups, [*x.lens, k])),
+        flops=prod(x.lens),
+        bytes=x.footprint + values.footprint + positions.footprint,
+    )
+
+
+def _key(value: str, x: Tensor, key: str, lanes: int, largest: bool) -> list[str]:
+    """Return lines that set ``key`` to unsigned numbers in whose ascending order elements are wanted."""
+    compute = dtype_name(x.type.compute)
+    top = const_text(key, 1 << (63 if key == "uint64" else 31), lanes)
+    if x.type.is_floating:
+        signed = "int64" if key == "uint64" else "int32"
+        # Zeros of either sign are equal, and so are all NaNs. Of negative numbers all bits are inverted.
+        lines = [
+            f"v = {value}",
+            f"v = where(isnan(v), {const_text(compute, float('nan'), lanes)}, add(v, {const_text(compute, 0.0, lanes)}))",
+            f"below = lt(bits_{signed}(v), {const_text(signed, 0, lanes)})",
+            f"key = bits_{key}(v)",
+            f"key = where(below, bitwise_not(key), bitwise_xor(key, {top}))",
+        ]
+    elif x.type.is_signed:
+        lines = [f"key = bitwise_xor(cast_{key}({value}), {top})"]
+    else:
+        lines = [f"key = cast_{key}({value})"]
+    return [*lines, "key = bitwise_not(key)"] if largest else lines
