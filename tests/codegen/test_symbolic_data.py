@@ -13,9 +13,10 @@ from mgx_numba.codegen.cpu.data.lrn import lrn_launch
 from mgx_numba.codegen.cpu.data.onehot import onehot_launch
 from mgx_numba.codegen.cpu.data.pad import border_launch, pad_launch
 from mgx_numba.codegen.cpu.data.pooling import pooling_launch, windows
+from mgx_numba.codegen.cpu.data.row_sort import sort_pitch
 from mgx_numba.codegen.cpu.data.scan import scan_launch
 from mgx_numba.codegen.cpu.data.scatter import scatter_launch, scatternd_launch
-from mgx_numba.codegen.cpu.data.suppression import PLANES, scratch_pitch, suppression_launch
+from mgx_numba.codegen.cpu.data.suppression import PLANES, kept_pitch, suppression_launch
 from mgx_numba.codegen.cpu.data.topk import topk_launch
 from mgx_numba.codegen.cpu.planning import plan
 from mgx_numba.codegen.problems.cluster import Tensor
@@ -266,11 +267,12 @@ def test_boxes_that_do_not_overlap() -> None:
         return suppression_launch(False, *given, room, groups)
 
     plans = Plans((boxes, scores, limits), solve)
-    pitch = scratch_pitch(count)
+    lens = (groups, 2, sort_pitch(count))
     tensors = {
         "boxes": boxes, "scores": scores, "picked": tensor((3 * B, room), dtype=INT),
-        "counts": tensor((3 * B,), dtype=INT), "planes": tensor((groups, PLANES, pitch), dtype=np.float64),
-        "order": tensor((groups, pitch), dtype=INT),
+        "counts": tensor((3 * B,), dtype=INT), "keys": tensor(lens, dtype=np.uint32),
+        "places": tensor(lens, dtype=np.int32),
+        "planes": tensor((groups, len(PLANES), kept_pitch(room)), dtype=np.float64),
         **{f"limit{k}": t for k, t in enumerate(limits)},
     }  # fmt: skip
     for values in LENGTHS[:4]:

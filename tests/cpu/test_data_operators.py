@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
 from mgx_numba.runtime.plan import FallbackStep
@@ -203,6 +204,22 @@ def test_suppression_of_overlapping_boxes(given: int, dynamic: bool, center: boo
         return m.add_instruction("nonmaxsuppression", [*p[:2], *rest], center_point_box=center, use_dyn_output=dynamic)
 
     check([boxes, scores, *(limits[:given] if center else [])], build)
+
+
+@pytest.mark.parametrize("types", [("half_type", "half_type"), ("float_type", "double_type"), ("double_type", "half_type")])
+@pytest.mark.parametrize("keep", [1, 7, 1000])
+def test_suppression_of_many_boxes_that_overlap(types: tuple[str, str], keep: int) -> None:
+    rng = np.random.default_rng(6)
+    boxes = rng.uniform(0, 9, (1, 701, 4)).astype(np.float32)
+    scores = rng.standard_normal((1, 3, 701)).astype(np.float32)
+    scores[0, 1, ::3], scores[0, 2, 5], scores[0, 2, 6] = scores[0, 1, 1], np.inf, np.nan
+
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        limits = [m.add_literal(v) for v in (np.array([keep]), np.array([0.2], np.float32))]
+        typed = [m.add_instruction("convert", [x], target_type=Type[t]) for x, t in zip(p, types)]
+        return m.add_instruction("nonmaxsuppression", [*typed, *limits], use_dyn_output=True)
+
+    check([boxes, scores], build)
 
 
 def test_suppression_of_scores_by_box() -> None:

@@ -59,7 +59,7 @@ def sort_launch(
         origin: the computation, for comments.
     """
     key, storage = key_dtype(x), dtype_name(x.type)
-    passes, lanes = (64 if key == "uint64" else 32) // DIGIT, host.lanes(key)
+    lanes = host.lanes(key)
     arguments = Arguments()
     for name, dtype in (("x", storage), ("values", storage), ("positions", "int64"), ("keys", key), ("places", "int32")):
         arguments.pointer(f"p_{name}", name, dtype)
@@ -75,69 +75,18 @@ def sort_launch(
     def keyed(left: str) -> list[str]:
         loaded = load_text("r_x", "c", x.strides[axis], step, lanes, left)
         return [
-            *_key(cast_text(loaded, storage, dtype_name(x.type.compute)), x, key, lanes, largest),
+            *key_lines(cast_text(loaded, storage, dtype_name(x.type.compute)), x, lanes, largest),
             "store(keys, c, key)",
             f"store(places, c, add(iota_int32({lanes}), cast_int32(c)))",
         ]
 
-    def digit(shift: str) -> str:
-        return f"cast_int64(bitwise_and(shift_right(key, cast_{key}({shift})), cast_{key}({BUCKETS - 1})))"
-
-    counting = [
-        "key = load_scalar(keys, e)",
-        *(
-            line
-            for p in range(passes)
-            for line in (
-                f"at = {p * BUCKETS} + {digit(str(p * DIGIT))}",
-                "store_scalar(counts, at, load_scalar(counts, at) + 1)",
-            )
-        ),
-    ]
-    moving = [
-        "key = load_scalar(k_from, e)",
-        f"bucket = {digit('shift')}",
-        "at = load_scalar(ends, bucket)",
-        "store_scalar(ends, bucket, at + 1)",
-        "store_scalar(k_to, at, key)",
-        "store_scalar(p_to, at, load_scalar(p_from, e))",
-    ]
-    one_pass = [
-        f"shift = p * {DIGIT}",
-        f"ends = offset(counts, p * {BUCKETS})",
-        "k_from = offset(keys, turn * pitch)",
-        "p_from = offset(places, turn * pitch)",
-        "key = load_scalar(k_from, 0)",
-        f"if load_scalar(ends, {digit('shift')}) < last:",
-        *indent(
-            [
-                "turn = 1 - turn",
-                "k_to = offset(keys, turn * pitch)",
-                "p_to = offset(places, turn * pitch)",
-                "start = 0",
-                f"for bucket in range({BUCKETS}):",
-                "    size = load_scalar(ends, bucket)",
-                "    store_scalar(ends, bucket, start)",
-                "    start += size",
-                "for e in range(last):",
-                *indent(moving),
-            ]
-        ),
-    ]
-    zeros = host.lanes("int64")
     row = [
         *odometer.start("row"),
         f"r_x = offset(p_x, {odometer.offset(0)})",
         f"r_values = offset(p_values, {odometer.offset(1)})",
         f"r_positions = offset(p_positions, {odometer.offset(2)})",
         *vector_loop(lanes, keyed, first="0"),
-        f"for e in range({passes * BUCKETS // zeros}):",
-        f"    store(counts, e * {zeros}, const_int64(0, {zeros}))",
-        "for e in range(last):",
-        *indent(counting),
-        "turn = 0",
-        f"for p in range({passes}):",
-        *indent(one_pass),
+        *sort_lines(key),
         "for e in range(k):",
         "    place = cast_int64(load_scalar(places, turn * pitch + e))",
         "    store_scalar(r_values, e * value_step, load_scalar(r_x, place * x_step))",
@@ -149,7 +98,7 @@ def sort_launch(
         "for row in range(task * batch, imin(rows, task * batch + batch)):",
         *indent(row),
     ]
-    text = kernel_text([*arguments.bind(), f"counts = local_int64({passes * BUCKETS})", *for_tasks(task)])
+    text = kernel_text([*arguments.bind(), counters(key), *for_tasks(task)])
     return Launch(
         kernel=cpu_kernel("topk_sort_kernel", text, origin),
         args=arguments.values,
@@ -159,12 +108,15 @@ def sort_launch(
     )
 
 
-def _key(value: str, x: Tensor, key: str, lanes: int, largest: bool) -> list[str]:
-    """Return lines that set ``key`` to unsigned numbers in whose ascending order elements are wanted."""
-    compute = dtype_name(x.type.compute)
-    top = const_text(key, 1 << (63 if key == "uint64" else 31), lanes)
+def key_lines(value: str, x: Tensor, lanes: int, largest: bool) -> list[str]:
+    """Return lines that set ``key`` to unsigned numbers in whose ascending order elements of ``x`` are wanted.
+
+    ``value`` is the expression of a vector of them, in their compute type.
+    """
+    key, compute = key_dtype(x), dtype_name(x.type.compute)
+    top = const_text(key, 1 << (_bits(key) - 1), lanes)
     if x.type.is_floating:
-        signed = "int64" if key == "uint64" else "int32"
+        signed = key[1:]
         # Zeros of either sign are equal, and so are all NaNs. Of negative numbers all bits are inverted.
         lines = [
             f"v = {value}",
@@ -178,3 +130,64 @@ def _key(value: str, x: Tensor, key: str, lanes: int, largest: bool) -> list[str
     else:
         lines = [f"key = cast_{key}({value})"]
     return [*lines, "key = bitwise_not(key)"] if largest else lines
+
+
+def counters(key: str) -> str:
+    """Return the statement that makes the counters of `sort_lines`, at the start of a kernel."""
+    return f"counts = local_int64({_bits(key) // DIGIT * BUCKETS})"
+
+
+def sort_lines(key: str, count: str = "last") -> list[str]:
+    """Return lines that sort the first ``count`` of ``keys`` (dtype ``key``) together with int32 ``places``.
+
+    Either is followed, ``pitch`` elements later, by as much scratch memory. The result begins at ``turn * pitch``.
+    """
+    digits = range(_bits(key) // DIGIT)
+    lanes = host.lanes("int64")
+
+    def digit(shift: str) -> str:
+        return f"cast_int64(bitwise_and(shift_right(key, cast_{key}({shift})), cast_{key}({BUCKETS - 1})))"
+
+    counting = ["key = load_scalar(keys, e)"]
+    for p in digits:
+        counting.append(f"at = {p * BUCKETS} + {digit(str(p * DIGIT))}")
+        counting.append("store_scalar(counts, at, load_scalar(counts, at) + 1)")
+    moving = [
+        "key = load_scalar(k_from, e)",
+        f"bucket = {digit('shift')}",
+        "at = load_scalar(ends, bucket)",
+        "store_scalar(ends, bucket, at + 1)",
+        "store_scalar(k_to, at, key)",
+        "store_scalar(p_to, at, load_scalar(p_from, e))",
+    ]
+    one_pass = [
+        "turn = 1 - turn",
+        "k_to = offset(keys, turn * pitch)",
+        "p_to = offset(places, turn * pitch)",
+        "start = 0",
+        f"for bucket in range({BUCKETS}):",
+        "    size = load_scalar(ends, bucket)",
+        "    store_scalar(ends, bucket, start)",
+        "    start += size",
+        f"for e in range({count}):",
+        *indent(moving),
+    ]
+    return [
+        f"for e in range({len(digits) * BUCKETS // lanes}):",
+        f"    store(counts, e * {lanes}, const_int64(0, {lanes}))",
+        f"for e in range({count}):",
+        *indent(counting),
+        "turn = 0",
+        f"for p in range({len(digits)}):",
+        f"    shift = p * {DIGIT}",
+        f"    ends = offset(counts, p * {BUCKETS})",
+        "    k_from = offset(keys, turn * pitch)",
+        "    p_from = offset(places, turn * pitch)",
+        "    key = load_scalar(k_from, 0)",
+        f"    if load_scalar(ends, {digit('shift')}) < {count}:",
+        *indent(one_pass, 2),
+    ]
+
+
+def _bits(key: str) -> int:
+    return 64 if key == "uint64" else 32

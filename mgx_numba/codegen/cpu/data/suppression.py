@@ -1,8 +1,7 @@
 """Non-maximum suppression of boxes (ONNX ``NonMaxSuppression``), one class after the other.
 
-The boxes of a class whose score is high enough go to scratch memory, in float64. Repeatedly the best box is kept, and
-one pass over the other boxes drops those that overlap it too much. A dropped score becomes NaN, which never wins a
-comparison.
+The boxes of a class whose score is high enough are sorted by score (`row_sort`). One after the other is compared, in
+float64, with those kept so far, and kept unless it overlaps one of them too much.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from ....core.dim import Length, ceil_div, is_symbolic, known_in
+from ....core.dim import Length, ceil_div, is_symbolic
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
@@ -19,15 +18,15 @@ from ...statements import cast_text, dtype_name, for_tasks, indent, kernel_text,
 from .. import host
 from ..kernel import cpu_kernel
 from ..loops import tasks_unless_empty
+from .row_sort import counters, key_dtype, key_lines, sort_lines, sort_pitch
 
-PLANES = 6
-"""Float64 planes of scratch memory: score, the four sides, area."""
-CORNERS = ("y1", "x1", "y2", "x2")
+PLANES = ("y1", "x1", "y2", "x2", "area")
+"""Float64 planes of scratch memory: what is known of each box kept."""
 
 
-def scratch_pitch(boxes: Length) -> Any:
-    """Return the elements per plane of scratch memory."""
-    return boxes + 2 * host.lanes("float64")
+def kept_pitch(room: Length) -> Any:
+    """Return the elements of a plane of scratch memory for up to ``room`` boxes: whole vectors are read."""
+    return room + host.lanes("float64")
 
 
 def suppression_launch(
@@ -47,8 +46,8 @@ def suppression_launch(
     - ``scores`` [n, classes, boxes]; boxes with NaN as score are never kept.
     - ``limit0`` (number of boxes to keep), ``limit1`` (overlap), ``limit2`` (lowest score), as far as given.
     - int64 ``picked`` [n * classes, room], best first, and ``counts`` [n * classes].
-    - scratch memory: float64 ``planes`` [groups, PLANES, pitch] and int64 ``order`` [groups, pitch]; `scratch_pitch`
-      returns the pitch.
+    - scratch memory: ``keys`` [groups, 2, pitch] of `key_dtype` and int32 ``places`` [groups, 2, pitch], with
+      `sort_pitch` as pitch; float64 ``planes`` [groups, len(PLANES), pitch], with `kept_pitch`.
 
     Args:
         center_point_box: boxes are centre and size instead of two corners.
@@ -60,94 +59,76 @@ def suppression_launch(
         origin: printed instruction.
     """
     images, classes, count = scores.lens
-    rows, lanes = images * classes, host.lanes("float64")
-    wide = host.lanes("float32") * 2
-    score_dtype = dtype_name(scores.type)
+    rows, lanes, wide = images * classes, host.lanes("float64"), host.lanes("float32") * 2
+    storage, compute, key = dtype_name(scores.type), dtype_name(scores.type.compute), key_dtype(scores)
     arguments = Arguments()
     arguments.pointer("p_boxes", "boxes", dtype_name(boxes.type))
-    arguments.pointer("p_scores", "scores", score_dtype)
+    arguments.pointer("p_scores", "scores", storage)
     for k, limit in enumerate(limits):
         arguments.pointer(f"p_limit{k}", f"limit{k}", dtype_name(limit.type))
-    for name in ("picked", "counts", "order"):
-        arguments.pointer(f"p_{name}", name, "int64")
+    for name, dtype in (("picked", "int64"), ("counts", "int64"), ("keys", key), ("places", "int32")):
+        arguments.pointer(f"p_{name}", name, dtype)
     arguments.pointer("p_planes", "planes", "float64")
-    for name, value in (
-        ("rows", rows),
-        ("batch", ceil_div(rows, groups)),
-        ("classes", classes),
-        ("count", count),
-        ("room", room),
-        ("pitch", scratch_pitch(count)),
-        ("score_image", scores.strides[0]),
-        ("score_class", scores.strides[1]),
-        ("box_image", boxes.strides[0]),
-        ("box_step", boxes.strides[1]),
-        ("box_side", boxes.strides[2]),
-    ):
-        arguments.integer(name, value)
+    arguments.integers(rows=rows, batch=ceil_div(rows, groups), classes=classes, count=count, room=room)
+    arguments.integers(pitch=sort_pitch(count), kept_pitch=kept_pitch(room))
+    arguments.integers(score_image=scores.strides[0], score_class=scores.strides[1])
+    arguments.integers(box_image=boxes.strides[0], box_step=boxes.strides[1], box_side=boxes.strides[2])
     step = arguments.step("score_step", scores.strides[2])
-    limited = len(limits) > 2
 
     def candidates(left: str) -> list[str]:
-        one = _append(boxes, scores, step, limited, center_point_box)
-        each = [f"for e in range({left or wide}):", *indent(one)]
-        if left or not limited:
-            return each
-        value = cast_text(load_text("r_scores", "c", scores.strides[2], step, wide), score_dtype, "float64")
-        return [f"if reduce_or(gt({value}, lowest)):", *indent(each)]
-
-    def scan(suppress: bool) -> list[str]:
-        """Return one pass over the candidates that sets ``top`` and ``first``: the best remaining score and its
-        place."""
-        drop = _drop(lanes) if suppress else []
-        return [
-            f"best = const_float64(-INF, {lanes})",
-            f"place = const_int64(0, {lanes})",
-            "c = 0",
-            "while c < found:",
-            *indent(
-                [
-                    f"s = load(planes, c, {lanes})",
-                    *drop,
-                    "take = gt(s, best)",
-                    "best = where(take, s, best)",
-                    f"place = where(take, add(iota_int64({lanes}), c), place)",
-                    f"c += {lanes}",
-                ],
-            ),
-            "first = reduce_argmax(best, place)",
-            "top = reduce_max(best)",
+        value = cast_text(load_text("r_scores", "c", scores.strides[2], step, wide, left), storage, compute)
+        mask = f"gt({cast_text('score', compute, 'float64')}, lowest)" if len(limits) > 2 else "eq(score, score)"
+        mask = f"logical_and({mask}, lane_mask(left, {wide}))" if left else mask
+        found = [
+            *key_lines("score", scores, wide, largest=True),
+            f"store_where(places, found, add(iota_int32({wide}), cast_int32(c)), mask)",
+            "found += store_where(keys, found, key, mask)",
         ]
+        return [f"score = {value}", f"mask = {mask}", "if reduce_or(mask):", *indent(found)]
 
+    one_box = [
+        "box = cast_int64(load_scalar(places, turn * pitch + e))",
+        "e += 1",
+        *_box(boxes, center_point_box),
+        "dead = False",
+        "c = 0",
+        "while c < kept and not dead:",
+        *indent([*_overlap(lanes), f"c += {lanes}"]),
+        "if not dead:",
+        *indent(
+            [
+                *(f"store_scalar(planes, {k} * kept_pitch + kept, {name})" for k, name in enumerate(PLANES)),
+                "store_scalar(p_picked, row * room + kept, box)",
+                "kept += 1",
+            ]
+        ),
+    ]
     one_row = [
         "image = idiv(row, classes)",
         "r_scores = offset(p_scores, image * score_image + (row - image * classes) * score_class)",
         "r_boxes = offset(p_boxes, image * box_image)",
         "found = 0",
         *vector_loop(wide, candidates, first="0", last="count"),
-        f"store(planes, found, const_float64(NAN, {lanes}))",
-        *scan(suppress=False),
         "kept = 0",
-        "while kept < keep and top > -INF:",
+        "if found > 0:",
         *indent(
             [
-                "store_scalar(p_picked, row * room + kept, load_scalar(order, first))",
-                "kept += 1",
-                "store_scalar(planes, first, NAN)",
-                *(f"b_{side} = load_scalar(planes, {k + 1} * pitch + first)" for k, side in enumerate(CORNERS)),
-                "b_area = load_scalar(planes, 5 * pitch + first)",
-                *scan(suppress=True),
-            ],
+                *sort_lines(key, "found"),
+                "e = 0",
+                "while e < found and kept < keep:",
+                *indent(one_box),
+            ]
         ),
         "store_scalar(p_counts, row, kept)",
     ]
     task = [
-        "planes = offset(p_planes, task * 6 * pitch)",
-        "order = offset(p_order, task * pitch)",
+        "keys = offset(p_keys, task * 2 * pitch)",
+        "places = offset(p_places, task * 2 * pitch)",
+        f"planes = offset(p_planes, task * {len(PLANES)} * kept_pitch)",
         "for row in range(task * batch, imin(rows, task * batch + batch)):",
         *indent(one_row),
     ]
-    text = kernel_text([*arguments.bind(), *_limit_lines(limits), *for_tasks(task)])
+    text = kernel_text([*arguments.bind(), *_limit_lines(limits), counters(key), *for_tasks(task)])
     return Launch(
         kernel=cpu_kernel("nonmaxsuppression_kernel", text, origin),
         args=arguments.values,
@@ -167,10 +148,8 @@ def _limit_lines(limits: Sequence[Tensor]) -> list[str]:
     return lines
 
 
-def _append(boxes: Tensor, scores: Tensor, step: str, limited: bool, center: bool) -> list[str]:
-    """Return lines that append box ``c + e`` to the candidates if its score is high enough."""
-    at = f"(c + e) * {step}" if step else "0" if known_in(scores.strides[2], 0) else "c + e"
-    score = cast_text(f"load_scalar(r_scores, {at})", dtype_name(scores.type), "float64")
+def _box(boxes: Tensor, center: bool) -> list[str]:
+    """Return lines that set the corners and the area of box ``box``, by the names of `PLANES`."""
     sides = [f"load_scalar(r_box, {k} * box_side)" for k in range(4)]
     a, b, c, d = (cast_text(side, dtype_name(boxes.type), "float64") for side in sides)
     if center:
@@ -178,35 +157,25 @@ def _append(boxes: Tensor, scores: Tensor, step: str, limited: bool, center: boo
         corners += ["ya = y - h", "yb = y + h", "xa = x - w", "xb = x + w"]
     else:
         corners = [f"ya = {a}", f"xa = {b}", f"yb = {c}", f"xb = {d}"]
-    planes = ("y1 = min(ya, yb)", "x1 = min(xa, xb)", "y2 = max(ya, yb)", "x2 = max(xa, xb)")
-    values = ("y1", "x1", "y2", "x2", "(y2 - y1) * (x2 - x1)")
     return [
-        f"score = {score}",
-        f"if {'score > lowest' if limited else 'score == score'}:",
-        *indent(
-            [
-                "r_box = offset(r_boxes, (c + e) * box_step)",
-                *corners,
-                *planes,
-                # The lowest finite score replaces minus infinity, which marks that no candidate is left.
-                "store_scalar(planes, found, max(-1.7976931348623157e308, score))",
-                *(f"store_scalar(planes, {k + 1} * pitch + found, {v})" for k, v in enumerate(values)),
-                "store_scalar(order, found, c + e)",
-                "found += 1",
-            ],
-        ),
+        "r_box = offset(r_boxes, box * box_step)",
+        *corners,
+        "y1 = min(ya, yb)",
+        "x1 = min(xa, xb)",
+        "y2 = max(ya, yb)",
+        "x2 = max(xa, xb)",
+        "area = (y2 - y1) * (x2 - x1)",
     ]
 
 
-def _drop(lanes: int) -> list[str]:
-    """Return lines that set the score ``s`` of every candidate that overlaps the kept box too much to NaN."""
-    y1, x1, y2, x2, area = (f"load(planes, {k + 1} * pitch + c, {lanes})" for k in range(5))
+def _overlap(lanes: int) -> list[str]:
+    """Return lines that set ``dead`` if the box overlaps one of the boxes kept from ``c`` on too much."""
+    y1, x1, y2, x2, area = (f"load(planes, {k} * kept_pitch + c, {lanes})" for k in range(len(PLANES)))
     return [
-        f"high = max(0, sub(min({y2}, b_y2), max({y1}, b_y1)))",
-        f"wide = max(0, sub(min({x2}, b_x2), max({x1}, b_x1)))",
+        f"high = max(0, sub(min({y2}, y2), max({y1}, y1)))",
+        f"wide = max(0, sub(min({x2}, x2), max({x1}, x1)))",
         "common = mul(high, wide)",
-        f"union = sub(add({area}, b_area), common)",
-        "dead = logical_and(gt(union, 0), gt(div(common, union), overlap))",
-        f"s = where(dead, const_float64(NAN, {lanes}), s)",
-        "store(planes, c, s)",
+        f"union = sub(add({area}, area), common)",
+        "over = logical_and(gt(union, 0), gt(div(common, union), overlap))",
+        f"dead = reduce_or(logical_and(over, lane_mask(kept - c, {lanes})))",
     ]

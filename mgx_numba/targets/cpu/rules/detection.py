@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from ....codegen.cpu.data.collected_rows import collected_rows
 from ....codegen.cpu.data.regions import regions_launch
-from ....codegen.cpu.data.suppression import PLANES, scratch_pitch, suppression_launch
+from ....codegen.cpu.data.row_sort import key_dtype, sort_pitch
+from ....codegen.cpu.data.suppression import PLANES, kept_pitch, suppression_launch
 from ....core.dim import is_symbolic, known_in, less, minimum, preferred
 from ....core.shape import Shape
-from ....core.types import Type
+from ....core.types import Type, from_numpy
 from ....graph.instruction import Instruction
 from ....ops.detection import NonMaxSuppression, RoiAlign
 from ...lowering.buffers import View
@@ -58,12 +59,13 @@ def lower_suppression(low: Lowering, ins: Instruction) -> None:
         scores = low.materialized(scores, (classes * count, count, 1), ins)
     rows = images * classes
     groups = minimum(rows, TASKS_PER_THREAD * low.threads)
-    pitch = scratch_pitch(count)
+    lens = (groups, 2, sort_pitch(count))
     made = {
         "picked": low.allocate(Shape(Type.int64_type, (rows, room))),
         "counts": low.allocate(Shape(Type.int64_type, (rows,))),
-        "planes": low.allocate(Shape(Type.double_type, (groups, PLANES, pitch))),
-        "order": low.allocate(Shape(Type.int64_type, (groups, pitch))),
+        "keys": low.allocate(Shape(from_numpy(key_dtype(scores.tensor)), lens)),
+        "places": low.allocate(Shape(Type.int32_type, lens)),
+        "planes": low.allocate(Shape(Type.double_type, (groups, len(PLANES), kept_pitch(room)))),
     }
     tensors = boxes.tensor, scores.tensor, [v.tensor for v in limits]
     solution = low.solve(suppression_launch, op.center_point_box, *tensors, room, groups, low.origin(ins))
