@@ -103,12 +103,16 @@ def one_hot(g: Builder, node: Node, indices: Instruction, depth: Instruction, va
 
 @register("Compress")
 def compress(g: Builder, node: Node, x: Instruction, condition: Instruction) -> Instruction:
-    """Emit the slices of ``axis`` (without it: elements of the flat data) where the constant condition holds."""
-    keep = np.flatnonzero(g.constant(condition, "condition")).astype(np.int64)
+    """Emit the slices of ``axis`` (without it: elements of the flat data) where the condition holds."""
     if not node.has("axis"):
         x, axis = g.flat(x), 0
     else:
         axis = g.axis(node.get_int("axis"), rank(x))
+    known = g.constants.value(condition)
+    if known is None:
+        places = g.op("nonzero", condition, use_dyn_output=True)
+        return g.op("gather", x, g.squeeze(places, [0]), axis=axis)
+    keep = np.flatnonzero(known).astype(np.int64)
     if keep.size and keep[-1] >= g.lens(x)[axis]:
         raise UnsupportedError(f"condition keeps position {keep[-1]} of axis {axis}, which has {g.lens(x)[axis]}")
     return g.op("gather", x, g.literal(keep), axis=axis)
