@@ -7,6 +7,7 @@ contract afn``.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from llvmlite import ir
@@ -29,6 +30,9 @@ from .vector import (
 
 NUMBERS = (*FLOATS, *INTEGERS)
 LOGICAL = ("bool", *INTEGERS)
+_WIDE_QUOTIENT, _FUSED_QUOTIENT = 2.0**28, 2.0**52
+"""Largest quotients of remainders without the C library: of float32, whose 24 bits times as many fit float64, and of
+float64, whose units are whole numbers."""
 
 
 def _is_float(dtype: str) -> bool:
@@ -78,9 +82,30 @@ def _div(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
     return b.select(zero, 0, quotient)
 
 
+def _remainder(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """Return x - y * trunc(x / y) in float32 or float64, exactly; lanes that need more bits use the C library.
+
+    The quotient of the magnitudes is rounded, so its whole part may be 1 too large, and only that: the remainder is
+    then negative. Remainders are multiples of the smaller unit of x and y, so they are exact: of float32 in float64
+    below `_WIDE_QUOTIENT`, since no product has more than 53 bits, and of float64 by a fused multiply-add.
+    """
+    single = b.width(x) == 32
+    top, bottom = (b.widen(b.fabs(v)) if single else b.fabs(v) for v in (x, y))
+    ratio = b.div(top, bottom)
+    limit = _WIDE_QUOTIENT if single else _FUSED_QUOTIENT
+    plain = b.ir.and_(b.fcmp("<", ratio, limit), b.fcmp("<", bottom, math.inf))
+    whole = b.floor(ratio)
+    rest = b.sub(top, b.mul(whole, bottom)) if single else b.fused(b.neg(whole), bottom, top)
+    rest = b.select(b.fcmp("<", rest, 0.0), b.add(rest, bottom), rest)
+    usual = b.copysign(b.narrow(rest) if single else rest, x)
+    return b.per_rare_lane(b.not_(plain), usual, "fmodf" if single else "fmod", x, y)
+
+
 def _fmod(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
-    if _is_float(dtype):
-        return b.per_lane("fmodf" if dtype == "float32" else "fmod", x, y)
+    if dtype == "float32":
+        return _remainder(b.strict(), x, y)
+    if dtype == "float64":
+        return _remainder(b.strict(), x, y) if has_fma() else b.per_lane("fmod", x, y)
     quotient, zero = _divide_integers(b, dtype, x, y)
     return b.select(zero, 0, b.isub(x, b.imul(quotient, y)))
 

@@ -363,6 +363,15 @@ class VectorBuilder:
         self.for_lanes(lanes, body)
         return self.ir.load(result, align=64)
 
+    def per_rare_lane(self, rare: ir.Value, usual: ir.Value, function: str, *operands: ir.Value) -> ir.Value:
+        """Return ``usual``, but in the lanes of the mask ``rare`` the result of a C library function, which is called
+        only if there are such lanes."""
+        place = self.reserve(usual.type)
+        self.ir.store(usual, place)
+        with self.ir.if_then(self.any(rare), likely=False):
+            self.ir.store(self.select(rare, self.per_lane(function, *operands), usual), place)
+        return self.ir.load(place)
+
     def spill(self, vector: ir.Value) -> ir.Value:
         """Store a vector (of whole bytes) on the stack; pointer to its first element."""
         place = self.reserve(vector.type)

@@ -130,14 +130,6 @@ def atan_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
     return b.copysign(b.select(beyond, b.sub(math.pi / 2.0, near), near), x)
 
 
-def asin_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    return atan_short(b, b.div(x, b.sqrt(b.mul(b.sub(1.0, x), b.add(1.0, x)))))
-
-
-def acos_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    return b.mul(atan_short(b, b.sqrt(b.div(b.sub(1.0, x), b.add(1.0, x)))), 2.0)
-
-
 def _quarter_turns(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
     """x = k pi/2 + r: sin(r), cos(r), and an integer whose low bits are k. For |x| up to 1e6."""
     k, bits = b.magic_round(b.mul(x, 2.0 / math.pi))

@@ -38,13 +38,7 @@ def _trigonometric(short: Emit, library: str) -> Emit:
     """`short` in float64 for the angles it can reduce; a lane with a larger one goes to the C library."""
 
     def emit(b: VectorBuilder, x: ir.Value) -> ir.Value:
-        result = _through_float64(short)(b, x)
-        large = math64.large_angle(b, x)
-        place = b.reserve(x.type)
-        b.ir.store(result, place)
-        with b.ir.if_then(b.any(large), likely=False):
-            b.ir.store(b.select(large, b.per_lane(library, x), result), place)
-        return b.ir.load(place)
+        return b.per_rare_lane(math64.large_angle(b, x), _through_float64(short)(b, x), library, x)
 
     return emit
 
@@ -124,7 +118,9 @@ erf = _function("erf", math32.erf, _library("erf"))
 sin = _function("sin", _trigonometric(math64.sin_short, "sinf"), _library("sin"))
 cos = _function("cos", _trigonometric(math64.cos_short, "cosf"), _library("cos"))
 tan = _function("tan", _trigonometric(math64.tan_short, "tanf"), _library("tan"))
-asin, acos, atan = _short("asin"), _short("acos"), _short("atan")
+asin = _function("asin", math32.asin, _library("asin"))
+acos = _function("acos", math32.acos, _library("acos"))
+atan = _short("atan")
 sinh, cosh = _short("sinh"), _short("cosh")
 tanh = _function("tanh", math32.tanh, _library("tanh"))
 tanh_fast = _function("tanh_fast", math32.tanh_fast, _library("tanh"))

@@ -31,7 +31,7 @@ from ..kernel import cpu_kernel
 from ..machine import machine
 from ..microkernels.depthwise_table import DEPTHWISE_SUMS, LINE_BLOCK, RUNS
 from ..microkernels.register_tile import RegisterTile
-from ..microkernels.tile_table import tile_for
+from ..microkernels.tile_table import WIDE_INTEGERS, tile_for
 from ..records import RecordText
 from .bf16_split_rows import fills_lines
 from .blocking import Blocking, cut_lines, line_order
@@ -139,6 +139,8 @@ class ConvDepthwise(Solver[ConvProblem]):
     def refused_types(self, problem: ConvProblem) -> str | None:
         types = problem.types
         sums = DEPTHWISE_SUMS.get(types.a)
+        if types.uniform in WIDE_INTEGERS:
+            return f"no line of taps is declared for {types}"
         if sums is None or types.uniform is not None:
             return super().refused_types(problem)
         right = ("int8", "int16") if sums == "int32" else ("bfloat16",)

@@ -1,7 +1,6 @@
 """The intrinsics of the 8-bit integer register tiles (`int8_table`): a word holds several k of a row or column.
 
-They work like `tile_float32` over int32 words, but each word's elements are multiplied pairwise and their products
-added:
+They work like `tile_int32`, but the elements of two words are multiplied pairwise and their products added:
 
     tile_dot4          four unsigned bytes on the left, four signed bytes on the right
     tile_dot4_signed   four signed bytes on either side, with NEON
@@ -21,7 +20,7 @@ from llvmlite import ir
 from .. import host
 from .tile import tile_intrinsic
 from .tile_table import RESIDUAL_BLOCK, RESIDUAL_PLACES
-from .tile_writer import ProductWriter, Values, constant
+from .tile_writer import IntegerWriter, Values, constant
 
 _I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 MULTIPLY_PAIRS = {128: "llvm.x86.sse2.pmadd.wd", 256: "llvm.x86.avx2.pmadd.wd", 512: "llvm.x86.avx512.pmaddw.d.512"}
@@ -29,22 +28,13 @@ MULTIPLY_BYTES = {256: "llvm.x86.avx2.pmadd.ub.sw", 512: "llvm.x86.avx512.pmaddu
 """LLVM's intrinsics for each width in bits: all x86 CPUs have the first, and declared tiles require the others."""
 
 
-class _DotWriter(ProductWriter):
+class _DotWriter(IntegerWriter):
     """Writes tiles over int32 words; a left-hand row starts at any byte, and its words are contiguous."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.left_align = 1
         self.slot["x_step"] = constant(1)  # so that a loop over several k needs no more pointers than rows
-
-    def _sum(self, x: ir.Value, y: ir.Value) -> ir.Value:
-        return self.ir.add(x, y)
-
-    def _in_order(self, value: ir.Value) -> ir.Value:
-        """Pass an accumulator through an empty instruction: LLVM would first add the products of several k, whose sums
-        do not fit the registers."""
-        opaque = ir.FunctionType(value.type, [value.type])
-        return self.ir.call(ir.InlineAsm(opaque, "", "=x,0"), [value])
 
 
 class _NeonWriter(_DotWriter):

@@ -19,7 +19,7 @@ from llvmlite import ir
 
 from ...lang.vector import Definition, KernelFunction, Values, make_intrinsic
 from ...toolchain.numba_core import TypingError, types
-from .tile_writer import ProductWriter
+from .tile_writer import IntegerWriter, ProductWriter
 
 _I64 = ir.IntType(64)
 _WORDS = types.CPointer(types.int64)
@@ -84,3 +84,6 @@ def tile_intrinsic(called: str, dtype: str, writer: type[ProductWriter]) -> Kern
 
 tile_float32 = tile_intrinsic("tile_float32", "float32", ProductWriter)
 tile_float64 = tile_intrinsic("tile_float64", "float64", ProductWriter)
+tile_int32, tile_uint32, tile_int64, tile_uint64 = (
+    tile_intrinsic(f"tile_{dtype}", dtype, IntegerWriter) for dtype in ("int32", "uint32", "int64", "uint64")
+)

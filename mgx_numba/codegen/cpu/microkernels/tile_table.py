@@ -121,6 +121,10 @@ TILE_TABLE_ROWS = 16
 _FLOAT32 = TileTypes("float32", "float32", "float32")
 _FLOAT64 = TileTypes("float64", "float64", "float64")
 
+WIDE_INTEGERS = ("int32", "uint32", "int64", "uint64")
+"""Dtypes whose products wrap around in the same dtype."""
+_INTEGERS = tuple(TileTypes(t, t, t) for t in WIDE_INTEGERS)
+
 TILES = (
     RegisterTile("avx512_12x2", _FLOAT32, (12, 8, 4, 2, 1), 2, 512, avx512, tall=13),
     RegisterTile("avx512_12x2", _FLOAT64, (12, 8, 4, 2, 1), 2, 512, avx512, tall=13),
@@ -130,6 +134,9 @@ TILES = (
     RegisterTile("neon_8x3", _FLOAT64, (8, 4, 2, 1), 3, 128, neon),
     RegisterTile("portable_4x2", _FLOAT32, (4, 2, 1), 2, 128, any_cpu),
     RegisterTile("portable_4x2", _FLOAT64, (4, 2, 1), 2, 128, any_cpu),
+    *(RegisterTile("avx512_8x2", t, (8, 4, 2, 1), 2, 512, avx512, finishes=False, cycles=1) for t in _INTEGERS),
+    *(RegisterTile("avx2_4x2", t, (4, 2, 1), 2, 256, avx2, finishes=False, cycles=1) for t in _INTEGERS),
+    *(RegisterTile("portable_4x2", t, (4, 2, 1), 2, 128, any_cpu, finishes=False, cycles=1) for t in _INTEGERS),
     *INT8_TILES,
     *RESIDUAL_TILES,
     *BFLOAT16_TILES,

@@ -334,3 +334,19 @@ class ProductWriter(TileWriter):
                 for _ in range(self.rows):
                     self._prefetch_columns(place, write=name == "written")
                     place = self.at(place, self.slot[f"{name}_row"])
+
+
+class IntegerWriter(ProductWriter):
+    """Writes products of integers, which wrap around."""
+
+    def _multiply_add(self, left: ir.Value, right: ir.Value, sums: ir.Value) -> ir.Value:
+        return self.ir.add(sums, self.ir.mul(left, right))
+
+    def _sum(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        return self.ir.add(x, y)
+
+    def _in_order(self, value: ir.Value) -> ir.Value:
+        """Pass an accumulator through an empty instruction: LLVM would first add the products of several k, whose sums
+        do not fit the registers."""
+        opaque = ir.FunctionType(value.type, [value.type])
+        return self.ir.call(ir.InlineAsm(opaque, "", "=x,0"), [value])

@@ -50,7 +50,7 @@ from ..capabilities import line_gaps
 from ..contraction_forms import ContractionForm, Layer, chosen_form, forms_of, plan_of
 from .table import lowering
 
-_WIDE = (Type.float_type, Type.double_type)
+_WIDE = (Type.float_type, Type.double_type, Type.int32_type, Type.uint32_type, Type.int64_type, Type.uint64_type)
 _INT8 = (Type.int8_type, Type.uint8_type)
 _SIGNED = (Type.int8_type, Type.int16_type)
 
@@ -58,8 +58,8 @@ _SIGNED = (Type.int8_type, Type.int16_type)
 def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
     """Return why no kernel has these types; None if kernels do.
 
-    Kernels multiply floats of the same wide type, or 8-bit integers by signed integers of 8 bits (16 bits for depthwise
-    convolutions).
+    Kernels multiply numbers of the same wide type, or 8-bit integers by signed integers of 8 bits (16 bits for
+    depthwise convolutions).
     """
     if out in _WIDE and a is b is out:
         return None
