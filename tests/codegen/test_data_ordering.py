@@ -133,7 +133,9 @@ def test_topk_of_other_types(dtype: str) -> None:
     check_topk(few_values(2, 150, dtype=dtype), 20, 1)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"])
+@pytest.mark.parametrize(
+    "dtype", ["int8", "int16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
+)
 def test_topk_of_all_bits(dtype: str) -> None:
     """Numbers of either sign and of all magnitudes, extreme ones, zeros of both signs."""
     x = np.random.default_rng(0).integers(0, 256, (5, 100 * np.dtype(dtype).itemsize), np.uint8).view(dtype)

@@ -46,6 +46,25 @@ def check(names: list[str], results: list[np.ndarray], expected: list[np.ndarray
 
 @pytest.mark.parametrize("limit", ["", "avx2", "sse"], ids=["native", "avx2", "sse"])
 @pytest.mark.parametrize("dtype", FLOATS)
+def test_remainders_are_exact(dtype: str, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of numbers of any magnitude, of multiples, and of the numbers beside these, whose quotient rounds to a whole."""
+    monkeypatch.setenv("MGX_CPU_FEATURES", limit)
+    rng, count = np.random.default_rng(2), 5000
+    bits = np.iinfo(f"uint{8 * np.dtype(dtype).itemsize}")
+    x, y = (rng.integers(0, bits.max, count, bits.dtype, endpoint=True).view(dtype) for _ in range(2))
+    divisor = (rng.standard_normal(count) * np.exp2(rng.integers(-9, 9, count))).astype(dtype)
+    times = np.exp2(rng.integers(0, 30, count)).astype(dtype) - rng.integers(0, 3, count).astype(dtype)
+    with np.errstate(all="ignore"):
+        multiple = (divisor * times).astype(dtype)
+        a = np.concatenate([x, multiple, np.nextafter(multiple, np.zeros(1, dtype))])
+        b = np.concatenate([y, divisor, divisor])
+        expected = [REFERENCE.fmod(a, b), REFERENCE.mod(a, b)]
+    names = ["fmod", "mod"]
+    check(names, evaluate([(f"{n}(a, b)", dtype) for n in names], a, b), expected, a, b)
+
+
+@pytest.mark.parametrize("limit", ["", "avx2", "sse"], ids=["native", "avx2", "sse"])
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_float_operations(dtype: str, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", limit)
     a, b = samples(dtype, seed=0), samples(dtype, seed=1)

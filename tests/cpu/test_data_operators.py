@@ -206,7 +206,9 @@ def test_suppression_of_overlapping_boxes(given: int, dynamic: bool, center: boo
     check([boxes, scores, *(limits[:given] if center else [])], build)
 
 
-@pytest.mark.parametrize("types", [("half_type", "half_type"), ("float_type", "double_type"), ("double_type", "half_type")])
+@pytest.mark.parametrize(
+    "types", [("half_type", "half_type"), ("float_type", "double_type"), ("double_type", "half_type")]
+)
 @pytest.mark.parametrize("keep", [1, 7, 1000])
 def test_suppression_of_many_boxes_that_overlap(types: tuple[str, str], keep: int) -> None:
     rng = np.random.default_rng(6)

@@ -1,4 +1,4 @@
-"""ConvInteger and MatMulInteger by integer tiles: exact for all zero points, signs, groups and lengths."""
+"""Products and convolutions of integers by tiles: exact for all types, zero points, signs, groups and lengths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mgx_numba
+from mgx_numba.graph.instruction import Instruction
+from mgx_numba.graph.module import Module
 from mgx_numba.runtime.plan import FallbackStep
+from mgx_numba.targets.cpu.lower import lower
+from mgx_numba.targets.options import TargetOptions
+
+from .programs import check, program_of
 
 CODES = {np.dtype(np.uint8): TensorProto.UINT8, np.dtype(np.int8): TensorProto.INT8}
 NAMES = ("x", "w", "x_zero", "w_zero")
@@ -176,3 +182,41 @@ def test_compile_warns_of_integers_that_numpy_computes() -> None:
     np.testing.assert_array_equal(
         np.asarray(p.run(values)[0]), convolved((values["x"], values["w"], zero, zero), [0] * 4, 1, 1, 1)
     )
+
+
+WIDE = {
+    # operator, lengths of both operands, attributes
+    "product": ("dot", (13, 37), (37, 50), {}),
+    "a row": ("dot", (1, 70), (70, 33), {}),
+    "a column": ("dot", (70, 33), (33, 1), {}),
+    "batches": ("dot", (3, 5, 7), (3, 7, 20), {}),
+    "no terms": ("dot", (5, 0), (0, 4), {}),
+    "convolution": ("convolution", (2, 8, 9, 9), (12, 8, 3, 3), {"padding": (1, 1)}),
+    "1x1": ("convolution", (2, 8, 5, 9), (17, 8, 1, 1), {}),
+    "depthwise": ("convolution", (2, 8, 9, 9), (8, 1, 3, 3), {"padding": (1, 1), "group": 8}),
+    "groups": ("convolution", (1, 6, 8, 7), (4, 3, 3, 2), {"stride": (2, 1), "group": 2}),
+    "transposed": ("convolution_backwards", (2, 8, 5, 6), (8, 6, 3, 3), {"stride": (2, 2)}),
+}
+
+
+@pytest.mark.parametrize("constant", [False, True], ids=["computed", "constant"])
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("case", WIDE)
+def test_wide_integers_wrap_around(case: str, dtype: str, constant: bool) -> None:
+    """Sums that exceed the type, followed by another operator."""
+    operator, a_lens, b_lens, attributes = WIDE[case]
+    rng = np.random.default_rng(len(case))
+    a, b = (
+        integers(rng, np.dtype(dtype).type, *lens) if np.prod(lens) else np.zeros(lens, dtype)
+        for lens in (a_lens, b_lens)
+    )
+
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        right = m.add_literal(b) if constant else p[1]
+        made = m.add_instruction(operator, [p[0], right], **attributes)
+        return m.add_instruction("add", [made, made])
+
+    check([a] if constant else [a, b], build)
+    plan = lower(program_of([a] if constant else [a, b], build), TargetOptions())
+    hosted = [s.label for s in plan.steps if isinstance(s, FallbackStep) and s.label.startswith("ref::")]
+    assert not hosted or case == "no terms"

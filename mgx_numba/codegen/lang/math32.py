@@ -292,16 +292,18 @@ def erf(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 
 def _arc(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """The mask of lanes with |x| > 0.7, and there asin(sqrt((1 - |x|) / 2)), elsewhere asin(|x|); NaN for |x| > 1."""
+    """The mask of lanes with |x| > `ARC_SPLIT`, and there asin(sqrt((1 - |x|) / 2)), elsewhere asin(|x|).
+
+    NaN for |x| > 1."""
     a = b.fabs(x)
-    beyond = b.fcmp(">", a, 0.7)
+    beyond = b.fcmp(">", a, table.ARC_SPLIT)
     square = b.select(beyond, b.mul(b.sub(1.0, a), 0.5), b.mul(a, a))
     s = b.select(beyond, b.sqrt(square), a)
     return beyond, b.muladd(b.mul(s, square), b.polynomial(square, table.ASIN_32), s)
 
 
 def asin(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """pi / 2 - 2 asin(sqrt((1 - |x|) / 2)) with the sign of x for |x| > 0.7, else the polynomial."""
+    """pi / 2 - 2 asin(sqrt((1 - |x|) / 2)) with the sign of x for |x| > `ARC_SPLIT`, else the polynomial."""
     beyond, arc = _arc(b, x)
     high, low = table.HALF_PI_32
     far = b.add(b.sub(high, b.mul(arc, 2.0)), low)
@@ -309,7 +311,7 @@ def asin(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 
 def acos(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """pi / 2 - asin(x) for |x| <= 0.7; beyond, 2 asin(sqrt((1 - x) / 2)) or pi - 2 asin(sqrt((1 + x) / 2))."""
+    """pi / 2 - asin(x) for |x| <= `ARC_SPLIT`; beyond, 2 asin(sqrt((1 - x) / 2)) or pi - 2 asin(sqrt((1 + x) / 2))."""
     beyond, arc = _arc(b, x)
     below = b.fcmp("<", x, 0.0)
     (high, low), twice = table.HALF_PI_32, b.mul(arc, 2.0)

@@ -61,6 +61,7 @@ ASIN_32 = (
     0.1666666865348816, 0.0749981626868248, 0.044708047062158585, 0.02936019003391266, 0.03084784559905529,
     -0.02286107838153839, 0.12480378150939941, -0.15711066126823425, 0.1260686218738556,
 )  # fmt: skip
+ARC_SPLIT = 0.7  # where asin(|x|) and pi / 2 minus twice the other arc have results of one size, so equal errors
 # pi / 2 and what rounding to float32 took from it
 HALF_PI_32 = (1.5707963705062866, -4.371139000186241e-08)
 

@@ -61,7 +61,13 @@ def sort_launch(
     key, storage = key_dtype(x), dtype_name(x.type)
     lanes = host.lanes(key)
     arguments = Arguments()
-    for name, dtype in (("x", storage), ("values", storage), ("positions", "int64"), ("keys", key), ("places", "int32")):
+    for name, dtype in (
+        ("x", storage),
+        ("values", storage),
+        ("positions", "int64"),
+        ("keys", key),
+        ("places", "int32"),
+    ):
         arguments.pointer(f"p_{name}", name, dtype)
     kept = [a for a in range(len(x.lens)) if a != axis]
     lens = tuple(1 if a == axis else n for a, n in enumerate(x.lens))
@@ -116,11 +122,11 @@ def key_lines(value: str, x: Tensor, lanes: int, largest: bool) -> list[str]:
     key, compute = key_dtype(x), dtype_name(x.type.compute)
     top = const_text(key, 1 << (_bits(key) - 1), lanes)
     if x.type.is_floating:
-        signed = key[1:]
+        signed, nan = key[1:], const_text(compute, float("nan"), lanes)
         # Zeros of either sign are equal, and so are all NaNs. Of negative numbers all bits are inverted.
         lines = [
             f"v = {value}",
-            f"v = where(isnan(v), {const_text(compute, float('nan'), lanes)}, add(v, {const_text(compute, 0.0, lanes)}))",
+            f"v = where(isnan(v), {nan}, add(v, {const_text(compute, 0.0, lanes)}))",
             f"below = lt(bits_{signed}(v), {const_text(signed, 0, lanes)})",
             f"key = bits_{key}(v)",
             f"key = where(below, bitwise_not(key), bitwise_xor(key, {top}))",

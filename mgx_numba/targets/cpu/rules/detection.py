@@ -25,8 +25,9 @@ from .table import lowering
 TASKS_PER_THREAD = 4
 """Groups of rows for each thread: rows differ in their number of boxes, so one group for each would end unevenly."""
 COPIED_READS = 1
-"""Reads of a pixel, on the mean, from which images are copied to channels-last memory before regions are pooled. The copy
-reads and writes each element once; without it each read fetches a cache line for one element."""
+"""Mean reads of a pixel from which images are copied to channels-last memory before regions are pooled.
+
+The copy reads and writes each element once; without it each read fetches a cache line for one element."""
 
 
 def _channels_last(low: Lowering, ins: Instruction, x: View) -> View:
