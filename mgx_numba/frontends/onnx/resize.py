@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from ...core.dim import Dim, SymbolicLengthError, known_equal
+from ...core.types import Type
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
 from ...ops.resize import COORDINATES, MODES, NEAREST, scaled_length
@@ -129,7 +130,10 @@ def _resize(
             "the result",
         )
     attributes = {"scales": tuple(scales)} if scales else {"sizes": tuple(sizes)}
-    return g.op(
+    type_ = x.shape.type
+    if mode != "nearest" and type_.is_integral:  # interpolated as floats and cut off, as in ONNX Runtime
+        x = g.convert(x, Type.float_type if type_.size < Type.float_type.size else Type.double_type)
+    made = g.op(
         "resize",
         x,
         **attributes,
@@ -138,6 +142,7 @@ def _resize(
         coordinate_transformation_mode=coordinates,
         cubic_coeff_a=cubic,
     )
+    return g.convert(made, type_)
 
 
 def _floats(g: Builder, x: Instruction, what: str) -> list[float]:

@@ -88,7 +88,7 @@ def pad_launch(before: Sequence[Length], value: np.ndarray | None, x: Tensor, ou
     arguments = Arguments()
     arguments.pointer("p_x", "x", dtype)
     arguments.pointer("p_out", "out", dtype)
-    prologue = [_splat(arguments, value, dtype, lanes)]
+    prologue = _splat(arguments, value, dtype, lanes)
     arguments.integer("before", inner.before)
     arguments.integer("length", inner.length)
     loop = RowLoop(
@@ -104,20 +104,16 @@ def pad_launch(before: Sequence[Length], value: np.ndarray | None, x: Tensor, ou
     strides = (inner.x_stride, inner.out_stride)
     step = [arguments.step(f"t{k}", s) for k, s in enumerate(strides)]
 
-    def fill(left: str) -> list[str]:
-        return [store_text("r_out", "c", strides[1], step[1], "value", left)]
-
     def copy(left: str) -> list[str]:
         loaded = load_text("r_x", "c", strides[0], step[0], lanes, left)
         return [store_text("r_out", "c", strides[1], step[1], loaded, left)]
 
+    copied = vector_loop(lanes, copy, first="low", last="high")
     inside = [
         f"r_x = offset(p_x, {loop.offset(0)} - skipped)",
         f"r_out = offset(p_out, {loop.offset(1)})",
         *bounds,
-        *vector_loop(lanes, fill, last="low"),
-        *vector_loop(lanes, copy, first="low", last="high"),
-        *vector_loop(lanes, fill, first="high"),
+        *_filled(inner, step[1], lanes, copied),
     ]
     return Launch(
         kernel=loop.kernel("pad_kernel" if value is not None else "pad_with_kernel", inside, origin, prologue),
@@ -139,21 +135,13 @@ def border_launch(
     dtype, lanes = mover(x.type), mover_lanes(x.type, inner.out)
     arguments = Arguments()
     arguments.pointer("p_out", "out", dtype)
-    prologue = [_splat(arguments, value, dtype, lanes)]
+    prologue = _splat(arguments, value, dtype, lanes)
     arguments.integers(before=inner.before, length=inner.length)
     loop = RowLoop(arguments, [a.out for a in outer], [[a.out_stride for a in outer]], inner.out, lanes, whole=True)
     step = arguments.integer("step", inner.out_stride) if inner.out_stride not in (0, 1) else ""
     bounds = _bounds(arguments, outer)
 
-    def fill(left: str) -> list[str]:
-        return [store_text("r_out", "c", inner.out_stride, step, "value", left)]
-
-    inside = [
-        f"r_out = offset(p_out, {loop.offset(0)})",
-        *bounds,
-        *vector_loop(lanes, fill, last="low"),
-        *vector_loop(lanes, fill, first="high"),
-    ]
+    inside = [f"r_out = offset(p_out, {loop.offset(0)})", *bounds, *_filled(inner, step, lanes, [])]
     filled = (prod(out.lens) - prod(x.lens)) * x.type.size
     return Launch(
         kernel=loop.kernel("border_kernel" if value is not None else "border_with_kernel", inside, origin, prologue),
@@ -174,13 +162,34 @@ def _bounds(arguments: Arguments, outer: Sequence[_PaddedAxis]) -> list[str]:
     return ["low = last", "high = last", f"if {' and '.join(tests)}:", *indent(bounds)] if tests else bounds
 
 
-def _splat(arguments: Arguments, value: np.ndarray | None, dtype: str, lanes: int) -> str:
-    """Return the statement that makes a vector of the value, or of the operand that holds it."""
+def _filled(axis: _PaddedAxis, step: str, lanes: int, copied: list[str]) -> list[str]:
+    """Return the statements that fill a row around its columns from ``low`` to ``high``, for which there are statements.
+
+    Ends that are narrower than a vector are filled one by one, which is faster than a masked store.
+    """
+
+    def fill(left: str) -> list[str]:
+        return [store_text("r_out", "c", axis.out_stride, step, "value", left)]
+
+    def fill_one_by_one(first: str, last: str) -> list[str]:
+        place = f"c * {step}" if step else "c"
+        return [f"c = {first}", f"while c < {last}:", f"    store_scalar(r_out, {place}, one)", "    c += 1"]
+
+    if not all(known_less_equal(n, lanes - 1) for n in (axis.before, axis.out - axis.before - axis.length)):
+        return [*vector_loop(lanes, fill, last="low"), *copied, *vector_loop(lanes, fill, first="high")]
+    ends = fill_one_by_one("first", "low"), fill_one_by_one("high", "last")
+    return ["if low < high:", *indent([*ends[0], *copied, *ends[1]]), "else:", *indent(vector_loop(lanes, fill))]
+
+
+def _splat(arguments: Arguments, value: np.ndarray | None, dtype: str, lanes: int) -> list[str]:
+    """Return the statements that set ``one`` and a vector of it: the value, or that of the operand that holds it."""
     if value is None:
         arguments.pointer("p_value", "value", dtype)
-        return f"value = splat(load_scalar(p_value, 0), {lanes})"
-    arguments.integer("bits", int(value.reshape(1).view(f"i{value.itemsize}")[0]))
-    return f"value = splat(cast_{dtype}(bits), {lanes})"
+        one = "load_scalar(p_value, 0)"
+    else:
+        arguments.integer("bits", int(value.reshape(1).view(f"i{value.itemsize}")[0]))
+        one = f"cast_{dtype}(bits)"
+    return [f"one = {one}", f"value = splat(one, {lanes})"]
 
 
 def remap_launch(
