@@ -94,6 +94,21 @@ def test_reductions(name, dtype):
         check([x], lambda m, p: m.add_instruction(name, [p[0]], axes=[2]))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int32])
+@pytest.mark.parametrize("cols", range(1, 9))
+def test_many_tiny_rows(cols, dtype):
+    """Lanes run across the rows where these are many and tiny."""
+    names = ["reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_mean"]
+    rtol = 1e-2 if dtype is np.float16 else 1e-5
+    for lens in ((63, cols), (64, cols), (2, 131, cols)):
+        x = data(lens, special=np.issubdtype(dtype, np.floating)).astype(dtype)
+        axis = len(lens) - 1
+        check([x], lambda m, p, axis=axis: [m.add_instruction(n, [p[0]], axes=[axis]) for n in names], rtol)
+        if np.issubdtype(dtype, np.floating):
+            check([x], lambda m, p: softmax(m, p[0]), rtol)
+            check([x], lambda m, p: softmax(m, p[0], logarithm=True, keep_max=True), rtol)
+
+
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.bool_])
 def test_rows_of_narrow_elements(dtype):
     """Rows that fill few registers, but have more elements than a vector may."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from mgx_numba.errors import ShapeError
 
@@ -150,6 +151,25 @@ def test_linear_resizes_read_the_elements_that_onnxruntime_reads(coordinates: st
             feeds = [x.reshape(1, 1, 4, 5), None, None, np.array(sizes, np.int64)]
             options = {"mode": "linear", "coordinate_transformation_mode": coordinates}
             assert_like_onnxruntime(*single("Resize", feeds, opset=18, constant=[3], **options))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32])
+@pytest.mark.parametrize("sizes", [(2, 3, 11, 6), (2, 3, 4, 21)])
+def test_integers_are_interpolated_as_floats_and_cut_off(dtype: Any, sizes: tuple[int, ...]) -> None:
+    """Sums that are nearly whole numbers may be cut off to either."""
+    ends = np.iinfo(np.int8 if dtype is np.int32 else dtype)
+    x = np.random.default_rng(1).integers(ends.min, ends.max, (2, 3, 7, 9), dtype, endpoint=True)
+    feeds = [x, None, None, np.array(sizes, np.int64)]
+    code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    model, feeds = single("Resize", feeds, opset=18, constant=[3], outputs=[code], mode="linear")
+    assert_like_onnxruntime(model, feeds, tolerance=1.01 / ends.max)
+
+
+def test_resized_integers_keep_all_their_digits() -> None:
+    x = np.full((1, 1, 4, 5), 2**31 - 1, np.int32)
+    feeds = [x, None, None, np.array([1, 1, 7, 8], np.int64)]
+    found = run(*single("Resize", feeds, opset=18, constant=[3], outputs=[TensorProto.INT32], mode="linear"))[0]
+    assert found.dtype == np.int32 and found.min() >= 2**31 - 130  # weights are numbers of float32
 
 
 def test_antialiased_resizes_do_not_spread_an_infinity() -> None:

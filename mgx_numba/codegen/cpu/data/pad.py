@@ -163,7 +163,7 @@ def _bounds(arguments: Arguments, outer: Sequence[_PaddedAxis]) -> list[str]:
 
 
 def _filled(axis: _PaddedAxis, step: str, lanes: int, copied: list[str]) -> list[str]:
-    """Return the statements that fill a row around its columns from ``low`` to ``high``, for which there are statements.
+    """Return the statements that fill a row around the columns from ``low`` to ``high``, which ``copied`` writes.
 
     Ends that are narrower than a vector are filled one by one, which is faster than a masked store.
     """

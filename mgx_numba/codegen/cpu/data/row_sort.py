@@ -7,6 +7,7 @@ highest, each time stably, so that equal elements stay in order. A digit that al
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from ....core.dim import Length, ceil_div
 from ...arguments import Arguments
@@ -32,7 +33,7 @@ def key_dtype(x: Tensor) -> str:
     return "uint64" if x.type.size == 8 else "uint32"
 
 
-def sort_pitch(length: Length) -> Length:
+def sort_pitch(length: Length) -> Any:
     """Return the elements of scratch memory for a row of ``length`` elements: whole vectors may be written."""
     return length + 2 * host.lanes("float32")
 

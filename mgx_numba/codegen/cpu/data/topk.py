@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from ....core.dim import Length, is_symbolic, known_in, known_less_equal, range_of
+from ....core.dim import Dim, Length, is_symbolic, known_in, known_less_equal, range_of
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
@@ -78,7 +78,7 @@ def is_sorted_faster(k: Any, axis: int, x: Tensor) -> bool:
     if not known_less_equal(k, LARGEST_K):
         return True
     length, lanes = x.lens[axis], host.lanes(dtype_name(x.type.compute))
-    if is_symbolic(k) or is_symbolic(length):
+    if isinstance(k, Dim) or isinstance(length, Dim):
         return False
     groups = [n for n in GROUP_VECTORS if k <= n * lanes * WANTED_OF_GROUPS and x.type.is_floating]
     if _ranks(k, length, lanes, groups) or (groups and length >= LEAST_OF_GROUP * groups[0] * lanes):
@@ -171,7 +171,7 @@ def topk_launch(
 
 def _ranks(k: Length, length: Length, lanes: int, groups: list[int]) -> bool:
     """Return whether all elements of a row are ranked: it is too short for ``groups``, and insertion takes longer."""
-    if is_symbolic(k) or is_symbolic(length) or not 0 < k <= length <= COLLECTED:
+    if isinstance(k, Dim) or isinstance(length, Dim) or not 0 < k <= length <= COLLECTED:
         return False
     if groups and length >= LEAST_OF_GROUP * groups[0] * lanes:
         return False
