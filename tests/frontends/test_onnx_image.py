@@ -162,7 +162,9 @@ def test_integers_are_interpolated_as_floats_and_cut_off(dtype: Any, sizes: tupl
     feeds = [x, None, None, np.array(sizes, np.int64)]
     code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     model, feeds = single("Resize", feeds, opset=18, constant=[3], outputs=[code], mode="linear")
-    assert_like_onnxruntime(model, feeds, tolerance=1.01 / ends.max)
+    session = pytest.importorskip("onnxruntime").InferenceSession(model.SerializeToString())
+    (expected,), (found,) = session.run(None, feeds), run(model, feeds)
+    assert found.dtype == expected.dtype and np.abs(found.astype(int) - expected.astype(int)).max() <= 1
 
 
 def test_resized_integers_keep_all_their_digits() -> None:
