@@ -11,6 +11,7 @@ from ..graph.instruction import Instruction
 from ..graph.module import Module
 from ..graph.passes import run_passes
 from ..graph.program import Program
+from ..ops.sampling import RandomSeed
 from .split_point import SplitPoint
 
 WORTHWHILE = frozenset(
@@ -18,8 +19,13 @@ WORTHWHILE = frozenset(
     " deformable_convolution roialign"
     " lstm gru rnn attention".split()
 )
-"""Operators that justify a second stage, with a plan of its own. Without them, instructions after a data-dependent
-length run in fallback steps, which handle any length."""
+"""Operators that justify a second stage, with a plan of its own. Without such an operator, or `FEWEST_LIGHT` others,
+instructions after a data-dependent length run in fallback steps, which handle any length."""
+LIGHT = frozenset("gather gather_elements gathernd softmax logsoftmax concat layernorm argmax argmin topk".split())
+"""Operators, beside those on elements and reductions, of which several justify a second stage."""
+FEWEST_LIGHT = 4
+"""A fallback step takes 50 to 90 us, a stage 100 us (Zen 3, 2 NumPy operators of 1,000 elements included). The kernels
+of a stage take time to compile, so that a few steps do not pay."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class ProgramSplit:
 def split(program: Program) -> ProgramSplit | None:
     """Return the two stages of a program; None if no length depends on data, or if a second stage is not worthwhile."""
     late = _late(program.main)
-    if not any(_is_worthwhile(ins) for ins in late):
+    if not any(map(_is_worthwhile, late)) and sum(map(_is_light, late)) < FEWEST_LIGHT:
         return None
     results = program.main.results()
     kept = [ins for ins in dict.fromkeys(results) if ins not in late]
@@ -72,6 +78,11 @@ def _is_worthwhile(ins: Instruction) -> bool:
     return any(map(is_worthwhile, ins.module_args))
 
 
+def _is_light(ins: Instruction) -> bool:
+    is_tensor = ins.shape.element is None and not ins.shape.type.hosted
+    return is_tensor and (ins.op.pointwise or ins.name in LIGHT or ins.name.startswith("reduce_"))
+
+
 def has_data_dependent_lengths(ins: Instruction) -> bool:
     """Return whether the branches or loop body of an instruction have data-dependent lengths and justify plans of their
     own."""
@@ -91,14 +102,15 @@ def is_worthwhile(module: Module) -> bool:
 
 def _passed(late: dict[Instruction, None]) -> dict[Instruction, None]:
     """Return the values that the first stage passes to the second. The second stage computes views of them itself, and
-    holds its own constants."""
+    holds its own constants, computed ones included."""
     found: dict[Instruction, None] = {}
+    constants: dict[Instruction, bool] = {}
     pending = [i for ins in late for i in ins.dependencies if i not in late]
     seen = set(pending)
     while pending:
         ins = pending.pop(0)
         sees_more = ins.op.view and not ins.shape.is_dynamic and ins.name != "get_tuple_elem"
-        if ins.literal is not None or (not ins.inputs and not ins.is_param):
+        if _is_constant(ins, constants):
             continue
         if not sees_more:
             found[ins] = None
@@ -106,6 +118,15 @@ def _passed(late: dict[Instruction, None]) -> dict[Instruction, None]:
         pending += [i for i in ins.inputs if i not in seen]
         seen.update(ins.inputs)
     return found
+
+
+def _is_constant(ins: Instruction, known: dict[Instruction, bool]) -> bool:
+    """Return whether a value is computed from literals alone; ``known`` keeps the answers. Each stage would draw a seed
+    of its own."""
+    if ins not in known:
+        varies = ins.is_param or bool(ins.module_args) or isinstance(ins.op, RandomSeed)
+        known[ins] = not varies and all(_is_constant(i, known) for i in ins.inputs)
+    return known[ins]
 
 
 def _clone(

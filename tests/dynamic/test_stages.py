@@ -7,6 +7,7 @@ import io
 import numpy as np
 import pytest
 
+import mgx_numba as migraphx
 from mgx_numba.api.program import program as public_program
 from mgx_numba.core.device_array import DeviceArray
 from mgx_numba.core.shape import Shape
@@ -66,6 +67,46 @@ def test_a_program_without_lengths_that_depend_on_data_has_one_stage() -> None:
     x = program.main.add_parameter("x", Shape(Type.float_type, (2, 2)))
     program.main.add_return([program.main.add_instruction("dot", [x, x])])
     assert split(program) is None
+
+
+def light_chain(steps: int) -> Program:
+    """Elements of x that are positive, changed ``steps`` times."""
+    g = Graph()
+    kept = g.op(
+        "Gather", "x", g.op("Squeeze", g.op("NonZero", g.op("Greater", "x", g.const(np.float32(0)))), g.ints(0))
+    )
+    for k in range(steps):
+        kept = g.op(("Sigmoid", "Tanh", "Relu")[k % 3], kept)
+    return parse_onnx(g.model({"x": (FLOAT, [50])}, [kept]))
+
+
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
+def test_several_light_operators_behind_such_a_length_take_kernels(target: str) -> None:
+    """Each took a fallback step; with one or two of them a second plan does not pay."""
+    assert split(light_chain(2)) is None and split(light_chain(3)) is not None
+    with interpreted():
+        made = public_program.wrap(light_chain(5)).compile(migraphx.get_target(target))
+        for seed, shift in ((0, 0.0), (1, 0.0), (2, -9.0)):
+            feeds = {"x": normal(50, seed=seed) + np.float32(shift)}
+            np.testing.assert_allclose(made.run(feeds)[0], evaluate(light_chain(5), feeds)[0], rtol=1e-5)
+
+
+def test_both_stages_see_one_random_number() -> None:
+    """Each stage drew a seed of its own."""
+    program = Program()
+    main = program.main
+    x = main.add_parameter("x", Shape(Type.float_type, (9,)))
+    like = main.add_literal(np.zeros(9, np.float32))
+    noise = main.add_instruction("random_uniform", [main.add_instruction("random_seed", []), like])
+    places = main.add_instruction("nonzero", [x], use_dyn_output=True)
+    chosen = main.add_instruction("gather", [noise, main.add_instruction("squeeze", [places], axes=[0])], axis=0)
+    for name in ("exp", "log", "exp", "log"):
+        chosen = main.add_instruction(name, [chosen])
+    main.add_return([noise, chosen])
+    assert split(program) is not None
+    for target in ("ref", "cpu"):
+        all_of, some = public_program.wrap(program).clone().compile(target).run({"x": np.float32([1, 0, 2] * 3)})
+        np.testing.assert_allclose(np.asarray(some), np.asarray(all_of)[[0, 2, 3, 5, 6, 8]], rtol=1e-5)
 
 
 @pytest.mark.parametrize("none", [False, True])
