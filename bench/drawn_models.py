@@ -480,8 +480,8 @@ def detection(g: Drawn) -> str | list[str]:
         return str(g.do("RoiAlign", g.x(*lens), g.given(boxes), images, **sizes))
     if form == "suppression":
         count, classes = g.n(50, 9000), g.pick(1, 1, 4, 20)
-        corners = g.rng.random((1, count, 2))
-        boxes = np.concatenate([corners, corners + g.pick(0.02, 0.1, 0.3)], 2).astype(np.float32)
+        corners = g.rng.random((1, count, 2)).astype(np.float32)
+        boxes = np.concatenate([corners, corners + np.float32(g.pick(0.02, 0.1, 0.3))], 2)
         scores = g.given(g.rng.random((1, classes, count)).astype(np.float32))
         limits = g.ints(g.pick(20, 100, 300)), g.const([0.5]), g.const([g.pick(0.1, 0.5, 0.9)])
         return str(g.do("NonMaxSuppression", g.given(boxes), scores, *limits))
