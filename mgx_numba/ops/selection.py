@@ -83,7 +83,7 @@ class NonZero(Operator):
         return Shape(Type.int64_type, (shape.ndim, shape.elements))
 
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
-        found = np.stack(np.nonzero(args[0])).astype(np.int64)
+        found = np.array(np.nonzero(args[0]), np.int64)
         if self.use_dyn_output:
             return found
         return np.pad(found, ((0, 0), (0, output.lens[1] - found.shape[1])))

@@ -4,7 +4,7 @@ submodules."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -45,6 +45,7 @@ class FallbackCall:
             bodies: see the attribute.
         """
         self._ins, self._layout, self._captured, self.bodies = ins, layout, captured, bodies
+        self._shapes: dict[tuple[object, ...], Shape] = {}
 
     @property
     def symbolic(self) -> bool:
@@ -57,7 +58,8 @@ class FallbackCall:
         outer = dict(zip(self._captured, values[count:]))
         with np.errstate(all="ignore"):
             if bodies is None:
-                return leaves(compute(ins, values[:count], lambda m, a: evaluate_module(m, a, outer)))
+                run = partial(_evaluated, outer)
+                return leaves(compute(ins, values[:count], run, shapes=self._shapes))
             runs = cache(lambda module: bodies[module].within(outer))
             return leaves(
                 compute(ins, values[:count], lambda m, a: runs(m)(a), lambda m, *how: bodies[m].repeat(outer, *how))
@@ -90,6 +92,10 @@ class FallbackCall:
             "kernels": [lengths.writer.kernel(kernel) for kernel in dict.fromkeys(kernels)],
             "bound": self.symbolic,
         }
+
+
+def _evaluated(outer: Mapping[Instruction, object], module: Module, arguments: Sequence[object]) -> list:
+    return evaluate_module(module, arguments, outer)
 
 
 class ReturnCall:

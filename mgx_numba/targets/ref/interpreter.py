@@ -25,6 +25,8 @@ from ...runtime.memory import expect_room
 from ..base import Outgrown
 
 Trace = Callable[[Instruction, Any], None]
+REMEMBERED_SHAPES = 64
+"""Most shapes of results that a fallback step keeps: more than a loop of a model has lengths."""
 
 
 @np.errstate(all="ignore")
@@ -98,6 +100,7 @@ def compute(
     args: Sequence[Any],
     run: Callable[[Module, Sequence[Any]], list],
     repeat: Repeat | None = None,
+    shapes: dict[tuple[object, ...], Shape] | None = None,
 ) -> Any:
     """Return the value of one instruction on evaluated inputs.
 
@@ -106,6 +109,7 @@ def compute(
         args: values of its inputs.
         run: see `RunModule`.
         repeat: see `RunModule.repeat`.
+        shapes: shapes of earlier results of the instruction, by the lengths of their inputs.
     """
     shape = ins.shape
     try:
@@ -119,8 +123,7 @@ def compute(
             args = [np.broadcast_to(a, lens) for a in args]
         branches = isinstance(ins.op, If)  # only the branch that runs determines the shape
         if not branches and (shape.is_dynamic or any(i.shape.is_dynamic for i in ins.inputs)):
-            actual = [_actual(i.shape, a, spread) for i, a in zip(ins.inputs, args)]
-            shape = ins.op.result_shape(actual, ins.module_args)
+            shape = _result_shape(ins, args, spread, {} if shapes is None else shapes)
         if ins.op.true_ranks:
             args = [a.reshape(()) if i.shape.without_axes else a for i, a in zip(ins.inputs, args)]
         known = not (shape.is_dynamic or is_symbolic(shape.bytes))  # lengths that the data decide are not known yet
@@ -137,6 +140,20 @@ def compute(
         raise MgxError(f"{ins.op} cannot be evaluated: {error}") from error
     except Exception as error:
         raise MgxError(f"evaluating {ins.op} on {[_shape_of(a) for a in args]}: {error}") from error
+
+
+def _result_shape(ins: Instruction, args: Sequence[Any], spread: bool, known: dict[tuple[object, ...], Shape]) -> Shape:
+    """Return the shape of a result on these values."""
+    lengths = tuple((a.shape, a.dtype) if isinstance(a, np.ndarray) else None for a in args)
+    found = known.get(lengths)
+    if found is None:
+        actual = [_actual(i.shape, a, spread) for i, a in zip(ins.inputs, args)]
+        found = ins.op.result_shape(actual, ins.module_args)
+        if None not in lengths:
+            if len(known) >= REMEMBERED_SHAPES:
+                known.clear()
+            known[lengths] = found
+    return found
 
 
 def expanded(ins: Instruction, args: Sequence[Any]) -> Program:
