@@ -58,6 +58,11 @@ def test_arg_positions_along_each_axis(axis: int, order: tuple[int, ...]) -> Non
 def test_arg_positions_of_other_types(dtype: str) -> None:
     check_arg(few_values(3, 100, dtype=dtype), 1)
     check_arg(few_values(30, 40, dtype=dtype), 0)
+    for length in (1, 2, 3, 6, 7):
+        tiny = few_values(2, 71, length, dtype=dtype)
+        if np.issubdtype(tiny.dtype, np.floating):
+            tiny[0, ::5, length // 2], tiny[1, ::7] = np.nan, np.inf
+        check_arg(tiny, 2)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
