@@ -1,14 +1,14 @@
 """The intrinsics of the 8-bit integer register tiles (`int8_table`): a word holds several k of a row or column.
 
-They work like `tile_int32`, but the elements of two words are multiplied pairwise and their products added:
+They work like `tile_int32`, but the elements of two words are multiplied pairwise and their products added.
 
-    tile_dot4          four unsigned bytes on the left, four signed bytes on the right
-    tile_dot4_signed   four signed bytes on either side, with NEON
-    tile_dot4_shifted  as tile_dot4, for a left-hand side with 128 added; each panel starts with its column sums
-    tile_dot4_lowered  as tile_dot4_signed, for a left-hand side with 128 subtracted; panels as above
-    tile_dot2          two int16 on either side
-    tile_dot4_residual as tile_dot4, for weights whose products fit 16 bits in pairs, and for the residuals of others
-    tile_dot4_residual_shifted  as tile_dot4_shifted, for such weights
+    tile_dot4          four unsigned bytes on the left, four signed bytes on the right.
+    tile_dot4_signed   four signed bytes on either side, with NEON.
+    tile_dot4_shifted  as tile_dot4, for a left-hand side with 128 added; each panel starts with its column sums.
+    tile_dot4_lowered  as tile_dot4_signed, for a left-hand side with 128 subtracted; panels as above.
+    tile_dot2          two int16 on either side.
+    tile_dot4_residual as tile_dot4, for weights whose products fit 16 bits in pairs, and for the residuals of others.
+    tile_dot4_residual_shifted  as tile_dot4_shifted, for such weights.
 """
 
 from __future__ import annotations
