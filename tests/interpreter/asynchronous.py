@@ -250,7 +250,7 @@ class BlockAsync:
     def _knows(self, entry: int, phase: int, who: Thread) -> bool:
         """Return whether a thread knows that a barrier's phase is complete."""
         first, end = who.kin
-        thread = (block_number(who.block) - first) * (self._threads // (end - first)) + who.number
+        thread = (who.place - first) * (self._threads // (end - first)) + who.number
         return bool(self._clocks[thread, entry] >= phase)
 
     # Operands that threads store
