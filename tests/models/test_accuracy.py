@@ -88,7 +88,7 @@ def test_small_model_agrees_with_ref_and_onnxruntime(name, fast_math):
     assert_close(got, onnxruntime_results(name, "tiny"), TOLERANCE[fast_math])
 
 
-@pytest.mark.parametrize("name", LIGHT)
+@pytest.mark.parametrize("name", ["light_densenet121", "light_shufflenet", "light_squeezenet"])
 def test_model_whose_weights_are_one_number_agrees_with_onnxruntime(name):
     assert_close(run(name, "full", "cpu"), onnxruntime_results(name, "full"), TOLERANCE[True])
 
