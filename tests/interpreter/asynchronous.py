@@ -19,7 +19,7 @@ from mgx_numba.codegen.launch import TensorLayout
 from mgx_numba.core.types import numpy_dtype
 from mgx_numba.dataclass import dataclass
 
-from .memory import Allocation, KernelFault, Memory, Place, Thread, block_number
+from .memory import Allocation, KernelFault, Memory, Place, Thread
 
 __all__ = ["ROW", "STEP_BYTES", "WARPGROUP", "BlockAsync", "Copies", "added_products", "kept_by_tf32"]
 
