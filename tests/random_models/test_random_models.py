@@ -26,7 +26,7 @@ from .minimise import describe, minimise
 
 SEEDS = 40
 MORE_SEEDS = 200
-"""Seeds from `SEEDS` on, which run only on the CPU's vector code."""
+"""Every second seed below is tried; those from `SEEDS` on run only on the CPU's vector code."""
 OPEN_EVERY = 8
 """Open dimensions take as long as all else: `tests/dynamic` has more of them."""
 OPERATORS = 80
