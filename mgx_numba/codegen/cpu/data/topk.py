@@ -1,16 +1,18 @@
 """The first few elements of a row in sorted order (``topk``).
 
-There are four methods:
+A row of floats is dealt to groups, more than the k wanted elements, and each group gives its best element. The k best
+of these give a bound. The elements of the row that are not worse than the bound, hardly more than k, are collected; the
+place of each is the number of elements that beat it. The bound is found by counting, too, or by bisection if there are
+many groups.
 
-- Bound (rows of floats): the row is divided into more than k groups. The k-th best of the group maxima is a bound that
-  at least k elements reach, and hardly more. These elements are collected and ranked by counting: an element's rank is
-  the number of elements that beat it. The bound itself is found by counting, or by bisection if there are many groups.
-- Counting (short rows): all elements are ranked, where that is faster than insertion.
-- Insertion (other types, long rows, many ties): the k best elements so far are kept sorted. A vector without an element
-  that beats the worst of them costs one comparison. Other elements are inserted one by one; the search for the place
-  and the shift of later elements are vectorised.
-- Parts (few long rows): each part gives its k best, and a second launch selects from these. The parts' results are in
-  row order, so that ties keep their order.
+The elements of short rows are all ranked by counting, if that takes less time than to insert the best of them.
+
+For other types, longer rows or many ties, the best elements so far are kept sorted. Vectors without an element that
+beats the worst of them cost one comparison each. Elements of other vectors that beat the worst are inserted one after
+the other: the place is found, and later elements are moved on, by vectors.
+
+Few long rows are cut into parts, and another launch takes the best of the parts' results: equal elements are in order
+there.
 """
 
 from __future__ import annotations
