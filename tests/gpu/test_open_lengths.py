@@ -145,7 +145,7 @@ def test_the_same_lengths_at_other_addresses_and_with_a_larger_arena(on: Engine)
         results = net.run(contraction)
         into = {f"main:#output_{k}": result for k, result in enumerate(results)}
         kept.append((contraction, results))
-        for _ in range(2):
+        for _ in range(2 if feeds is drawn[2] else 1):  # the interpreter takes 2 s for each run
             assert net.run(contraction | into)[0].address == results[0].address
             assert_agrees([at_host(on, result) for result in results], reference(program, feeds))
 
