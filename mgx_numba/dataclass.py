@@ -205,7 +205,7 @@ def _arguments(
     return positional, count, defaults, made, any(base.__dict__.get("__slots__") for base in cls.__mro__)
 
 
-def _written(name: str, parameters: list[str], lines: list[str], names: dict[str, Any]) -> Any:
+def _written(name: str, parameters: list[str], lines: list[str], names: dict[str, object]) -> object:
     """Compile a function from its source text."""
     body = "".join(f"\n {line}" for line in lines or ["pass"])
     exec(f"def {name}({', '.join(parameters)}):{body}", names)
@@ -248,7 +248,7 @@ def _eq(cls: type) -> object:
     return __eq__
 
 
-def _hash(cls: type) -> Any:
+def _hash(cls: type) -> object:
     """Return ``__hash__`` of the compared fields, which computes an instance's hash once."""
     fields = dataclasses.fields(cls)
     values = _values([field.name for field in fields if (field.compare if field.hash is None else field.hash)])

@@ -75,7 +75,7 @@ def _true_rank(array: np.ndarray, shape: Shape) -> np.ndarray:
     return array.reshape(()) if shape.without_axes else array
 
 
-def users_value(value: np.ndarray, shape: Shape) -> Any:
+def users_value(value: np.ndarray, shape: Shape) -> object:
     """Convert a sequence, an optional or a map to the user's form: a list, a value or ``None``, or a dictionary.
 
     Tensors inside become new arguments.

@@ -130,7 +130,7 @@ def _holds(answers: Mapping[Dim, bool]) -> Any:
     atoms = {c: c.terms[0][0][0] for c in conditions if len(c.terms) == 1 and len(c.terms[0][0]) == 1}
     bounds = [(c, atom.operands[0]) for c, atom in atoms.items() if atom.kind == "negative"]
 
-    def follows(condition: Any, atom: Atom) -> bool:
+    def follows(condition: object, atom: Atom) -> bool:
         for other, bound in bounds:
             if other is condition:
                 continue
@@ -263,7 +263,7 @@ def evaluator(value: object) -> Callable[[Mapping[Dim, int]], object]:
     return at
 
 
-def _rebuilder(value: Any) -> Callable[[Callable[[Dim], Any]], Any] | None:
+def _rebuilder(value: object) -> Callable[[Callable[[Dim], Any]], Any] | None:
     """Return a function that makes ``value`` again with its argument's result for each expression; None if there are no
     expressions."""
     kind: Any = type(value)

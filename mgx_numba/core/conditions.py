@@ -61,7 +61,7 @@ def less(a: Length, b: Length) -> Any:
     return found
 
 
-def _less(a: Length, b: Length) -> Any:
+def _less(a: Length, b: Length) -> Length:
     difference = a - b
     if not isinstance(difference, Dim):
         return int(difference < 0)
@@ -94,7 +94,7 @@ def equal(a: Length, b: Length) -> Any:
     return found
 
 
-def _equal(a: Length, b: Length) -> Any:
+def _equal(a: Length, b: Length) -> Length:
     difference = a - b
     if not isinstance(difference, Dim):
         return int(difference == 0)
@@ -194,7 +194,7 @@ def all_of(*conditions: Length) -> Any:
     return of_atom("all", tuple(sorted(found, key=place_of)), 0, 1, 1)
 
 
-def any_of(*conditions: Length) -> Any:
+def any_of(*conditions: Length) -> Length:
     """Return the disjunction of conditions; 0 for no condition."""
     return negate(all_of(*(negate(one) for one in conditions)))
 
@@ -211,7 +211,7 @@ def select(condition: Length, a: Length, b: Length) -> Any:
     return of_atom("select", (condition, a, b), low, high, gcd(common_divisor(a), common_divisor(b)) or 1)
 
 
-def _extreme(kind: str, a: Length, b: Length) -> Any:
+def _extreme(kind: str, a: Length, b: Length) -> Length:
     if a is b:
         return a
     if type(a) is type(b) is int:

@@ -192,7 +192,7 @@ class _Importer:
         return (1, 0)
 
 
-def data_type_of(capsule: Any) -> _DataType:
+def data_type_of(capsule: object) -> _DataType:
     """Return the element type in an unconsumed capsule."""
     return tensor_of(capsule).dtype
 
@@ -291,7 +291,7 @@ def export_device(array: DeviceArray, owner: object) -> object:
 
 
 _numbers = itertools.count(1)
-exported: dict[int, tuple[_ManagedTensor, Any]] = {}
+exported: dict[int, tuple[_ManagedTensor, object]] = {}
 """Exported tensors that other libraries still hold, by number."""
 _api = ctypes.pythonapi
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", _api))

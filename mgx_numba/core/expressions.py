@@ -84,7 +84,7 @@ _OPERANDS = {"select": 3, "negative": 1, "zero": 1, "nonzero": 1, "bit_length": 
 """Number of operands of operations that do not have two."""
 
 
-def substitute(length: Length, replacements: Mapping[Dim, Length], known: dict[Dim, Any] | None = None) -> Any:
+def substitute(length: Length, replacements: Mapping[Dim, Length], known: dict[Dim, object] | None = None) -> Any:
     """Return an expression with symbols replaced by other expressions; symbols without a replacement stay."""
     if not isinstance(length, Dim):
         return length

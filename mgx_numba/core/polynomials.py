@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from math import gcd, prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import MgxError
 from ..structural import asks_nothing
@@ -71,7 +71,7 @@ Terms = tuple[tuple[Monomial, int], ...]
 _numbers = itertools.count()
 
 
-OPERATIONS: dict[str, Callable[..., Any]] = {}
+OPERATIONS: dict[str, Callable[..., Length]] = {}
 """Implementations of operators and methods of `Dim`, registered by the other modules that `core.dim` imports."""
 
 
@@ -160,7 +160,7 @@ class Dim:
 
     __rmul__ = __mul__
 
-    def __pow__(self, exponent: Any) -> Any:
+    def __pow__(self, exponent: Any) -> Length:
         return prod([self] * int(exponent))
 
     def __floordiv__(self, other: object) -> Any:
@@ -170,25 +170,25 @@ class Dim:
             else _as_integer(other, self.__floordiv__)
         )
 
-    def __rfloordiv__(self, other: object) -> Any:
+    def __rfloordiv__(self, other: object) -> Length:
         return OPERATIONS["floordiv"](other, self) if isinstance(other, int) else _as_integer(other, self.__rfloordiv__)
 
-    def __mod__(self, other: object) -> Any:
+    def __mod__(self, other: object) -> Length:
         return OPERATIONS["mod"](self, other) if isinstance(other, (int, Dim)) else _as_integer(other, self.__mod__)
 
-    def __rmod__(self, other: object) -> Any:
+    def __rmod__(self, other: object) -> Length:
         return OPERATIONS["mod"](other, self) if isinstance(other, int) else _as_integer(other, self.__rmod__)
 
-    def __divmod__(self, other: object) -> Any:
+    def __divmod__(self, other: object) -> tuple[Length, Length]:
         return self // other, self % other
 
-    def __abs__(self) -> Any:
+    def __abs__(self) -> Length:
         return OPERATIONS["max"](self, -self)
 
-    def __lshift__(self, other: Any) -> Any:
+    def __lshift__(self, other: Any) -> Length:
         return self * (1 << int(other))
 
-    def __rshift__(self, other: Any) -> Any:
+    def __rshift__(self, other: Any) -> Length:
         return self // (1 << int(other))
 
     def bit_length(self) -> Any:
@@ -235,7 +235,7 @@ class Dim:
     def __float__(self) -> float:
         raise SymbolicLengthError(f"the length {self} is known when the program runs, and a number is needed here")
 
-    def __truediv__(self, other: object) -> Any:
+    def __truediv__(self, other: object) -> NoReturn:
         raise SymbolicLengthError(f"the length {self} has no quotient that is no integer: use //, or evaluate it")
 
     __rtruediv__ = __truediv__
@@ -425,7 +425,7 @@ def single_atom(length: Length) -> Atom | None:
     return monomial[0] if coefficient == 1 and len(monomial) == 1 else None
 
 
-def place_of(length: Length) -> tuple[int, Any]:
+def place_of(length: Length) -> tuple[int, object]:
     """Return a sort key for the canonical order of operands: plain integers first."""
     if not isinstance(length, Dim):
         return 0, [length]

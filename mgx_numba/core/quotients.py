@@ -43,7 +43,7 @@ def exact_quotient(a: Length, b: Length) -> Any:
     return a // b if b and common_divisor(a) % b == 0 else None
 
 
-def floordiv(a: Length, b: Length) -> Any:
+def floordiv(a: Length, b: Length) -> Length:
     if isinstance(b, int):
         return _divided(a, b)
     if isinstance(a, int) and a == 0:
@@ -67,7 +67,7 @@ def floordiv(a: Length, b: Length) -> Any:
     return of_atom("floordiv", (a, b), low, high, 1)
 
 
-def _divided(a: Any, b: int) -> Any:
+def _divided(a: Length, b: int) -> Length:
     """Return the quotient by a plain integer."""
     if b < 0:
         return _divided(-a, -b)
@@ -95,14 +95,14 @@ def _divided(a: Any, b: int) -> Any:
     return whole + of_atom("floordiv", (rest, b), low, high, 1)
 
 
-def _split(a: Dim, b: int) -> tuple[Any, Any]:
+def _split(a: Dim, b: int) -> tuple[Length, Length]:
     """Split ``a`` into a quotient, with coefficients rounded toward 0, and a rest whose constant is not negative."""
     terms = [(m, c // b if c > 0 or not m else -(-c // b)) for m, c in a.terms]
     whole = polynomial([(m, c) for m, c in terms if c])
     return whole, a - whole * b
 
 
-def _nested(dim: Dim) -> tuple[Any, Any] | None:
+def _nested(dim: Dim) -> tuple[Length, Length] | None:
     """Return ``(x + y*b, b)`` for an expression ``x // b + y`` with a positive ``b``; None for others."""
     for monomial, coefficient in dim.terms:
         if coefficient == 1 and len(monomial) == 1 and monomial[0].kind == "floordiv":
@@ -186,7 +186,7 @@ def quotient_if_exact(a: Length, b: Dim) -> Any:
     return quotient if rest == 0 else None
 
 
-def modulo(a: Length, b: Length) -> Any:
+def modulo(a: Length, b: Length) -> Length:
     if isinstance(b, int):
         if b <= 0 or not isinstance(a, Dim):
             return a - a // b * b
@@ -207,7 +207,7 @@ def modulo(a: Length, b: Length) -> Any:
     return of_atom("mod", (a, b), 0, None if b.high is None else b.high - divisor, divisor)
 
 
-def _remainder(a: Dim, b: int) -> Any:
+def _remainder(a: Dim, b: int) -> Length:
     """Return the remainder of the division by a plain integer, in the same form as the quotient of `_divided`."""
     _, rest = _split(a, b)
     if not isinstance(rest, Dim):

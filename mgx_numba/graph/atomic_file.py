@@ -33,7 +33,7 @@ _KEPT = 48
 
 
 def replace_file(
-    path: str | os.PathLike[str], fill: Callable[[Write], Any], mode: int = 0o600, durable: bool = False
+    path: str | os.PathLike[str], fill: Callable[[Write], object], mode: int = 0o600, durable: bool = False
 ) -> None:
     """Write a file by ``fill(write)`` and move it to ``path``; a device or a pipe is written in place.
 

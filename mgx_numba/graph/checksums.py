@@ -56,7 +56,7 @@ def pack_sections(tree: Mapping[str, Any], write: Write) -> int:
     """Write a file's map as msgpack with the checksums of its sections; return the number of bytes."""
     summing = _ChecksumWriter(write)
     encoder = Encoder(summing)
-    sections: list[list[Any]] = []
+    sections: list[list[object]] = []
 
     def end(name: str) -> None:
         encoder.flush()

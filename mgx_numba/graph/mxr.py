@@ -251,7 +251,7 @@ def _index_module(decoder: Decoder, name: str) -> Nodes:
     if start is None:
         raise decoder.fail(f"module {name!r} has no 'nodes'")
 
-    def nodes(position: int = start) -> Iterator[Any]:
+    def nodes(position: int = start) -> Iterator[object]:
         reader = decoder.at(position)
         for number in range(reader.array(f"'nodes' of module {name!r}")):
             try:

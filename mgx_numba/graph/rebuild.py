@@ -130,7 +130,7 @@ class _Rebuild:
         return body
 
     def _instruction(
-        self, module: Module, name: str, node: dict[str, Any], inputs: list[Instruction], bodies: list[Module]
+        self, module: Module, name: str, node: dict[str, object], inputs: list[Instruction], bodies: list[Module]
     ) -> Instruction:
         attributes = node.get("operator", {})
         if name == Return.name:

@@ -90,7 +90,7 @@ class CacheMemory:
         self._host = [found[cache.result] for cache in caches]
         return found[decoder.logits]  # type: ignore[no-any-return]
 
-    def run_there(self, feeds: Mapping[str, Any], ids: np.ndarray) -> device_argument:
+    def run_there(self, feeds: Mapping[str, object], ids: np.ndarray) -> device_argument:
         """Run a step on the device and return its logits there, which the next step of equal lengths overwrites."""
         from ..api.device import device_argument, to_gpu
         from ..api.placing import StandingCall

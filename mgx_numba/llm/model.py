@@ -64,9 +64,9 @@ class LanguageModel:
         """
         self._target, self._threads, self._options, self._cache_type = target, num_threads, options, cache_type
         self.chat_template: str | None = None
-        self.tokenizer_source: Any = None
+        self.tokenizer_source: object = None
         self.search: dict[str, Any] = {}
-        self.choices: dict[tuple[Any, ...], Program] = {}
+        self.choices: dict[tuple[object, ...], Program] = {}
         self._make: Callable[[], CompiledDecoder]
         self._make_whole: Callable[[], CompiledDecoder]
         self._make_paged: Callable[[], PagedDecoder] | None = None

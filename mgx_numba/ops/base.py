@@ -77,7 +77,7 @@ class Operator:
         """Return `compute_shape`, which reads the submodules ``bodies`` where the operator is a `BodyOperator`."""
         return self.compute_shape(inputs)
 
-    def result_value(self, output: Shape, args: Sequence[Any], run: Any) -> Any:
+    def result_value(self, output: Shape, args: Sequence[Any], run: Any) -> object:
         """Return `compute`, to which a `BodyOperator` passes ``run``, the evaluator of the submodules (`RunModule`)."""
         return self.compute(output, args)
 
@@ -287,7 +287,7 @@ def _again(name: str, attributes: dict[str, Any]) -> Operator:
     return make_op(name, **attributes)
 
 
-def _convert(op: str, key: str, kind: str, value: Any) -> Any:
+def _convert(op: str, key: str, kind: str, value: Any) -> object:
     """Convert a user's attribute value to the declared field type ``kind`` (annotations are strings)."""
     if kind.endswith(" | None"):
         if value is None:
@@ -306,7 +306,7 @@ def _convert(op: str, key: str, kind: str, value: Any) -> Any:
         raise OperatorError(f"{op}: attribute {key} must be {wanted}, got {value!r}") from None
 
 
-def _instance(value: object, *types: type) -> Any:
+def _instance(value: object, *types: type) -> object:
     """Return the value if it is of one of the types.
 
     Raises:

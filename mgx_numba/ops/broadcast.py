@@ -17,10 +17,9 @@ from .dims import any_dynamic, broadcast_dims, broadcast_lens, broadcast_shape, 
 @register
 @dataclass(frozen=True)
 class Broadcast(Operator):
-    """The input's axes laid at ``axis`` and the following ones of a larger tensor.
+    """Broadcast the input to a tensor of higher rank; the input's first axis becomes axis ``axis`` of the result.
 
-    With a second input its lengths are those of the result; ``out_lens`` or ``out_dyn_dims`` give them
-    otherwise.
+    The result has the lengths of the second input if there is one, else ``out_lens`` or ``out_dyn_dims``.
     """
 
     name: ClassVar[str] = "broadcast"

@@ -22,18 +22,28 @@ T = TypeVar("T")
 @register
 @dataclass(frozen=True)
 class RecurrentSteps(Operator):
-    """Steps of directions that share their functions; gates as in ONNX (gru: z r h, lstm: i o f c).
+    """All steps of a recurrent layer's directions, after the products with the input weights.
 
-    Inputs are x [s, b, d, gates * h], the products of the layer's inputs with the input weights plus all biases that
-    may be added to them, and r [d, gates * h, h]. Then those that ``given`` names, separated by blanks, in this order:
-    ``bias`` [d, h], the recurrent bias of a gru's candidate that the reset gate multiplies; ``lengths`` [b] integers;
-    ``hidden`` and ``state`` [d, b, h], initial states; ``peephole`` [d, 3 * h]; ``scales`` [d, gates * h] of rows of r,
-    which then is int8; ``points`` [d, gates * h], zero points of rows of r in int32. With ``scales`` states are brought
-    to int8 for their products (`recurrence.quantized_product`). With ``dynamic`` they are brought to uint8 by the range
-    of all sequences (`recurrence.dynamic_product`), and there may be ``points``. Direction k
-    reads x[:, :, k] from the last step to the first if bit k of ``backward`` is set; where its sequence has ended the
-    result is 0 and the states stay. The results are the hidden states [s, d, b, h], the last hidden states [d, b, h]
-    and, of lstm, the last cell states.
+    s steps, b sequences, d directions with the same activation functions, h hidden values. Gates are in ONNX's order
+    (gru: z r h, lstm: i o f c). Inputs:
+
+    - x [s, b, d, gates * h]: products of the layer's inputs with the input weights, plus all biases that can be added
+      in advance
+    - r [d, gates * h, h]: recurrent weights
+    - then the inputs that ``given`` names (separated by blanks), in this order:
+      - ``bias`` [d, h]: a gru's recurrent bias of the candidate, which the reset gate multiplies
+      - ``lengths`` [b]: lengths of the sequences, integers
+      - ``hidden``, ``state`` [d, b, h]: initial states
+      - ``peephole`` [d, 3 * h]
+      - ``scales`` [d, gates * h]: scales of the rows of r, which is int8 then
+      - ``points`` [d, gates * h]: int32 zero points of the rows of r; only with ``dynamic``
+
+    With ``scales`` the states are quantised to int8 for their products (`recurrence.quantized_product`); with
+    ``dynamic`` to uint8, by the range of all sequences (`recurrence.dynamic_product`).
+
+    If bit k of ``backward`` is set, direction k reads x[:, :, k] from the last step to the first. After the end of a
+    sequence its results are 0 and its states are constant. Results: the hidden states [s, d, b, h], the last hidden
+    states [d, b, h] and, for lstm, the last cell states [d, b, h].
     """
 
     name: ClassVar[str] = "recurrent_steps"

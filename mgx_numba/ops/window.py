@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 
@@ -50,7 +49,7 @@ def pad_pairs(op: Operator, padding: Sequence[int], rank: int) -> list[tuple[int
     raise op.fail(f"padding {list(padding)} needs {rank} or {2 * rank} values")
 
 
-def same_total(length: Length, kernel: int, stride: int, dilation: int) -> Any:
+def same_total(length: Length, kernel: int, stride: int, dilation: int) -> Length:
     """Return the padding of an axis that makes its output length ceil(length / stride)."""
     window = (kernel - 1) * dilation + 1
     if not isinstance(length, Dim):

@@ -10,20 +10,21 @@ from .rows import open_session
 
 
 class Predictor:
-    """One compiled program an actor: ``dataset.map_batches(Predictor, fn_constructor_kwargs={"model": ...}, ...)``.
+    """An actor class for ``dataset.map_batches(Predictor, fn_constructor_kwargs={"model": ...}, ...)``.
 
-    It takes batches of columns and gives them with the results in place of the inputs. Ray's ``batch_size`` need not
-    suit the model: batches are run in pieces of the size that `prepare` found best.
+    Each actor holds one compiled program. It receives a batch of columns, and returns it with the results in place of
+    the inputs. Ray's ``batch_size`` is independent of the model: the actor splits a batch into runs of the size that
+    `prepare` measured as fastest.
 
     Args:
-        model: what `prepare` gave, better in the object store (``ray.put``): then each node has it once. Or an ONNX or
-            ``.mxr`` file that all nodes can read, or the bytes of one.
-        columns: the columns that inputs are read from, by input; others have the input's name.
-        output_names: which results; all if empty.
-        keep: columns of inputs stay.
-        batch_size: rows of a run at most; 0 for what the model says.
-        num_threads: of a run; 0 for the CPUs that Ray gives the actor (``ray_remote_args`` or ``num_cpus``).
-        trust_objects: use the machine code in the file, which whoever wrote it can then run here.
+        model: the bytes returned by `prepare`, preferably a reference from ``ray.put``, which transfers them to each
+            node once; or the path (readable on all nodes) or the bytes of an ONNX or ``.mxr`` file.
+        columns: column by input name; an input that is not listed is read from the column of its own name.
+        output_names: results to return; empty: all.
+        keep: whether input columns stay in the returned batch.
+        batch_size: most rows of a run; 0: the model's own limit.
+        num_threads: threads of a run; 0: the CPUs that Ray gives the actor (``ray_remote_args`` or ``num_cpus``).
+        trust_objects: whether to load machine code from the file; the file's author can then run code on this machine.
         options: those of ``program.compile``.
 
     An actor that Ray gives a GPU runs on that.

@@ -31,21 +31,21 @@ def prepare(
     row_lens: Mapping[str, Sequence[int]] | None = None,
     **options: Any,
 ) -> bytes:
-    """The bytes of an ``.mxr`` file that holds a compiled model, its tuning records and its machine code.
+    """Compile a model for Ray actors; return an ``.mxr`` file with its tuning records and machine code.
 
-    Of a model whose leading dimension is open, the batch size with the most rows a second is measured. It and the
-    smaller ones that were measured become the ``optimals`` of the dimension: `Predictor` and `deployment` run batches
-    of these sizes, for which the file has all kernels.
+    If the model's leading dimension is open, each batch size is measured. The size with the most rows/s and all smaller
+    measured sizes become the ``optimals`` of that dimension. `Predictor` and `deployment` run batches of these sizes;
+    the file has all their kernels.
 
     Args:
-        model: a program, which stays as it is, or the path of an ONNX or ``.mxr`` file.
-        batch_sizes: what to measure; one alone is taken as it is. 1 among them serves single requests.
-        row_lens: lengths of the other dimensions of an input, to measure with, where they are open.
-        options: those of ``program.compile``: ``num_threads``, ``exhaustive_tune``, ... for actors of as many CPUs.
+        model: a program, which is not modified, or the path of an ONNX or ``.mxr`` file.
+        batch_sizes: batch sizes to measure; a single size is used without measuring. Include 1 for single requests.
+        row_lens: by input name, lengths of its other open dimensions during the measurement.
+        options: options of ``program.compile``. ``num_threads`` must equal the CPUs of an actor.
 
     Raises:
-        UnsupportedError: inputs have no leading dimension in common.
-        OptionError: no batch size, one that the model does not take, or lengths that are not known.
+        UnsupportedError: the inputs share no leading dimension.
+        OptionError: ``batch_sizes`` is empty, the model does not accept one of them, or an open length is not given.
         MgxError: the model cannot be read or compiled.
     """
     model = model.clone() if isinstance(model, program) else _read(os.fspath(model))

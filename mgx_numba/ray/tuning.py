@@ -33,20 +33,20 @@ def tune(
     ray_remote_args: Mapping[str, object] | None = None,
     **options: object,
 ) -> list[TuningRecord]:
-    """Measure the products and convolutions of models for which there is no record yet; returns the new records.
+    """Measure the products and convolutions of models on a Ray cluster; return the new tuning records.
 
-    Each problem, whichever models have it, is one task of Ray, which tries it again if its worker is lost. Records are
-    merged into the file as they come, by the rules of ``mgx-numba-driver tune --merge``: the fastest of each problem
-    and machine stays. Those of this machine that the models or the user's database have already are put there, too.
-    Give the file as ``problem_cache`` to ``compile``.
+    Each distinct problem without a record is one Ray task. Ray repeats the task if its worker is lost. New records are
+    merged into the file as they arrive, by the rules of ``mgx-numba-driver tune --merge``: the fastest record of each
+    problem and machine stays. Existing records of this machine, from the models and the user's database, are added.
+    Pass the file to ``compile`` as ``problem_cache``.
 
     Args:
-        models: programs, which stay as they are, or paths of ONNX or ``.mxr`` files; with all lengths known.
-        path: a JSON file of records; new or one to add to. What it has for this machine is not measured again.
-        num_threads: of the runs that the records are for, and the CPUs that a task takes.
-        budget: seconds that one problem may take; None for as long as it needs.
-        ray_remote_args: what tasks ask of Ray besides: a record is of the machine that its task ran on, so in a cluster
-            of different machines, ask for one kind of them.
+        models: programs, which are not modified, or paths of ONNX or ``.mxr`` files; all lengths must be known.
+        path: a JSON file of records, created if missing. Problems that have a record of this machine are skipped.
+        num_threads: threads of the measured runs, and CPUs of a task.
+        budget: most seconds per problem; None for no limit.
+        ray_remote_args: further resources that tasks request. A record describes the machine of its task: in a cluster
+            of different machines, request one kind of machine.
         options: those of ``program.compile``.
 
     Raises:

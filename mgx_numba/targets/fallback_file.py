@@ -86,7 +86,7 @@ class StoredCall:
         return FallbackCall(ins, written["layout"], captured, bodies or None)
 
 
-def read_host(written: dict[str, Any], lengths: LengthsReader) -> Mapping[str, Any]:
+def read_host(written: dict[str, Any], lengths: LengthsReader) -> Mapping[str, object]:
     """Return the fields of a fallback step that a file stores: its function, binding, writer, plans and kernels."""
     plans = []
     for module in written.get("modules", ()):

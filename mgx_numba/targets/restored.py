@@ -34,7 +34,7 @@ class Restored(Generic[C]):
         self._compile = compile
         self._compiled: C | None = None
         self._more: C | None = None
-        self._keep: Callable[[Any], None] | None = None
+        self._keep: Callable[[object], None] | None = None
         self._making = threading.RLock()
 
     def _whole(self) -> C:

@@ -33,7 +33,7 @@ class ServingPlans(Generic[P]):
     _names: list[str]
     symbolic_plans: list[P]
     fixed_plans: OrderedDict[tuple[tuple[int, ...], ...], P]
-    _keep: Callable[[Any], None] | None = None
+    _keep: Callable[[object], None] | None = None
     _kept_count = 0
 
     def keep_growth(self, keep: Callable[[object], None]) -> None:

@@ -75,7 +75,7 @@ class SplitCompiled:
         """Connect the compiled programs ``head`` and ``tail`` of the stages; ``trees`` groups the results."""
         self._head, self._tail, self._split_point, self._trees = head, tail, split_point, trees
 
-    def _in_stages(self, inputs: Inputs, run: Callable[[Any, Inputs], list[Any]]) -> list[Any]:
+    def _in_stages(self, inputs: Inputs, run: Callable[[Any, Inputs], list[Any]]) -> list[object]:
         """Return the program's results, with ``run`` called on each stage and its inputs."""
         return self._split_point.run(without_buffers(inputs), partial(run, self._head), partial(run, self._tail))
 
@@ -106,7 +106,7 @@ class SplitCompiled:
             return None
         return KeptSplit(head, tail, self._split_point, self._trees, self._given)
 
-    def keep_growth(self, keep: Callable[[Any], None]) -> None:
+    def keep_growth(self, keep: Callable[[object], None]) -> None:
         """See `Growing`: the second stage may make further plans."""
         if isinstance(self._tail, Growing):
             self._tail.keep_growth(lambda tail: keep(self))

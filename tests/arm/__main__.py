@@ -35,8 +35,10 @@ PARTS = {
     "ci": [
         *(f"tests/codegen/test_contraction_{name}.py" for name in ("bfloat16", "int8", "stored", "tile")),
         *(f"{CASTS}[{dtype}-native]" for dtype in ("bfloat16", "float16", "float32")),
-        f"{MODELS}full_model_agrees_with_ref_and_onnxruntime[light_squeezenet-random]",
-        *(f"{MODELS}small_model_agrees_with_ref_and_onnxruntime[bert-{fast}]" for fast in (False, True)),
+        *(
+            f"{MODELS}small_model_agrees_with_ref_and_onnxruntime[{case}]"
+            for case in ("bert-False", "bert-True", "mobilenet_v2-False", "resnet50-True")
+        ),
         f"{MODELS}models_in_16_bits_are_right[bert-tiny-fp16]",
         *(f"{RANDOM}[{seed}]" for seed in range(10, 200, 20)),
         "tests/runtime/test_executor.py",

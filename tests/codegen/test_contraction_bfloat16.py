@@ -72,19 +72,29 @@ def pair(m: int, n: int, k: int, batch: tuple[int, ...] = ()) -> tuple[np.ndarra
 
 
 def near(found: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
-    expected = rounded(a) @ b.astype(np.float64)
-    scale = np.abs(rounded(a)) @ np.abs(b.astype(np.float64))
+    near_to(found, *sums(a, b))
+
+
+def sums(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the product of the rounded numbers, and that of their magnitudes, in float64."""
+    left, right = rounded(a), b.astype(np.float64)
+    return left @ right, np.abs(left) @ np.abs(right)
+
+
+def near_to(found: np.ndarray, expected: np.ndarray, scale: np.ndarray) -> None:
     assert (np.abs(found - expected) <= TOLERANCE * scale + 1e-30).all()
 
 
 @needs_tile
 def test_odd_sizes() -> None:
-    for m in (1, 2, 5, 13, 25):
-        for n in (1, 16, 33, 70):
-            for k in (0, 1, 2, 3, 32, 65):
-                a, b = pair(m, n, k)
-                near(multiply(a, b), a, b)
-                near(multiply(narrow(a), b), a, b)
+    """All pairs of rows and columns at two depths, and all depths at three of the pairs."""
+    sizes = [(m, n, k) for m in (1, 2, 5, 13, 25) for n in (1, 16, 33, 70) for k in (3, 65)]
+    sizes += [(m, n, k) for m, n in ((1, 16), (5, 1), (25, 70)) for k in (0, 1, 2, 32)]
+    for m, n, k in sizes:
+        a, b = pair(m, n, k)
+        expected = sums(a, b)
+        near_to(multiply(a, b), *expected)
+        near_to(multiply(narrow(a), b), *expected)
 
 
 @needs_tile
@@ -155,8 +165,9 @@ def test_blockings_of_tuning_compute_the_same() -> None:
     a, b = pair(50, 200, 2100)
     tried = GEMM.blockings(GemmProblem(50, 200, 2100, types=TYPES), 2)
     assert tried
+    expected = sums(a, b)
     for blocking in tried:
-        near(multiply(a, b, 2, blocking=blocking), a, b)
+        near_to(multiply(a, b, 2, blocking=blocking), *expected)
 
 
 CONVOLUTIONS = [

@@ -108,8 +108,9 @@ def test_kernels_have_their_instructions_and_no_spills(name: str, monkeypatch: p
             spilt = (".vgpr_spill_count", ".sgpr_spill_count", ".private_segment_fixed_size")
             assert not any(kernel[key] for key in spilt), (dtype, features)
             assert kernel[".group_segment_fixed_size"] <= arch.shared_bytes
-            text = assembly(launch.kernel, arch)
-            assert f"v_{found[0].family}_" in text and not re.search(r"^\s+flat_", text, re.M)
+            if features < 256:  # they have the same instructions, and a text is another compilation
+                text = assembly(launch.kernel, arch)
+                assert f"v_{found[0].family}_" in text and not re.search(r"^\s+flat_", text, re.M)
 
 
 def test_the_instructions_are_those_of_sm_75(monkeypatch: pytest.MonkeyPatch) -> None:

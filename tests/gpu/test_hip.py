@@ -26,7 +26,7 @@ from .hip_library import HipLibrary
 
 
 def _forget() -> None:
-    for kept in (hip.hip_device, hip.hip_runtime, hip._library, hip._amd_found):
+    for kept in (hip.hip_device, hip.hip_runtime, library.first_library, hip._amd_found):
         kept.cache_clear()
 
 

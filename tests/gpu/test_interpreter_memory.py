@@ -44,7 +44,7 @@ def test_accesses_race_as_defined(shared: bool, seed: int) -> None:
                 barriers += 1
             if rng.random() < 0.3:
                 epochs[rng.randrange(len(epochs))] += 1
-            who.number = who.index = rng.choice(some)
+            who.number, who.place = rng.choice(some), block
             who.epoch = barriers * EPOCH + epochs[who.number // WARP]
             start = rng.randrange(SIZE)
             size, write = rng.randint(0, min(4, SIZE - start)), rng.random() < 0.4
@@ -52,11 +52,11 @@ def test_accesses_race_as_defined(shared: bool, seed: int) -> None:
             if any(_races(earlier[k], access) for k in range(start, start + size)):
                 faults += 1
                 with pytest.raises(KernelFault, match="without a barrier between"):
-                    allocation.touch(start, size, who, block, write)
+                    allocation.touch(start, size, who, write)
                 allocation.forget()  # a kernel has ended there
                 earlier = [[] for _ in range(SIZE)]
                 continue
-            allocation.touch(start, size, who, block, write)
+            allocation.touch(start, size, who, write)
             for k in range(start, start + size):
                 earlier[k].append(access)
     assert faults
@@ -66,6 +66,7 @@ def test_accesses_race_as_defined(shared: bool, seed: int) -> None:
 def test_readers_of_one_number_in_two_blocks_are_two(kin: tuple[int, int]) -> None:
     allocation, who = Allocation(np.zeros(SIZE, np.uint8), "m"), Thread(number=5, kin=kin)
     for block in (0, 1):
-        allocation.touch(0, 4, who, block, write=False)
+        who.place = block
+        allocation.touch(0, 4, who, write=False)
     with pytest.raises(KernelFault, match="which several threads of block -\\d read without a barrier between"):
-        allocation.touch(2, 1, who, 1, write=True)
+        allocation.touch(2, 1, who, write=True)

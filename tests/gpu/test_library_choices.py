@@ -170,8 +170,8 @@ def network() -> Any:
     m = net.get_main_module()
     x = m.add_parameter("x", mgx.shape(type="half_type", lens=[20, 64]))
     w = m.add_literal(rng.standard_normal((64, 24)).astype(np.float16))
-    pixels = m.add_parameter("pixels", mgx.shape(type="half_type", lens=[1, 64, 3, 3]))
-    kernel = m.add_literal(rng.standard_normal((8, 64, 3, 3)).astype(np.float16))
+    pixels = m.add_parameter("pixels", mgx.shape(type="half_type", lens=[1, 16, 3, 3]))
+    kernel = m.add_literal(rng.standard_normal((8, 16, 3, 3)).astype(np.float16))
     y = m.add_instruction(mgx.op("relu"), [m.add_instruction(mgx.op("dot"), [x, w])])
     m.add_return([y, m.add_instruction(mgx.op("convolution", padding=[1, 1]), [pixels, kernel])])
     return net

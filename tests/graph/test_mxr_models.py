@@ -69,12 +69,12 @@ def from_text(program: Program) -> Program:
 
 @pytest.mark.parametrize("name", [*sorted(MODELS), *LIGHT])
 def test_model_round_trips(name: str, tmp_path: Path) -> None:
-    """For large models only one file is run: the others show that equal programs have equal results."""
+    """Large models are not run, but for the smallest one: the others show that equal programs have equal results."""
     large = name in LIGHT
     model = onnx.load(light_models()[name]) if large else build(name, scale="tiny")
     feeds = inputs(name, model)
     program = parse_onnx(model, use_debug_symbols=not large)
-    targets = ["cpu"] if large else ["cpu", "ref"]
+    targets = ["cpu", "ref"] if not large else ["cpu"] if name == "light_squeezenet" else []
     wanted = {target: results(program, target, feeds) for target in targets}
     for format in ("msgpack", "json"):
         loaded = from_file(program, tmp_path, format)

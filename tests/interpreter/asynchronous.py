@@ -19,7 +19,7 @@ from mgx_numba.codegen.launch import TensorLayout
 from mgx_numba.core.types import numpy_dtype
 from mgx_numba.dataclass import dataclass
 
-from .memory import Allocation, KernelFault, Memory, Place, Thread, block_number
+from .memory import Allocation, KernelFault, Memory, Place, Thread
 
 __all__ = ["ROW", "STEP_BYTES", "WARPGROUP", "BlockAsync", "Copies", "added_products", "kept_by_tf32"]
 
@@ -250,7 +250,7 @@ class BlockAsync:
     def _knows(self, entry: int, phase: int, who: Thread) -> bool:
         """Return whether a thread knows that a barrier's phase is complete."""
         first, end = who.kin
-        thread = (block_number(who.block) - first) * (self._threads // (end - first)) + who.number
+        thread = (who.place - first) * (self._threads // (end - first)) + who.number
         return bool(self._clocks[thread, entry] >= phase)
 
     # Operands that threads store

@@ -20,22 +20,35 @@ __all__ = ["MATRIX_NAMES", "WAVES"]
 def _multiplied(tile: MatrixTile, lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
     """Return each lane's accumulators after the product of all lanes' fragments."""
     operands = []
+    places, sums_at = _layout(tile)
     for number, dtype in ((1, tile.a), (2, tile.b)):
         whole = np.zeros((tile.side, tile.depth), numpy_dtype(dtype))
-        for lane, given in enumerate(lanes):
-            own, (row, first) = given[number], tile.place(lane)
+        for given in lanes:
+            own = given[number]
             if own.dtype != whole.dtype or own.shape != (tile.held,):
                 raise KernelFault(f"multiplies {own.shape} of {own.dtype}; expected ({tile.held},) of {whole.dtype}")
-            part = whole[row, first : first + tile.held]
-            if lane * tile.held >= whole.size and part.tobytes() != own.tobytes():
-                raise KernelFault(f"lane {lane} has other elements of row {row} than the lane before that has it")
-            part[:] = own
+        parts = np.stack([given[number] for given in lanes])
+        whole[places] = parts
+        if parts.size > whole.size and whole[places].tobytes() != parts.tobytes():
+            raise KernelFault("lanes that hold the same elements of an operand do not agree about them")
         operands.append(kept_by_tf32(whole) if tile.rounds else whole)
-    rows = np.array([[tile.row(lane, number) for number in range(tile.sums)] for lane in range(tile.lanes)])
-    columns = np.arange(tile.lanes)[:, None] % tile.side
     sums = np.empty((tile.side, tile.side), numpy_dtype(tile.accumulator))
-    sums[rows, columns] = np.stack([given[0] for given in lanes])
-    return list(added_products(sums, *operands)[rows, columns])
+    sums[sums_at] = np.stack([given[0] for given in lanes])
+    return list(added_products(sums, *operands)[sums_at])
+
+
+_Index = tuple[np.ndarray, np.ndarray]
+
+
+@functools.cache
+def _layout(tile: MatrixTile) -> tuple[_Index, _Index]:
+    """Return the rows and K positions of the lanes' fragments, and the rows and columns of their accumulators."""
+    places = np.array([tile.place(lane) for lane in range(tile.lanes)])
+    rows = np.array([[tile.row(lane, number) for number in range(tile.sums)] for lane in range(tile.lanes)])
+    return (
+        (places[:, :1], places[:, 1:] + np.arange(tile.held)),
+        (rows, np.arange(tile.lanes)[:, None] % tile.side),
+    )
 
 
 MATRIX_NAMES: dict[str, Callable[[Sequence[tuple[Any, ...]]], list[Any]]] = {

@@ -39,12 +39,13 @@ class KernelFault(MgxError):
 class Thread:
     """The running thread, and the barriers that its block has passed.
 
+    ``number`` is the thread's number in its block, ``place`` the block's number (`block_number`).
     ``epoch`` is the block's epoch in steps of `EPOCH` plus the warp's barriers since; a cluster barrier starts the next
     multiple of `GENERATION` epochs. ``kin`` is the range of block numbers of the cluster, or of the cooperative launch.
     """
 
     block: tuple[int, int, int] = (0, 0, 0)
-    index: int = 0
+    place: int = 0
     number: int = 0
     epoch: int = 0
     kin: tuple[int, int] = (0, 0)
@@ -69,6 +70,7 @@ class Allocation:
         ``coming`` lists byte ranges that other blocks send, with a predicate that a thread knows of their arrival.
         """
         self.data = data
+        self._bytes = memoryview(data)
         self.name = name
         self.shared = shared
         self.written = bytearray(data.size) if shared else None
@@ -87,7 +89,18 @@ class Allocation:
         if self.written is not None:
             self.written[start:end] = b"\1" * (end - start)
 
-    def touch(self, start: int, size: int, who: Thread, block: int, write: bool) -> None:
+    def read(self, start: int, lanes: int, dtype: np.dtype, who: Thread) -> np.ndarray:
+        """Return ``lanes`` elements from byte ``start``, checked by `touch`."""
+        size = lanes * dtype.itemsize
+        self.touch(start, size, who, write=False)
+        return np.frombuffer(self._bytes[start : start + size].tobytes(), dtype)
+
+    def write(self, start: int, values: np.ndarray, who: Thread) -> None:
+        """Write elements from byte ``start``, checked by `touch`."""
+        self.touch(start, values.nbytes, who, write=True)
+        self._bytes[start : start + values.nbytes] = values.tobytes()
+
+    def touch(self, start: int, size: int, who: Thread, write: bool) -> None:
         """Record an access.
 
         Raises:
@@ -108,8 +121,8 @@ class Allocation:
                     f"touches bytes {start} to {end} of {self.name}, to which a value is still on the way"
                 )
         visit = self._visit
-        if visit.number != who.number or visit.epoch != who.epoch or visit.block != block:
-            visit = self._visit = _Visit(who.number, block, who.epoch, who.kin)
+        if visit.number != who.number or visit.epoch != who.epoch or visit.block != who.place:
+            visit = self._visit = _Visit(who.number, who.place, who.epoch, who.kin)
         if self._writers is not None:
             self._check(self._writers, start, end, visit, "wrote", write)
         if not write:
@@ -142,7 +155,12 @@ class Allocation:
         self._reads.clear()
 
     def _check(self, touched: list[_Visit | None], start: int, end: int, now: _Visit, did: str, write: bool) -> None:
-        racing = {last for last in set(touched[start:end]) if last is not None and last is not now and _race(last, now)}
+        found = set(touched[start:end])
+        if len(found) == 1:  # most accesses are to bytes that one thread has touched together
+            (last,) = found
+            if last is None or last is now or not _race(last, now):
+                return
+        racing = {last for last in found if last is not None and last is not now and _race(last, now)}
         if not racing:
             return
         at, last = next((at, last) for at, last in enumerate(touched[start:end], start) if last in racing)
@@ -268,23 +286,16 @@ class Place(NamedTuple):
 
     def read(self, index: int, lanes: int) -> np.ndarray:
         """Read ``lanes`` elements from ``index``."""
-        start, size = self.start + int(index) * self.dtype.itemsize, lanes * self.dtype.itemsize
-        self.allocation.touch(start, size, self.who, self._block(), write=False)
-        return np.frombuffer(self.allocation.data[start : start + size].tobytes(), self.dtype)
+        return self.allocation.read(self.start + int(index) * self.dtype.itemsize, lanes, self.dtype, self.who)
 
     def write(self, index: int, values: np.ndarray) -> None:
         """Write elements from ``index``."""
-        start, size = self.start + int(index) * self.dtype.itemsize, values.size * self.dtype.itemsize
-        self.allocation.touch(start, size, self.who, self._block(), write=True)
         data = values if values.dtype == self.dtype else values.astype(self.dtype)
-        self.allocation.data[start : start + size] = np.frombuffer(data.tobytes(), np.uint8)
+        self.allocation.write(self.start + int(index) * self.dtype.itemsize, data, self.who)
 
     def misaligned(self, index: int, size: int) -> int:
         """Return the byte offset of element ``index`` modulo ``size``."""
         return (self.start + int(index) * self.dtype.itemsize) % size
-
-    def _block(self) -> int:
-        return block_number(self.who.block)
 
 
 def block_number(block: tuple[int, int, int]) -> int:

@@ -27,6 +27,9 @@ _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 3
 _STORAGE = ("float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 DTYPES = ("bool", *_INTEGERS, "float32", "float64", *_STORAGE)
 _WEAK = (np.dtype(np.int64), np.dtype(np.float64))
+_BOOL = np.dtype(np.bool_)
+_COMPUTED = frozenset("?bBhHiIlLqQfd")
+"""NumPy's codes of the dtypes in which functions compute; others are converted to float32 and rounded."""
 
 
 def _dtype(value: Any) -> np.dtype:
@@ -57,9 +60,17 @@ def _meet(operands: tuple[Any, ...]) -> tuple[np.ndarray, ...]:
 
 def _elementwise(name: str) -> Callable[..., Any]:
     function = _fma if name == "fma" else evaluator(name)
+    meaning = _fma if name == "fma" else FUNCTIONS[name].meaning
 
     def call(*operands: Any) -> Any:
-        return function(*_meet(operands))
+        dtype = getattr(operands[0], "dtype", None)
+        for other in operands:
+            if getattr(other, "dtype", None) is not dtype:
+                return function(*_meet(operands))
+        if dtype is None or dtype.char not in _COMPUTED:
+            return function(*_meet(operands))
+        result = meaning(*operands)  # no operand is converted, and most results need no conversion either
+        return result if result.dtype is dtype or result.dtype is _BOOL else function(*_meet(operands))
 
     return call
 
@@ -69,11 +80,10 @@ _multiplied, _added = evaluator("mul"), evaluator("add")
 
 def _fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """Return a * b + c, rounded once except for float64."""
-    dtype = np.asarray(a).dtype
+    dtype = a.dtype
     if dtype != np.float32:
         return _added(_multiplied(a, b), c)
-    with np.errstate(all="ignore"):
-        return (a.astype(np.float64) * b + c).astype(dtype)
+    return (a.astype(np.float64) * b + c).astype(dtype)
 
 
 def _where(condition: Any, a: Any, b: Any) -> Any:
@@ -122,8 +132,7 @@ def _reduced(name: str) -> Callable[[np.ndarray], Any]:
 
 
 def _exp2(x: Any) -> Any:
-    with np.errstate(all="ignore"):
-        return np.exp2(np.asarray(x, np.float32))
+    return np.exp2(np.asarray(x, np.float32))
 
 
 def _rounded(dtype: np.dtype, x: np.ndarray, zero: np.ndarray) -> np.ndarray:
@@ -235,8 +244,9 @@ def _store_aligned(p: Place, i: int, v: np.ndarray) -> None:
 
 
 def _expect_aligned(p: Place, i: int, lanes: int) -> None:
-    size = builtins.min(lanes * p.dtype.itemsize, 16)
-    if p.misaligned(i, size):
+    itemsize = p.dtype.itemsize
+    size = lanes * itemsize if lanes * itemsize < 16 else 16
+    if (p.start + int(i) * itemsize) % size:
         raise KernelFault(f"element {i} of {p.allocation.name} is not at a multiple of {size} bytes")
 
 
@@ -247,7 +257,7 @@ def _store(p: Place, i: int, v: np.ndarray) -> None:
 
 
 def _store_scalar(p: Place, i: int, x: Any) -> None:
-    p.write(i, np.atleast_1d(converted(np.asarray(x), from_numpy(p.dtype))))
+    p.write(i, converted(np.asarray(x), from_numpy(p.dtype)))
 
 
 def _note_fault(p: Place, step: int, check: int, index: int) -> None:

@@ -215,7 +215,8 @@ class _BlockState:
     def begin(self, block: tuple[int, int, int], sync: BlockAsync, together: tuple[int, int]) -> None:
         """Start a block; ``together`` is the range of co-scheduled blocks along axis 0."""
         self.who.block, self.who.epoch = block, 0
-        row = block_number((0, *block[1:]))
+        self.who.place = block_number(block)
+        row = self.who.place - block[0]
         self.who.kin = row + together[0], row + together[1]
         self.shared: dict[int, Allocation] = {}
         self.dynamic = Allocation(np.zeros(self._dynamic_bytes, np.uint8), "the block's dynamic memory", shared=True)
@@ -241,7 +242,7 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
         state.sync.send(state.there(to, rank), i, x, state.there(barrier, rank), state.number)
 
     def leave(counter: Place, count: int) -> None:
-        if state.who.index == 0:
+        if state.who.number == 0:
             left = _counted(counter)
             left[0] = (left[0] + 1) % count
 
@@ -285,9 +286,9 @@ def _thread_names(state: _BlockState) -> dict[str, Any]:
     """Return the functions that depend on the running thread."""
     who = state.who
     names: dict[str, Any] = {
-        "thread_index": lambda axis: who.index if axis == 0 else 0,
+        "thread_index": lambda axis: who.number if axis == 0 else 0,
         "block_index": lambda axis: who.block[axis],
-        "warp_index": lambda: who.index // WARP,
+        "warp_index": lambda: who.number // WARP,
     }
     for name in DTYPES:
         dtype = numpy_dtype(name)
@@ -422,7 +423,7 @@ class _RunningBlock:
 
     def _turn(self, index: int) -> None:
         """Make a thread the running one."""
-        self._who.index = self._who.number = index
+        self._who.number = index
         self._who.epoch = self._epoch * EPOCH + self._warp_epochs[index // WARP]
 
     def _place(self, error: Exception) -> str:

@@ -121,7 +121,7 @@ def test_random_joins_selections_and_snapshots_keep_every_sequence(compiled, kin
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_caches_stay_on_the_device_between_steps(kind, tmp_path):
-    decoder, shared = tiny(kind), kind == "grouped"
+    decoder, shared = tiny(kind, vocabulary=32), kind == "grouped"
     folder = write(decoder, tmp_path / kind)
     with interpreted():
         model = LanguageModel(folder, target="gpu")

@@ -109,7 +109,8 @@ def test_attention_to_blocks_reads_valid_rows_alone(lens: str, form: str, kind: 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("lens", SHAPES)
 def test_attention_reads_valid_rows_alone(lens: str, form: str) -> None:
-    for seed, kind in enumerate(TYPES):
+    # how a type is loaded does not depend on the form: one with all of a score's steps and the plain one have each
+    for seed, kind in enumerate(TYPES if form in ("plain", "all") else ["float32"]):
         own, feeds = attention(SHAPES[lens], kind, seed, **FORMS[form])
         wanted = np.asarray(own.clone().compile("ref").run(feeds)[0])
         found = np.asarray(own.compile("cpu", fast_math=False).run(feeds)[0])

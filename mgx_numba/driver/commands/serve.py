@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 from contextlib import closing
-from typing import Any
 
 from ...errors import MgxError, OptionError
 from ..language import add_machine, load_language_model
@@ -74,7 +73,7 @@ def _serve_program() -> int:
         sys.stdout.flush()  # printed text must precede the answer
         send(answers, found)
 
-    def call(what: dict[str, Any]) -> dict[str, object]:
+    def call(what: dict[str, object]) -> dict[str, object]:
         with one_call:
             send(answers, what)
             while (reply := receive(requests)) is not None:

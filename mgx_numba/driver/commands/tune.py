@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(number: int) -> None:
-    """Measure a device, print its rates beside the former ones, and keep them."""
+    """Fit the machine record of device ``number``, print its old and new rates, and store the new record."""
     from ...targets.gpu.machine_rates import fit_machine
 
     before, after, path = fit_machine(number)

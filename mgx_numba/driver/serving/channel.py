@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import msgpack
 
@@ -34,7 +34,7 @@ def receive(stream: BinaryIO) -> dict[str, object] | None:
     return found
 
 
-def send(stream: BinaryIO, answer: dict[str, Any]) -> None:
+def send(stream: BinaryIO, answer: dict[str, object]) -> None:
     """Write an answer."""
     body = msgpack.packb(answer, use_bin_type=True)
     stream.write(_LENGTH.pack(len(body)))

@@ -58,7 +58,7 @@ class _Finder:
     """Finds the package ``onnx``, and gives it the parts as attributes, as their import would have done."""
 
     @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """See `importlib.abc.MetaPathFinder`."""
         if name != "onnx":
             return None

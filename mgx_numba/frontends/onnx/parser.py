@@ -282,7 +282,7 @@ class GraphParser:
         scope: NameScope,
         handler: registry.Handler | None,
         schema: Schema | None,
-    ) -> Any:
+    ) -> object:
         if handler is not None:
             if schema is not None and _is_old(node, schema):
                 inputs = modernised(g, node, schema, inputs)

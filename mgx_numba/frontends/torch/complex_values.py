@@ -105,7 +105,7 @@ class _Reader(Interpreter):
         """Return an attribute."""
         return _split(next(self._attributes))
 
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> object:
         """Return the result of an operator."""
         own = _MADE.get(target)
         inputs = [x for x in (args, kwargs) if tree_any(lambda v: isinstance(v, ComplexTensor), x)]
@@ -175,7 +175,7 @@ def _padded(x: Any, pad: Sequence[Any], value: Any = 0) -> Any:
     return _each(_aten.constant_pad_nd.default)(x, pad, complex(value) if _is_complex(x) else value)
 
 
-def _scaled(op: Any) -> Callable[..., Any]:
+def _scaled(op: Any) -> Callable[..., object]:
     """Return a function that applies an operator whose second operand may be real: then to each part."""
 
     def apply(a: Any, b: Any, **kwargs: Any) -> Any:
@@ -189,7 +189,12 @@ def _scaled(op: Any) -> Callable[..., Any]:
 
 
 def _promoted(values: Any, numbers: bool = True) -> Any:
-    """Return operands, real tensors and, if told, numbers among them as complex ones if an operand is complex."""
+    """Return the operands of an elementwise function with a common kind: all complex if one of them is.
+
+    Args:
+        values: a tree of tensors, `ComplexTensor`s and numbers.
+        numbers: whether Python numbers become complex tensors, too.
+    """
     some = next((x for x in tree_leaves(values) if _is_complex(x)), None)
     if some is None:
         return values

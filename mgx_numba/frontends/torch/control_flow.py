@@ -58,7 +58,7 @@ def scan(
     body: Body,
     carried: Sequence[Any],
     scanned: Sequence[Instruction],
-    further: Sequence[Any] = (),
+    further: Sequence[object] = (),
 ) -> list[Instruction]:
     """Emit a loop over the first axis of ``scanned``: ``body`` gives the next carried values, then a row of each
     result."""

@@ -30,7 +30,7 @@ def emit(
     g: AtenBuilder,
     node: AtenNode,
     args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    kwargs: Mapping[str, object],
     shapes: Sequence[Shape | None],
 ) -> Results:
     """Emit a node and return its results.
@@ -57,7 +57,7 @@ def emit(
         return _deferred(g, node, args, kwargs, shapes, inputs)
 
 
-def build(g: AtenBuilder, node: AtenNode, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Results:
+def build(g: AtenBuilder, node: AtenNode, args: Sequence[object], kwargs: Mapping[str, object]) -> Results:
     """Emit the operators of a node; values that 16-bit operators round inside are float32."""
     builder = registry.find(node.operator)
     if builder is None:
@@ -79,7 +79,7 @@ def build(g: AtenBuilder, node: AtenNode, args: Sequence[Any], kwargs: Mapping[s
     ]
 
 
-def _numbers(g: AtenBuilder, node: AtenNode, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+def _numbers(g: AtenBuilder, node: AtenNode, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[Any, Any]:
     """Return the arguments with symbolic numbers in the place of int64 scalars that stand for them."""
 
     def known(x: Instruction) -> Instruction | int | float:
@@ -91,7 +91,7 @@ def _numbers(g: AtenBuilder, node: AtenNode, args: Sequence[Any], kwargs: Mappin
     return _replaced([list(args), dict(kwargs)], known)  # type: ignore[return-value]
 
 
-def _replaced(value: Any, change: Callable[[Instruction], Any]) -> Any:
+def _replaced(value: object, change: Callable[[Instruction], object]) -> Any:
     """Return a tree of arguments with each instruction replaced."""
     if isinstance(value, Instruction):
         return change(value)
@@ -199,7 +199,7 @@ def decoded(source: str, inputs: Sequence[Instruction]) -> tuple[AtenNode, list[
     return node, args, kwargs, numbers
 
 
-def _decoded(value: Any, inputs: Sequence[Instruction]) -> Any:
+def _decoded(value: object, inputs: Sequence[Instruction]) -> Any:
     if isinstance(value, list):
         return [_decoded(v, inputs) for v in value]
     if isinstance(value, dict):

@@ -137,7 +137,7 @@ def _is_member(node: Node) -> bool:
     return operator_name(node) == "getitem"
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def _tensors(value: object) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
     return [x for v in value for x in _tensors(v)] if isinstance(value, (list, tuple)) else []
@@ -162,7 +162,7 @@ class AtenGraphParser:
         self.builder = AtenBuilder(self.program.main, Constants(self.program.allowance), self.program)
         self.symbols = Symbols(self.builder, ranges)
         self.values: dict[Node, Any] = {}
-        self._literals: dict[Any, Instruction] = {}
+        self._literals: dict[object, Instruction] = {}
 
     def parse(self) -> Program:
         """Read the graph."""

@@ -31,7 +31,7 @@ class Symbols:
         self._ranges = ranges
         self._sources: dict[Any, Instruction] = {}
         self._known: dict[Any, Instruction] = {}
-        self._waiting: dict[Any, str] = {}
+        self._waiting: dict[object, str] = {}
         self._indirect: list[tuple[Any, Instruction, int]] = []
 
     @staticmethod

@@ -50,7 +50,7 @@ def macro(*names: str, inputs: tuple[int, int], **options: object) -> Callable[[
     return add
 
 
-def macro_options(name: str, options: Mapping[str, object]) -> dict[str, Any]:
+def macro_options(name: str, options: Mapping[str, object]) -> dict[str, object]:
     """All options of a macro, defaults included; those of a plain operator are its attributes.
 
     Raises:
@@ -68,7 +68,7 @@ def macro_options(name: str, options: Mapping[str, object]) -> dict[str, Any]:
     return result
 
 
-def _convert(name: str, key: str, default: Any, value: Any) -> Any:
+def _convert(name: str, key: str, default: Any, value: Any) -> object:
     try:
         if isinstance(default, bool):
             if value not in (0, 1):

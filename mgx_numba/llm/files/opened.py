@@ -121,7 +121,7 @@ def _chat_template(folder: Path) -> str | None:
     return found.get("default") if isinstance(found, dict) else found
 
 
-def _json(path: Path, absent: Any = None) -> Any:
+def _json(path: Path, absent: object = None) -> Any:
     """Return the JSON object in a file.
 
     Raises:

@@ -49,7 +49,7 @@ class StepsAhead:
         """
         self._batch, self._draw, self._options, self._vocabulary = batch, draw, options, vocabulary
         self._choices = choices
-        self._buffers: list[Any] | None = None  # the caches that the calls below are bound to
+        self._buffers: list[object] | None = None  # the caches that the calls below are bound to
         self._tokens = 0  # tokens of all rows that the mask on the device has
         self._pending: tuple[np.ndarray, Any] | None = None  # where the next token arrives, and its event
         self._numbers: np.ndarray | None = None  # that the pending token was drawn with

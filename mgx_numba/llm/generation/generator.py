@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -197,7 +197,7 @@ class Generator:
         self._check_begun("get_logits")
         return np.array(self._current_logits(), np.float32)[:, None]
 
-    def set_logits(self, logits: Any) -> None:
+    def set_logits(self, logits: object) -> None:
         """Replace the logits of the next token.
 
         Args:
@@ -449,7 +449,7 @@ class Generator:
         return self._results
 
 
-def _array(values: Any, name: str) -> np.ndarray:
+def _array(values: object, name: str) -> np.ndarray:
     """Return values of a caller as an array.
 
     Raises:

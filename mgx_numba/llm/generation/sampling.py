@@ -134,11 +134,11 @@ def _weights(logits: np.ndarray, best: np.floating, temperature: float) -> np.nd
 
 
 def largest(logits: np.ndarray, count: int) -> np.ndarray:
-    """Return the places of the ``count`` largest logits, at least 1, largest first, equal ones by place.
+    """Return the indices of the ``count`` largest logits (``count`` >= 1), in descending order; ties by index.
 
-    The ``count`` largest maxima of groups are logits, so the smallest of them is no more than the wanted bound; few
-    logits reach it. A group has every ``size // _BLOCK``-th logit: NumPy takes such maxima several times as quickly as
-    those of neighbours.
+    The logits are divided into groups. The ``count``-th largest of the group maxima is a lower bound of the result's
+    smallest logit, and few other logits reach it: only these are sorted. A group takes every ``size // _BLOCK``-th
+    logit, because NumPy computes strided maxima several times faster than maxima of neighbours.
     """
     size = len(logits)
     if count == size:

@@ -275,7 +275,7 @@ def _biases(value: Any, model: LanguageModel) -> list[LogitsProcessor]:
     return [add]
 
 
-def checked_body(data: bytes, model_name: str) -> dict[str, Any]:
+def checked_body(data: bytes, model_name: str) -> dict[str, object]:
     """Return the object of a body.
 
     Raises:

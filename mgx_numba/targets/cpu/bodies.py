@@ -172,7 +172,7 @@ def compiled_body(module: Module, options: TargetOptions, lower: Callable[[Progr
     return CompiledBody(module, plan, captured, options, lambda: evaluated(module))
 
 
-def _load(plan: Plan, options: TargetOptions) -> tuple[Executable, Entry | Callable[[Any], None]]:
+def _load(plan: Plan, options: TargetOptions) -> tuple[Executable, Entry | Callable[[object], None]]:
     """Return the plan's executable and its native entry; all kernels are loaded at the first call."""
     executable = Executable(plan, options.num_threads or None, store=options.store)
     return executable, executable.direct(np.ndarray) or _declined

@@ -63,7 +63,7 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
         `LoweredProgram.direct`."""
         preferred: FastPath | None = None
 
-        def for_lengths(inputs: object) -> list[Any] | None:
+        def for_lengths(inputs: object) -> list[object] | None:
             nonlocal preferred
             for number, plan in enumerate(self.symbolic_plans):
                 entry = plan.direct(result_type)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -73,7 +72,7 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
         """Compile a submodule whose lengths are known only when it runs."""
         return self._compile_fixed(program, SharedWeights(program))
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
+    def run(self, inputs: Mapping[str, np.ndarray]) -> list[object]:
         return self._tried(inputs, lambda plan: plan.run(inputs))
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[object], list[ThreadSpan]]:

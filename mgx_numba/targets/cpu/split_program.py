@@ -4,7 +4,7 @@ found."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -36,7 +36,7 @@ class SplitProgram(SplitCompiled, LoweredProgram):
         LoweredProgram.__init__(self, None, trees, whole)
         SplitCompiled.__init__(self, head, tail, split_point, trees)
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
+    def run(self, inputs: Mapping[str, np.ndarray]) -> list[object]:
         return grouped(self.trees, self._in_stages(inputs, lambda stage, given: stage.run(given)))
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[object], list[ThreadSpan]]:

@@ -57,7 +57,7 @@ class SplitGpuProgram(DeviceCalls, SplitCompiled):
     def direct(self, result_type: type[np.ndarray], prefer: object = None) -> None:
         """Return None, as `DeviceProgram.direct` does."""
 
-    def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[Any]:
+    def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[object]:
         def run(stage: Any, given: Inputs) -> list[Any]:
             return stage.run_staying(given, stream, stays or stage is self._head)  # type: ignore[no-any-return]
 
@@ -75,7 +75,7 @@ class SplitGpuProgram(DeviceCalls, SplitCompiled):
         """Return the seconds of both stages' steps; see `Repeatable.step_seconds`."""
         seconds: list[float] = []
 
-        def timed(stage: Any, given: Inputs) -> list[Any]:
+        def timed(stage: Any, given: Inputs) -> list[object]:
             seconds.extend(stage.step_seconds(given))
             return stage.run_staying(given, None, True)  # type: ignore[no-any-return]
 

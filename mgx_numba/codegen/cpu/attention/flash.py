@@ -121,10 +121,11 @@ class PrefillAttention(AttentionKernel):
         return ("depth", "1") if self.problem.gathered else ("k_row", "k_step")
 
     def _gather(self) -> list[str]:
-        """Return statements that copy the keys of a step to the stack where they lie in blocks or are narrow, and the
-        values to panels.
+        """Return the statements that copy one step's keys and values to the stack.
 
-        A vector of keys may be stored beyond its row, since the next row follows.
+        - Keys are copied if they are paged (stored in blocks) or narrow. The last vector of a key's row may overwrite
+          the start of the next row, which is stored afterwards.
+        - Values are packed into panels.
         """
         if not self.problem.gathered:
             return self._pack_values()

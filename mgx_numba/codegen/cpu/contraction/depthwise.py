@@ -14,7 +14,7 @@ input rows are computed at a time.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -337,7 +337,7 @@ def line_unit(width: Length) -> int:
     return 1 if isinstance(width, Dim) else width
 
 
-def _slice(problem: ConvProblem, tile: RegisterTile, channels: Length) -> Any:
+def _slice(problem: ConvProblem, tile: RegisterTile, channels: Length) -> Length:
     """Return the channels of a slice."""
     rows = problem.kernel[1] + (_lines_at_once(problem) - 1) * problem.stride[1]
     line = problem.kernel[0] * rows * problem.in_lens[2] * ITEMSIZE[problem.types.a]

@@ -1,8 +1,10 @@
-"""Products of a few rows with weights that are read where they lie: nothing is packed.
+"""GEMV for a few rows with unpacked weights, in both layouts.
 
-Weights [k, n] are read a wide part of each row at a time. Of weights [n, k], each element of the result is a sum of
-products along contiguous k. Some rows of weights are read side by side, so that rows of the left-hand side are loaded
-once for all of them. Weights of one task stay in the cache for further rows.
+- Weights [k, n]: a task accumulates a panel of columns, row of weights by row of weights.
+- Weights [n, k]: each result is a dot product along contiguous k. A step reads several rows of weights, so that each
+  vector of the left-hand side is loaded once for all of them.
+
+The weights of a task stay in the cache for the next rows of the left-hand side.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -190,7 +190,7 @@ class Solver(Protocol, Generic[P]):
         """Return the bytes by which packed weights exceed the packed weights of most solvers."""
         return 0
 
-    def packing_key(self, problem: P) -> tuple[Any, ...]:
+    def packing_key(self, problem: P) -> tuple[object, ...]:
         """Return the properties that the packed format depends on, besides the solver's name and ``packed_lens``.
 
         By default every property that it can depend on; for products there are none.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -45,7 +44,7 @@ class PoolingWindow:
         return (self.size - 1) * self.dilation + 1
 
 
-def windows(op: Pooling, lens: Sequence[Any], out_lens: Sequence[object]) -> list[PoolingWindow]:
+def windows(op: Pooling, lens: Sequence[int], out_lens: Sequence[object]) -> list[PoolingWindow]:
     """Return the windows of all axes along which a pooling is more than a copy."""
     rank = len(lens) - 2
     if op.dyn_global:

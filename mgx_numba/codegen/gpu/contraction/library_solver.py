@@ -93,7 +93,7 @@ class LibrarySolver:
 
 
 @functools.lru_cache(maxsize=MOST_KEPT)
-def cached_tilings(solver: LibrarySolver, contraction: GpuContraction) -> tuple[Any, ...]:
+def cached_tilings(solver: LibrarySolver, contraction: GpuContraction) -> tuple[object, ...]:
     here = device()
     try:
         with here.use():

@@ -150,7 +150,7 @@ class _Own:
 
     revision = 0
 
-    def weighed(self: Any, contraction: GpuContraction) -> list[tuple[float, Any]]:
+    def weighed(self: GpuSolver, contraction: GpuContraction) -> list[tuple[float, Any]]:
         return [(self.estimate(contraction, tiling), tiling) for tiling in self.tilings(contraction) or [None]]
 
 
@@ -160,7 +160,7 @@ class _Choosing(_Own):
     def tilings(self, contraction: GpuContraction) -> list[Any]:
         return []
 
-    def chosen(self, contraction: GpuContraction) -> Any | None:
+    def chosen(self, contraction: GpuContraction) -> None:
         return None
 
 
@@ -179,11 +179,11 @@ class BlockQuant(_Choosing):
             else block_quant.block_quant_refusal(contraction)
         )
 
-    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
+    def estimate(self, contraction: GpuContraction, tiling: object = None) -> float:
         extent = Extent.of(contraction.problem)
         return reading_seconds(contraction, -(-extent.columns // (block_quant.WARPS * block_quant.OWN)) * extent.planes)
 
-    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
+    def plan(self, contraction: GpuContraction, tiling: object = None) -> Solution:
         return block_quant.block_quant_solution(contraction)
 
 
@@ -199,11 +199,11 @@ class BlockQuantMma(BlockQuant):
             else "codes do not lie as tensor cores want them"
         )
 
-    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
+    def estimate(self, contraction: GpuContraction, tiling: object = None) -> float:
         extent = Extent.of(contraction.problem)
         return reading_seconds(contraction, -(-extent.columns // block_quant_mma.COLUMNS) * extent.planes)
 
-    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
+    def plan(self, contraction: GpuContraction, tiling: object = None) -> Solution:
         return block_quant_mma.block_quant_mma_solution(contraction)
 
 
@@ -215,7 +215,7 @@ class Gemv(_Choosing):
 
     refusal = staticmethod(gemv_refusal)
 
-    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
+    def estimate(self, contraction: GpuContraction, tiling: object = None) -> float:
         extent = Extent.of(contraction.problem)
         blocks = -(-extent.columns // WARPS) * extent.planes
         once = gemv_rounds(contraction) * LATENCY / 2
@@ -223,7 +223,7 @@ class Gemv(_Choosing):
         waiting = (once + more * (once + LATENCY)) / machine().clock
         return max(waiting, reading_seconds(contraction, blocks))
 
-    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
+    def plan(self, contraction: GpuContraction, tiling: object = None) -> Solution:
         return gemv_solution(contraction)
 
 
@@ -271,16 +271,16 @@ class _OfWarpgroups(_Own):
     tiles: Callable[[GpuContraction], tuple[tuple[float, WarpgroupTile, int], ...]]
     solution: Callable[..., Solution]
 
-    def tilings(self, contraction: GpuContraction) -> list[Any]:
+    def tilings(self, contraction: GpuContraction) -> list[WarpgroupTiling]:
         return [_warpgroup_tiling(tile, splits) for _, tile, splits in self.tiles(contraction)]
 
     def chosen(self, contraction: GpuContraction) -> WarpgroupTiling:
         return _warpgroup_tiling(*wgmma_choice(contraction, parts=self.parts))
 
-    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
+    def estimate(self, contraction: GpuContraction, tiling: WarpgroupTiling | None = None) -> float:
         return next(seconds for seconds, own in self.weighed(contraction) if tiling in (None, own))
 
-    def weighed(self, contraction: GpuContraction) -> list[tuple[float, Any]]:
+    def weighed(self, contraction: GpuContraction) -> list[tuple[float, WarpgroupTiling]]:
         before, clock = self._before(contraction), machine().clock
         return [
             (not_below_memory(contraction, cycles / clock) + before, _warpgroup_tiling(tile, splits))
@@ -291,7 +291,7 @@ class _OfWarpgroups(_Own):
         """Return the estimated time (s) of the launches before the product."""
         raise NotImplementedError
 
-    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
+    def plan(self, contraction: GpuContraction, tiling: WarpgroupTiling | None = None) -> Solution:
         return self.solution(contraction, tiling, 0 if tiling is None else tiling.splits)
 
 
@@ -335,10 +335,10 @@ class _OfRing(_Choosing):
         """Return the class that generates the kernel text."""
         raise NotImplementedError
 
-    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
+    def plan(self, contraction: GpuContraction, tiling: Tiling | None = None) -> Solution:
         return ring_solution(self.text()(contraction, *self.tile(contraction, tiling)), self.name)
 
-    def tilings(self, contraction: GpuContraction) -> list[Any]:
+    def tilings(self, contraction: GpuContraction) -> list[Tiling]:
         slices = slices_of(contraction, self.text().form_of(contraction))
         return [
             Tiling(tile.rows, tile.columns, splits)
@@ -377,7 +377,7 @@ class TensorCores(_OfRing):
     def refusal(self, contraction: GpuContraction) -> str:
         return tensor_refusal(contraction) if self.text() is TensorText else matrix_refusal(contraction)
 
-    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
+    def estimate(self, contraction: GpuContraction, tiling: Tiling | None = None) -> float:
         tile, splits = self.tile(contraction, tiling)
         return tiles_seconds(contraction, self.work(contraction, tile, self._rate(contraction)), splits)
 
@@ -401,7 +401,7 @@ class NarrowCores(TensorCores):
     def text(self) -> type[RingText]:
         return NarrowText
 
-    def tilings(self, contraction: GpuContraction) -> list[Any]:
+    def tilings(self, contraction: GpuContraction) -> list[Tiling]:
         """See `_OfRing.tilings`. The threads of a tile load at least one row of a slice at once."""
         loads = 4 * NarrowText.form_of(contraction).words // ITEMSIZE[contraction.problem.types.a]
         loads //= min(narrow_lanes(contraction))
@@ -412,7 +412,7 @@ class NarrowCores(TensorCores):
             tiling = min(self.tilings(contraction), key=lambda one: self.estimate(contraction, one))
         return super().tile(contraction, tiling)
 
-    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
+    def estimate(self, contraction: GpuContraction, tiling: Tiling | None = None) -> float:
         tile, splits = self.tile(contraction, tiling)
         work = self.work(contraction, tile, self._rate(contraction))
         arrival = NARROW_ARRIVALS[min(narrow_lanes(contraction)) * work.itemsize > 2]
@@ -433,7 +433,7 @@ class Patches(_OfRing):
     def text(self) -> type[RingText]:
         return PatchText
 
-    def tilings(self, contraction: GpuContraction) -> list[Any]:
+    def tilings(self, contraction: GpuContraction) -> list[Tiling]:
         able = [tile for tile in PatchText.tiles if patch_seconds(contraction, tile) < float("inf")]
         return [Tiling(tile.rows, tile.columns, 1) for tile in able]
 
@@ -442,10 +442,10 @@ class Patches(_OfRing):
             return min(PatchText.tiles, key=lambda tile: patch_seconds(contraction, tile)), 1
         return super().tile(contraction, tiling)
 
-    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
+    def estimate(self, contraction: GpuContraction, tiling: Tiling | None = None) -> float:
         return patch_seconds(contraction, self.tile(contraction, tiling)[0])
 
-    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
+    def plan(self, contraction: GpuContraction, tiling: Tiling | None = None) -> Solution:
         return patch_solution(contraction, self.tile(contraction, tiling)[0])
 
 
@@ -459,10 +459,10 @@ class MultiplyAdds(_OfRing):
 
     refusal = staticmethod(fma_refusal)
 
-    def tilings(self, contraction: GpuContraction) -> list[Any]:
+    def tilings(self, contraction: GpuContraction) -> list[Tiling]:
         return [Tiling(tile.rows, tile.columns, splits) for _, tile, splits in weighed_tiles(contraction)]
 
-    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
+    def estimate(self, contraction: GpuContraction, tiling: Tiling | None = None) -> float:
         tile, splits = self.tile(contraction, tiling)
         assert isinstance(tile, FmaTile)
         return fma_seconds(contraction, tile, splits)
@@ -483,7 +483,7 @@ class Tiles(_Choosing):
     def tilings(self, contraction: GpuContraction) -> list[Any]:
         return [SquareTiling(side) for side in tiled.SIDES]
 
-    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
+    def estimate(self, contraction: GpuContraction, tiling: SquareTiling | None = None) -> float:
         side = tiling.side if tiling is not None else tiled.chosen_side(contraction)
         itemsize = ITEMSIZE[contraction.problem.types.a]
         products = self.products / (2 if itemsize == 8 else 1)
@@ -492,7 +492,7 @@ class Tiles(_Choosing):
         work = BlockWork(side, side, tiled.DEPTH, 1, itemsize, products, arrival=arrival, stored=stored)
         return tiles_seconds(contraction, work) + NARROW_BEGINNING / machine().clock  # loads pass through registers
 
-    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
+    def plan(self, contraction: GpuContraction, tiling: SquareTiling | None = None) -> Solution:
         return tiled.tiled_solution(contraction, tiling.side if tiling is not None else 0)
 
 

@@ -81,8 +81,12 @@ def _feature(contraction: GpuContraction) -> Dim | None:
 
 
 def _samples(contraction: GpuContraction, symbols: Sequence[Dim], feature: Dim | None, odd: int) -> Iterator[Sample]:
-    """Yield values of the symbols for which the feature grows: its last symbol does, and so do the axes of images; the
-    others are the least that they can be. Those that it does not have are as the growing one, up to 64."""
+    """Yield values of the symbols for which ``feature`` grows from sample to sample.
+
+    - Growing symbols: the image axes of a convolution, else the last symbol of ``feature``.
+    - Other symbols of ``feature`` have their least value.
+    - Symbols outside ``feature`` have the value of the growing symbol, at most 64.
+    """
     problem = contraction.problem
     inside = symbols_of(problem.in_lens) if isinstance(problem, ConvProblem) else []
     own = symbols_of([feature]) if feature is not None else []

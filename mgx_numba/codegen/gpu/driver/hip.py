@@ -14,7 +14,7 @@ from ctypes import byref, c_char_p, c_int, c_void_p
 
 from ....errors import DeviceError
 from ..architecture import ARCHITECTURES, Architecture
-from .library import DriverDevice, Library, missing
+from .library import DriverDevice, Library, first_library, missing
 
 _NAMES = ("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so")
 LEAST_VERSION = 50700000
@@ -118,19 +118,10 @@ def hip_runtime() -> HipRuntime:
     Raises:
         DeviceError: it is missing, too old, or cannot be initialised.
     """
-    library = _library()
+    library = first_library(_NAMES)
     if library is None:
         raise DeviceError(f"AMD's HIP is not installed: {_NAMES[-1]} cannot be loaded")
     return HipRuntime(library)
-
-
-@functools.lru_cache(maxsize=1)
-def _library() -> ctypes.CDLL | None:
-    """Load the library, None if it is missing; cached, because a failed search is slow."""
-    for name in _NAMES:
-        with contextlib.suppress(OSError):
-            return ctypes.CDLL(name)
-    return None
 
 
 def hip_missing() -> str:

@@ -5,6 +5,7 @@ NVIDIA's library is loaded when a device is first needed.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -57,7 +58,7 @@ class Library:
         self.call(start, 0)
         return self.integer(version)
 
-    def integer(self, name: str, *arguments: Any) -> int:
+    def integer(self, name: str, *arguments: object) -> int:
         """Call a function that stores an integer at its first argument; return the integer.
 
         Raises:
@@ -99,7 +100,7 @@ class Library:
         """Return whether this process is a fork of the one that initialised the driver."""
         return os.getpid() != self.process
 
-    def succeeds(self, name: str, *arguments: Any) -> bool:
+    def succeeds(self, name: str, *arguments: object) -> bool:
         """Call a function that may fail; return whether it succeeded. After a fork it is not called."""
         return not self.forked and getattr(self.library, name)(*arguments) == 0
 
@@ -231,13 +232,19 @@ def driver() -> Driver:
     Raises:
         DeviceError: it is missing, too old, or cannot be initialised.
     """
-    for name in _NAMES:
-        try:
-            library = ctypes.CDLL(name)
-        except OSError:
-            continue
-        return Driver(library)
-    raise DeviceError(f"NVIDIA's driver is not installed: {_NAMES[0]} cannot be loaded")
+    library = first_library(_NAMES)
+    if library is None:
+        raise DeviceError(f"NVIDIA's driver is not installed: {_NAMES[0]} cannot be loaded")
+    return Driver(library)
+
+
+@functools.cache
+def first_library(names: tuple[str, ...]) -> ctypes.CDLL | None:
+    """Load the first library that exists, None if none does; cached, because a failed search is slow."""
+    for name in names:
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(name)
+    return None
 
 
 def loaded() -> Driver | None:
@@ -245,9 +252,12 @@ def loaded() -> Driver | None:
     for name in _NAMES:
         try:
             ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LOCAL)
-            return driver()
-        except (OSError, DeviceError):
+        except OSError:
             continue
+        if first_library(_NAMES) is None:  # another module loaded it after the search, from a folder of its own
+            first_library.cache_clear()
+        with contextlib.suppress(DeviceError):
+            return driver()
     return None
 
 

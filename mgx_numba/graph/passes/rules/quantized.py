@@ -1,8 +1,8 @@
-"""8-bit values that stay so: what moves or compares elements does it before they are dequantised, and after they are
-quantised.
+"""Rules that keep values in 8 bits: operators that move or compare elements run before ``dequantizelinear`` and after
+``quantizelinear``.
 
-A pair of scale and zero point that is one for all elements is a monotone function, so that the largest of dequantised
-values is the largest value dequantised. Floats of 8 bits have a zero point of 0.
+Quantisation with one scale and one zero point for all elements is monotone, so
+``max(dequantize(x)) == dequantize(max(x))``. Quantised 8-bit floats have a zero point of 0.
 """
 
 from __future__ import annotations

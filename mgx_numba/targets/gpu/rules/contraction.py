@@ -226,11 +226,14 @@ def _append(
 def _planes_as_rows(
     problem: GemmProblem, places: tuple[tuple[int, ...], ...]
 ) -> tuple[GemmProblem, tuple[tuple[int, ...], ...]]:
-    """Return a product with as many rows as possible: batch axes over which the right operand is shared join the rows.
+    """Merge batch axes into the rows of a product, if the right operand is broadcast over them.
 
-    Axes join where the left operand, the result and the epilogue's operands have one constant stride over them; of
-    several such groups of axes the longest becomes the rows, because tiles are only full where there are many rows.
-    ``places`` are the strides of the epilogue's operands, over batch axes and rows.
+    Axes merge if the left operand, the result and every epilogue operand have one constant stride over them. If several
+    groups of axes can merge, the longest group becomes the rows, because only many rows fill the tiles.
+
+    Args:
+        problem: the product.
+        places: strides of each epilogue operand, over the batch axes and the rows.
     """
     if not problem.batch or problem.blocks is not None or problem.prologue is not None:
         return problem, places

@@ -4,7 +4,7 @@ epilogue."""
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .....core.dim import Length, ceil_div
 from ....arguments import Arguments
@@ -44,7 +44,7 @@ _PLANE_PAD = 64
 """Padding (bytes) between the planes of the points, so that they do not fall into the same cache sets."""
 
 
-def filter_plane(problem: ConvProblem, tile: RegisterTile, depth: Length = 0) -> Any:
+def filter_plane(problem: ConvProblem, tile: RegisterTile, depth: Length = 0) -> Length:
     """Return the words from one point to the next of the transformed filters: of all panels, or of ``depth`` words of
     one panel."""
     groups, panels, _, whole, columns = panel_lens(problem, tile)
@@ -139,7 +139,7 @@ class WinogradWriter:
         """Return the kernels' name."""
         return self.form.name
 
-    def _held(self) -> Any:
+    def _held(self) -> Length:
         """Return the rows of a point in scratch; the register tile may compute more rows than there are tiles."""
         return self.block.tiles + self.tile.rows
 
