@@ -185,6 +185,31 @@ class DeviceContext:
         with self._to_the_end(form):
             return self.queue.timed(partial(in_turn, [partial(segment, self.queue) for segment in form.segments]))
 
+    def hold(
+        self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray | None], bound: BoundLengths | None
+    ) -> list[DeviceArray]:
+        """Set the data of a call that `enqueue` enqueues as often as wanted; return the results' memory."""
+        if bound is not None:
+            self._bind(bound)
+        made = self._made(outputs, self.queue, None)
+        self._form = self._form_of((True,) * len(inputs), True)
+        self._form.place([array.address for array in (*inputs, *made)])
+        return made
+
+    def enqueue(self, queue: Queue) -> None:
+        """Enqueue the kernels of the call of `hold` one by one, as parts of a recording."""
+        self._form.enqueue(queue)
+        for block in (self._memory.arena, self._memory.fault):
+            block.used_by(queue)
+
+    def raise_fault(self) -> None:
+        """Raise the error that a kernel of a completed call recorded, if any.
+
+        Raises:
+            IndexRangeError: an index is out of range.
+        """
+        self._raise_fault("")
+
     def _leave(self, queue: Queue) -> None:
         """Return without waiting for the work of a queue; later calls on other queues wait for it."""
         self._behind.record(queue)
