@@ -64,13 +64,13 @@ def _first_largest(g: GraphBuilder, x: Instruction) -> tuple[Instruction, Instru
     """
     rows, count = x.shape.lens
     size = next(n for n in range(math.isqrt(count), count + 1) if count % n == 0)
-    parts = g.reshape(x, (rows, count // size, size))
-    most = g.reshape(g.reduce("reduce_max", parts, [2], keep=True), (rows, count // size))
-    places = g.reshape(g.op("argmax", parts, axis=2, select_last_index=False), (rows, count // size))
-    part = g.op("argmax", most, axis=1, select_last_index=False)
-    within = g.op("gather_elements", places, part, axis=1)
-    place = g.pointwise("add", g.pointwise("mul", part, g.literal(np.int64(size))), within)
-    return g.reduce("reduce_max", most, [1], keep=True), place
+    parts, lens = g.reshape(x, (rows, count // size, size)), (rows, count // size)
+    most = g.reshape(g.reduce("reduce_max", parts, [2], keep=True), lens)
+    within = g.reshape(g.op("argmax", parts, axis=2, select_last_index=False), lens)
+    places = g.pointwise("add", within, g.literal(np.arange(0, count, size)))
+    best = g.reduce("reduce_max", most, [1], keep=True)
+    places = g.pointwise("where", g.pointwise("equal", most, best), places, g.literal(np.int64(count)))
+    return best, g.reduce("reduce_min", places, [1], keep=True)
 
 
 def settings(options: SearchOptions) -> np.ndarray:
