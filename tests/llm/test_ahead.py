@@ -143,6 +143,13 @@ def test_a_step_is_one_recording_until_the_caches_grow(tmp_path, monkeypatch):
     monkeypatch.setattr("mgx_numba.llm.generation.engine._ROOM", 4)
     made, recorded = [], InterpreterQueue.recorded
 
+    names, launch = [], InterpreterQueue.launch
+
+    def launched(queue, function, words, geometry):
+        if queue._recording is not None:
+            names.append(function.name)
+        launch(queue, function, words, geometry)
+
     def refuse(*args):
         raise AssertionError("a step ran from the host")
 
@@ -160,8 +167,11 @@ def test_a_step_is_one_recording_until_the_caches_grow(tmp_path, monkeypatch):
             if target == "gpu":
                 monkeypatch.setattr(InterpreterQueue, "recorded", lambda q, ask: (made.append(1), recorded(q, ask))[1])
                 monkeypatch.setattr(StandingCall, "run", refuse)
+                monkeypatch.setattr(InterpreterQueue, "launch", launched)
             while not generator.is_done():
                 generator.generate_next_token()
             texts.append([generator.get_sequence(row).tolist() for row in range(2)])
     assert texts[0] == texts[1]
     assert len(made) == 2  # caches of 4 and 8 columns
+    assert names.count("next_step_kernel") == 2
+    assert "cache_rows_kernel" in names and "cache_copy_kernel" not in names  # caches are updated in place

@@ -45,7 +45,7 @@ def test_what_stays() -> None:
 
     def returned(g: Graph) -> list[Instruction]:
         x = wide(g, g.param("x", (4, 8), "half"))
-        return [*map(lambda i: g.op("neg", i), halves(g, x, 4)), x]
+        return [*(g.op("neg", i) for i in halves(g, x, 4)), x]
 
     def computed(g: Graph) -> list[Instruction]:
         x = wide(g, g.op("neg", g.param("x", (4, 8), "half")))

@@ -76,9 +76,10 @@ class FuseMatMulNBits(Pass):
         """
         groups: dict[tuple[Any, ...], list[Instruction]] = {}
         for ins in module:
-            if ins.name == "matmul_nbits" and all(i.literal is not None for i in ins.inputs[1:]):
-                if not any(user.op.pointwise or user.module is not module for user in ins.users):
-                    groups.setdefault((ins.inputs[0], ins.op, len(ins.inputs)), []).append(ins)
+            if ins.name != "matmul_nbits" or any(i.literal is None for i in ins.inputs[1:]):
+                continue
+            if not any(user.op.pointwise or user.module is not module for user in ins.users):
+                groups.setdefault((ins.inputs[0], ins.op, len(ins.inputs)), []).append(ins)
         for (x, op, _), products in groups.items():
             if len(products) < 2 or op.layout or x.module is not module:
                 continue

@@ -47,7 +47,8 @@ class DeviceContext:
     """The context of one call at a time (see the module). Work for another queue than the last waits for the last
     queue's work."""
 
-    def __init__(self, executable: DeviceExecutable) -> None:
+    def __init__(self, executable: DeviceExecutable, held: bool = False) -> None:
+        """Create the context; ``held``: its only call is that of `hold`."""
         engine = executable.engine
         # A weak reference, since the executable holds this context: device memory is freed without garbage collection.
         self._executable: DeviceExecutable = weakref.proxy(executable)
@@ -66,7 +67,7 @@ class DeviceContext:
         self.forms: OrderedDict[Hashable, CallForm | DirectForm] = OrderedDict()
         if executable.launches is not None:
             self._launches = PlanLaunches(executable.launches)
-            self._batch = engine.batch(self._launches)
+            self._batch = None if held else engine.batch(self._launches)
         self._outputs: list[Tensor | None] = []
         self._hosted: dict[int, Tensor] = {}
         self._inputs: Sequence[Tensor] = ()

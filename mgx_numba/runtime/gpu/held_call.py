@@ -41,7 +41,7 @@ class HeldCall:
         """
         self._executable, self._inputs = executable, inputs
         with executable.engine.use():
-            self._context = DeviceContext(executable)
+            self._context = DeviceContext(executable, held=True)
             self.results = self._context.hold(inputs, outputs, executable.bound(inputs))
 
     def enqueue(self, queue: Queue) -> None:
