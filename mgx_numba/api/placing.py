@@ -96,7 +96,7 @@ class StandingCall:
         return self._on.run_there({**self._standing, **checked}, stream)
 
     def held(self) -> HeldCall | None:
-        """Return the run on the standing inputs alone, to record with others; see `OnDevice.held`."""
+        """Return a call on the standing inputs that can be part of a recording; see `OnDevice.held`."""
         return self._on.held(self._standing)
 
     def _checked(self, name: str, value: object) -> object:

@@ -175,3 +175,19 @@ def test_a_step_is_one_recording_until_the_caches_grow(tmp_path, monkeypatch):
     assert len(made) == 2  # caches of 4 and 8 columns
     assert names.count("next_step_kernel") == 2
     assert "cache_rows_kernel" in names and "cache_copy_kernel" not in names  # caches are updated in place
+
+
+def test_the_host_chooses_if_it_takes_part_in_a_step(tmp_path, monkeypatch):
+    folder = write(tiny("grouped"), tmp_path / "grouped")
+    monkeypatch.setattr(StandingCall, "held", lambda self: None)
+    texts = []
+    with interpreted():
+        for target in ("cpu", "gpu"):
+            params = GeneratorParams(LanguageModel(folder, target=target))
+            params.set_search_options(past_present_share_buffer=True, max_length=4, ignore_eos=True)
+            generator = Generator(params.model, params)
+            generator.append_tokens([5, 6])
+            while not generator.is_done():
+                generator.generate_next_token()
+            texts.append(generator.get_sequence(0).tolist())
+    assert texts[0] == texts[1]

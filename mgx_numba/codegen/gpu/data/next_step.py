@@ -30,13 +30,12 @@ def _arguments(types: Mapping[str, Type], rows: int, room: int) -> Arguments:
 def next_step_kernel(types: Mapping[str, Type]) -> KernelSource:
     """Return the kernel for operands of these integer types.
 
-    For each row, with ``length = lengths[row]``, the position of the step's token:
+    ``length = lengths[row]`` is the position of the step's token in a row. The kernel writes:
 
-    - ``told[length % 2, row] = ids[row] = chosen[row]``
+    - ``told[length % 2, row] = chosen[row]``: a token stays readable while the next step runs
+    - ``ids[row] = chosen[row]``
     - ``lengths[row] = places[row] = length + 1``
-    - ``mask[row, length + 1] = 1``, unless the mask [rows, room] has no such column
-
-    Consecutive steps use different rows of ``told``, so a token stays readable while the next step runs.
+    - ``mask[row, length + 1] = 1``, if the mask [rows, room] has the column
     """
     arguments = _arguments(types, 0, 0)
     kinds = {name: type.name.removesuffix("_type") for name, type in types.items()}
