@@ -67,7 +67,7 @@ class DeviceContext:
         self.forms: OrderedDict[Hashable, CallForm | DirectForm] = OrderedDict()
         if executable.launches is not None:
             self._launches = PlanLaunches(executable.launches)
-            self._batch = None if held else engine.batch(self._launches)
+            self._batch: Any = None if held else engine.batch(self._launches)
         self._outputs: list[Tensor | None] = []
         self._hosted: dict[int, Tensor] = {}
         self._inputs: Sequence[Tensor] = ()
