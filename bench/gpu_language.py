@@ -4,8 +4,9 @@
 
 Weights are random, activations float16. Printed are the median of a step and the bytes that it must read (weights, and
 keys and values so far) per second, as a share of the bytes that a copy reads and writes per second; the median of a
-prompt and its operations per second, as a share of those of PyTorch's product of 8,192 squared. A step is measured with
-and without the logits' way to the host.
+prompt and its operations per second, as a share of those of PyTorch's product of 8,192 squared. A step is measured as
+`Generator` runs it in a greedy search, its token chosen on the device and read by the host a step later, and with
+logits that the host reads.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from bench.language_shapes import SHAPES, Shape, matrices, write_folder
 from mgx_numba.driver.measure import measure
 from mgx_numba.driver.timing import Repeats
 from mgx_numba.llm import Model
+from mgx_numba.llm.generation.ahead import StepsAhead
 from mgx_numba.llm.generation.engine import DecoderBatch
+from mgx_numba.llm.generation.params import SearchOptions
 
 VOCABULARY, SIDE = 128256, 8192
 
@@ -86,13 +89,17 @@ def measured(s: Shape, bits: int, given: argparse.Namespace, copied: float, most
     batch = DecoderBatch(model.decoder, 1, True)
     batch.step(prompt[:, :64])
     token = prompt[:, :1]
+    batch.make_room(2 * given.tokens + 4)
     read = weights * (2 if bits == 16 else 0.5 + 2 / 32) + 4 * s.layers * s.key_heads * s.size * batch.columns
-    feeds = batch.inputs(token)
+    ahead = StepsAhead(batch, SearchOptions(), VOCABULARY, None, model.choices)
+    if not ahead.prepare():
+        raise SystemExit("the host takes part in a step")
     for what, call in (
-        ("on the device", lambda: batch._memory.run_there(feeds, token)),
+        ("chosen on the device", lambda: ahead.next(token, True)),
         ("with logits to the host", lambda: batch.step(token)),
     ):
         seconds = median(call, given.tokens)
+        ahead.drop()
         share = read / seconds / copied
         print(f"  token {what}: {1e3 * seconds:.3f} ms, {share:.0%} of the copy's rate", flush=True)
     print(*kernels(model, batch, token, given.kernels), sep="\n", flush=True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..core.shape import Shape
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
+    from ..runtime.gpu.held_call import HeldCall
     from ..runtime.library_form import LibraryForm
     from ..runtime.plan import Plan, PlannedStep, TensorView
     from .split_point import SplitPoint
@@ -262,6 +263,12 @@ class OnDevice(Protocol):
 
     def run_there(self, inputs: Mapping[str, object], stream: int | None = None) -> list[Any]:
         """Run with results that stay on the device, whatever `offload_copy` says; with a stream as `run_in` does."""
+
+    def held(self, inputs: Mapping[str, Any]) -> HeldCall | None:
+        """Return a call on these inputs, all on the device, to record with others; results stay there.
+
+        None if the host takes part in the call, or if results are tuples.
+        """
 
     def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], list[Any]] | None:
         """Return a function that runs the program on positional arguments, or None.

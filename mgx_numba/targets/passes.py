@@ -167,6 +167,15 @@ ORDER: tuple[PassRun, ...] = (
         before={"fuse_pointwise": "operations on each value are fused with those that compute it"},
         targets=GPU,
     ),
+    PassRun(
+        "sink_conversions",
+        after={
+            "fuse_contraction": "the kernel of a product converts its result itself",
+            "distribute_concat": "it counts the readers of a conversion, which are halves of rotated values",
+        },
+        before={"fuse_pointwise": "each reader's kernel takes the conversion"},
+        targets=GPU,
+    ),
     PassRun("fuse_pointwise"),
     PassRun("rewrite_requantization", after={"fuse_pointwise": "it changes values inside the bodies of fused kernels"}),
     PassRun("eliminate_contiguous", after={"fuse_pointwise": "regions take any strides, single operators may not"}),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mgx_numba.codegen.gpu.machine import H200, planning_for
 from mgx_numba.core.types import Type
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
@@ -67,3 +68,10 @@ def test_heads_of_projections_that_lie_side_by_side(monkeypatch: pytest.MonkeyPa
         m.add_return([m.add_instruction("transpose", [mixed], **order)])
 
     planned(build).check((1, 1), (2, 37))
+
+
+def test_a_ring_of_one_tile_is_for_few_keys_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernel waits for ever for a second tile."""
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    with planning_for(H200):
+        planned(attention(4, 1, 80, mask=True)).check((1, 64, 64), (1, 64, 70))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from mgx_numba.api.placing import StandingCall
 from mgx_numba.core.types import Type
 from mgx_numba.llm import Generator, GeneratorParams
 from mgx_numba.llm.cache_buffers import DeviceBuffers, HostBuffers, on_host
@@ -12,7 +13,7 @@ from mgx_numba.llm.generation.params import SearchOptions
 from mgx_numba.llm.generation.sampling import draw, likeliest
 from mgx_numba.llm.generation.token_choice import settings, token_choice
 from mgx_numba.llm.model import LanguageModel
-from tests.interpreter.engine import interpreted
+from tests.interpreter.engine import InterpreterQueue, interpreted
 from tests.llm.tiny import tiny, write
 
 OPTIONS = [
@@ -114,3 +115,79 @@ def test_a_device_is_one_step_ahead_and_takes_it_back(tmp_path, monkeypatch):
             texts.append((generator.get_sequence(0).tolist(), logits))
     assert texts[0][0] == texts[1][0]
     np.testing.assert_allclose(texts[1][1], texts[0][1], rtol=1e-4, atol=1e-4)
+
+
+def test_ties_and_infinities_of_greedy_search():
+    """The first of equal logits is chosen, in a later part of a row, too; +inf is a logit like others, a NaN is not."""
+    words = 300
+    logits = np.full((7, 1, words), -1, np.float32)
+    logits[0, 0, [299, 130, 131]] = 2
+    logits[1] = -np.inf
+    logits[2, 0, 250] = np.nan
+    logits[3, 0, [260, 7]] = np.inf
+    logits[4, 0, 299] = 0
+    logits[5, 0, 3], logits[5, 0, 290] = np.inf, np.nan
+    logits[6, 0, :] = -np.inf
+    logits[6, 0, 222] = -5
+    for target in ("ref", "gpu"):
+        with interpreted():
+            choice = token_choice(7, words, Type.float_type, 1)
+            choice.compile(target)
+            found = np.asarray(choice.run({"logits": logits})[0]).ravel().tolist()
+        assert found == [130, -1, -1, 7, 299, -1, 222]
+
+
+def test_a_step_is_one_recording_until_the_caches_grow(tmp_path, monkeypatch):
+    """Rows of different lengths; after the first token no step is run from the host."""
+    folder = write(tiny("grouped"), tmp_path / "grouped")
+    monkeypatch.setattr("mgx_numba.llm.generation.engine._ROOM", 4)
+    made, recorded = [], InterpreterQueue.recorded
+
+    names, launch = [], InterpreterQueue.launch
+
+    def launched(queue, function, words, geometry):
+        if queue._recording is not None:
+            names.append(function.name)
+        launch(queue, function, words, geometry)
+
+    def refuse(*args):
+        raise AssertionError("a step ran from the host")
+
+    texts = []
+    with interpreted():
+        for target in ("cpu", "gpu"):
+            params = GeneratorParams(LanguageModel(folder, target=target))
+            params.set_search_options(
+                past_present_share_buffer=True, max_length=7, batch_size=2, ignore_eos=True, do_sample=True, top_k=5,
+                random_seed=1,
+            )  # fmt: skip
+            generator = Generator(params.model, params)
+            generator.append_tokens([[5, 6], [9, params.model.pad_token_id]])
+            generator.generate_next_token()  # from the prompts' logits, on the host
+            if target == "gpu":
+                monkeypatch.setattr(InterpreterQueue, "recorded", lambda q, ask: (made.append(1), recorded(q, ask))[1])
+                monkeypatch.setattr(StandingCall, "run", refuse)
+                monkeypatch.setattr(InterpreterQueue, "launch", launched)
+            while not generator.is_done():
+                generator.generate_next_token()
+            texts.append([generator.get_sequence(row).tolist() for row in range(2)])
+    assert texts[0] == texts[1]
+    assert len(made) == 2  # caches of 4 and 8 columns
+    assert names.count("next_step_kernel") == 2
+    assert "cache_rows_kernel" in names and "cache_copy_kernel" not in names  # caches are updated in place
+
+
+def test_the_host_chooses_if_it_takes_part_in_a_step(tmp_path, monkeypatch):
+    folder = write(tiny("grouped"), tmp_path / "grouped")
+    monkeypatch.setattr(StandingCall, "held", lambda self: None)
+    texts = []
+    with interpreted():
+        for target in ("cpu", "gpu"):
+            params = GeneratorParams(LanguageModel(folder, target=target))
+            params.set_search_options(past_present_share_buffer=True, max_length=4, ignore_eos=True)
+            generator = Generator(params.model, params)
+            generator.append_tokens([5, 6])
+            while not generator.is_done():
+                generator.generate_next_token()
+            texts.append(generator.get_sequence(0).tolist())
+    assert texts[0] == texts[1]

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from mgx_numba.core.dim import Dim, Scope
+from mgx_numba.core.shape import UNBOUNDED, DynamicDimension, Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
+from mgx_numba.graph.passes.base import run_passes
 from mgx_numba.graph.passes.distribute_concat import DistributeConcat
 from mgx_numba.graph.program import Program
+from mgx_numba.graph.substitution import settled
+from mgx_numba.graph.symbolic import symbolic_program
+from mgx_numba.targets.ref.interpreter import evaluate
 
-from .support import Graph, check, names
+from .support import Graph, check, names, random_inputs
 
 
 def rotated(lens: tuple[int, ...], axis: int, *, shared: bool = False, computed: bool = True) -> Program:
@@ -54,3 +61,21 @@ def test_a_concatenation_that_gains_nothing_stays(program: Program, reason: str)
 def test_a_concatenation_with_other_readers_stays() -> None:
     program = rotated((2, 3, 5, 32), 3, shared=True)
     assert names(check(program, DistributeConcat(), rtol=1e-3, atol=1e-3)) == names(program)
+
+
+def test_other_axes_may_have_open_lengths() -> None:
+    g = Graph()
+    x = g.module.add_parameter("x", Shape.dynamic(Type.float_type, (DynamicDimension(0, UNBOUNDED), 16)))
+    a, b = (g.op("slice", x, axes=(1,), starts=(k,), ends=(k + 8,)) for k in (0, 8))
+    turned = g.op("concat", g.op("neg", b), a, axis=1)
+    program = g.ret(g.op("convert", g.op("exp", turned), target_type=Type.half_type))
+    scope = Scope()
+    symbolic = symbolic_program(program, scope, None)
+    run_passes(symbolic, [DistributeConcat.name])
+    assert names(symbolic, views=False).count("exp") == 2 and not scope.guards
+    (symbol,) = {d for d in symbolic.main.parameters()[0].shape.lens if isinstance(d, Dim)}
+    for length in (0, 1, 5):
+        feeds = random_inputs(settled(symbolic, {symbol: length}), length)
+        found = evaluate(settled(symbolic, {symbol: length}), feeds)
+        half = np.split(feeds["x"], 2, axis=1)
+        np.testing.assert_allclose(found[0], np.exp(np.concatenate([-half[1], half[0]], 1)).astype(np.float16), 1e-3)

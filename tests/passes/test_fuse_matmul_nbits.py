@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -103,3 +104,25 @@ def test_what_follows_joins_only_where_there_are_kernels() -> None:
     program = g.ret(g.op("relu", g.op("matmul_nbits", g.param("x", [2, 64]), codes, scales)))
     assert "fused_contraction" in names(check(program, FuseContraction(), options=OPTIONS))
     assert "fused_contraction" not in names(check(program, FuseContraction()))
+
+
+def test_products_of_one_input_become_one() -> None:
+    """Queries, keys and values are joined; products that an activation follows, or with other forms, are not."""
+    assert OPTIONS.capabilities is not None
+    options = replace(OPTIONS, capabilities=replace(OPTIONS.capabilities, joins_block_products=True))
+    rng = np.random.default_rng(3)
+
+    def product(g: Graph, x: Instruction, n: int, points: bool = False) -> Instruction:
+        codes = g.lit(rng.integers(0, 256, (n, 2, 16)), np.uint8)
+        more = [g.lit(rng.integers(0, 16, (n, 2)), np.uint8)] if points else []
+        return g.op("matmul_nbits", x, codes, g.random(n, 2, seed=n), *more)
+
+    g = Graph()
+    x = g.param("x", [3, 5, 64])
+    q, k, v, other = (product(g, x, n, points) for n, points in ((8, False), (4, False), (6, False), (8, True)))
+    gate = g.op("sigmoid", product(g, x, 8))
+    results = [g.op("reshape", i, dims=(15, i.shape.lens[2])) for i in (q, k, v, other, gate)]
+    program = g.ret(*results)
+    after = check(program, FuseMatMulNBits(), DeadCodeElimination(), options=options, rtol=1e-5, atol=1e-5)
+    assert sorted(i.shape.lens[2] for i in after.main if i.name == "matmul_nbits") == [8, 8, 18]
+    assert names(fused(program)).count("matmul_nbits") == 5

@@ -74,6 +74,7 @@ class Capabilities:
         prologues: whether convolution kernels compute pointwise prologues.
         cheap_branches: whether an ``if`` costs no more than a few kernels' launches.
         block_weights: whether kernels multiply block-quantised weights, ``matmul_nbits``.
+        joins_block_products: whether such products of one input are fastest as one product.
         byte_tables: elements from which pointwise kernels look up long functions of one 8-bit value; 0: never.
         cached_attention: whether a kernel attends to the valid rows of caches, ``cached_attention``.
         one_pass_run: least `ReductionWalk.row_run` for computing a variance in one pass.
@@ -88,6 +89,7 @@ class Capabilities:
     repeated_elements: int
     one_pass_run: int
     block_weights: bool
+    joins_block_products: bool
     byte_tables: int = 0
     cached_attention: bool = False
     signed_left: bool = False

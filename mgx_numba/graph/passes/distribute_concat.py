@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ...core.dim import known_equal, known_same
+from ...core.dim import is_symbolic, known_equal, known_same
 from ..constants import is_constant
 from ..instruction import Instruction, Return
 from ..module import Module
@@ -61,8 +61,8 @@ def _refused(concat: Instruction, last: Instruction) -> str:
     """Return the reason to keep a concatenation before what follows; "" for none."""
     axis = concat.op.axis  # type: ignore[attr-defined]
     pieces = concat.inputs
-    if concat.shape.is_dynamic or concat.shape.symbolic or len(pieces) != 2:
-        return "it is no concatenation of two values of known lengths"
+    if concat.shape.is_dynamic or len(pieces) != 2 or any(is_symbolic(i.shape.lens[axis]) for i in pieces):
+        return "it is no concatenation of two values of known lengths along its axis"
     if not any(_is_pointwise(i) and len(i.users) == 1 and not is_constant(i) for i in pieces):
         return "no operation computes a value for the concatenation alone"
     inner = axis % concat.shape.ndim == concat.shape.ndim - 1

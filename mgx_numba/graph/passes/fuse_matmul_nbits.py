@@ -2,12 +2,14 @@
 
 ``dot(x, dequantizelinear(codes, scale, zero_point)) -> matmul_nbits(x, codes, scale, zero_point)`` for constant 4-bit
 or 8-bit codes, with or without ``unpack_int4``, and scales and zero points that repeat along the sum in blocks: ONNX's
-block-wise DequantizeLinear, MatMulNBits, ``quantize_int4_weights``, and one block per column.
+block-wise DequantizeLinear, MatMulNBits, ``quantize_int4_weights``, and one block per column. Products of one input
+become one where the target's kernels gain by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -64,6 +66,34 @@ class FuseMatMulNBits(Pass):
             new.debug_symbols = ins.debug_symbols
             self.log.apply(self.name, ins)
             module.replace_instruction(ins, new)
+        if options.capabilities is not None and options.capabilities.joins_block_products:
+            self._join(module)
+
+    def _join(self, module: Module) -> None:
+        """Join the products of one input, such as queries, keys and values, and slice the result.
+
+        A product stays alone if a pointwise operation follows, which its kernel computes.
+        """
+        groups: dict[tuple[Any, ...], list[Instruction]] = {}
+        for ins in module:
+            if ins.name != "matmul_nbits" or any(i.literal is None for i in ins.inputs[1:]):
+                continue
+            if not any(user.op.pointwise or user.module is not module for user in ins.users):
+                groups.setdefault((ins.inputs[0], ins.op, len(ins.inputs)), []).append(ins)
+        for (x, op, _), products in groups.items():
+            if len(products) < 2 or op.layout or x.module is not module:
+                continue
+            b, last = RewriteBuilder(module, products[0]), products[0].shape.ndim - 1
+            arrays = zip(*([constant_array(i) for i in ins.inputs[1:]] for ins in products))
+            whole = b.op(op, x, *(b.literal(np.concatenate(parts)) for parts in arrays))
+            start = 0
+            for ins in products:
+                end = start + ins.inputs[1].shape.lens[0]
+                part = b.op("slice", whole, axes=(last,), starts=(start,), ends=(end,))
+                part.debug_symbols = ins.debug_symbols
+                self.log.apply(self.name, ins)
+                module.replace_instruction(ins, part)
+                start = end
 
 
 def _views_of_dequantized(w: Instruction) -> tuple[Instruction, list[Instruction]] | None:

@@ -16,7 +16,8 @@ from .token_choice import MOST_CANDIDATES, NONE, settings, token_choice
 if TYPE_CHECKING:
     from ...api.device import device_argument
     from ...api.placing import StandingCall
-    from ...runtime.gpu.engine import Queue
+    from ...runtime.gpu.engine import Event, Recording
+    from ...runtime.gpu.held_call import HeldCall
 
 _STREAM = 0
 """The device's default stream, in which all steps and choices run in order."""
@@ -32,8 +33,8 @@ def chooses_there(batch: DecoderBatch, options: SearchOptions, vocabulary: int, 
 class StepsAhead:
     """Steps of a batch whose tokens are chosen on the device, at most one token ahead of the host.
 
-    Tokens, mask, positions and caches stay on the device. The chosen token is the next step's input, so a step is
-    enqueued before the host has read the token before.
+    Tokens, mask, positions and caches stay on the device. A step, the choice of its token, and the preparation of the
+    next step are one recording, which is enqueued before the host has read the token before.
     """
 
     def __init__(
@@ -49,13 +50,13 @@ class StepsAhead:
         """
         self._batch, self._draw, self._options, self._vocabulary = batch, draw, options, vocabulary
         self._choices = choices
-        self._buffers: list[object] | None = None  # the caches that the calls below are bound to
-        self._tokens = 0  # tokens of all rows that the mask on the device has
-        self._pending: tuple[np.ndarray, Any] | None = None  # where the next token arrives, and its event
+        self._buffers: list[object] | None = None  # the caches that the recording uses
+        self._pending: tuple[np.ndarray, Event] | None = None  # places of the next tokens in `_told`, and their event
         self._numbers: np.ndarray | None = None  # that the pending token was drawn with
-        self._decode: StandingCall
-        self._choose: StandingCall | None = None
         self._turn = 0  # of the two slots of pinned memory
+        self._refused = False  # whether the host takes part in the programs
+        self._calls: list[HeldCall] = []
+        self._step: Recording
 
     @property
     def pending(self) -> bool:
@@ -63,11 +64,11 @@ class StepsAhead:
         return self._pending is not None
 
     def next(self, last: np.ndarray, goes_on: bool) -> np.ndarray:
-        """Return the next token of each row.
+        """Return the next token of each row; `prepare` was true.
 
         Args:
             last: tokens that the model has not seen [rows, 1]; the device has them if a step is pending.
-            goes_on: enqueue the step after the next token, too.
+            goes_on: enqueue the step after the next token, too, if the caches have room for it.
 
         Raises:
             ParameterError: a logit is NaN, or all tokens are excluded.
@@ -75,15 +76,20 @@ class StepsAhead:
         if self._pending is None:
             self._enqueue(last)
         assert self._pending is not None
-        told, event = self._pending
+        places, event = self._pending
         self._pending = None
-        if goes_on:
+        if goes_on and self._batch.columns < self._batch.room:
             self._enqueue(None)
         event.wait()
-        found = told.view(np.int64).copy()
-        if (found == NONE).any():
+        found = self._told.view(np.int64)[places]
+        try:
+            for call in self._calls:
+                call.raise_fault()
+            if (found == NONE).any():
+                raise ParameterError("no token can be chosen: a logit is NaN or infinite, or every token is excluded")
+        except MgxError:
             self.drop()
-            raise ParameterError("no token can be chosen: a logit is NaN or infinite, or every token is excluded")
+            raise
         return found
 
     def drop(self) -> np.ndarray | None:
@@ -113,108 +119,111 @@ class StepsAhead:
             with contextlib.suppress(MgxError):
                 self._pending[1].wait()
 
+    def prepare(self) -> bool:
+        """Record a step of the batch, unless it is recorded; return False if the host takes part in its programs."""
+        if self._pending is None and not self._refused:
+            self._batch.make_room(1)
+            self._refused = self._buffers is not self._batch.buffers and not self._record()
+        return not self._refused
+
     def _enqueue(self, tokens: np.ndarray | None) -> None:
         """Enqueue a step on tokens of the host, or on those that the device chose last, and the choice after it."""
         batch = self._batch
-        batch.make_room(1)
-        if self._buffers is not batch.buffers or self._tokens != batch.lengths.sum():
-            last = None if tokens is not None or self._buffers is None else self._read(self._next)
-            self._prepare()
-            tokens = last if last is not None else tokens
-        engine, rows = self._engine, batch.rows
-        with engine.use():
-            queue = engine.queue(_STREAM)
-            if tokens is None:
-                queue.copy(self._ids.address, self._next.address, 8 * rows)
-            else:
-                self._keep(0, np.ascontiguousarray(tokens, np.int64), self._ids.address, queue)
-            room, size = self._mask.shape.lens[1], self._one.nbytes
-            for row, column in enumerate(batch.lengths.tolist()):
-                queue.upload(self._mask.address + (row * room + column) * size, self._one)
-            if self._places is not None:
-                places = np.ascontiguousarray(batch.lengths[:, None], self._place_type)
-                self._keep(1, places, self._places.address, queue)
+        if tokens is not None:
+            self._begin(tokens)
+        with self._engine.use():
+            queue, event = self._engine.queue(_STREAM), self._events[self._turn]
             if self._draw is not None:
                 self._numbers = self._draw()
-                self._keep(2, self._numbers, self._number.address, queue)
-        found = self._decode.run({}, _STREAM)
-        if self._choose is None:
-            self._bind_choice(found[batch.decoder.logits])
-        assert self._choose is not None
-        self._choose.run({}, _STREAM)
-        told, event = self._told[self._turn], self._events[self._turn]
-        self._turn = 1 - self._turn
-        with engine.use():
-            queue = engine.queue(_STREAM)
-            queue.download(told, self._next.address)
+                slot = self._pinned[self._turn]  # the copy before the last has run: the host has read its token
+                slot.view(np.float64)[:] = self._numbers.ravel()
+                queue.upload(self._tensors["number"].address, slot)
+            self._step(queue)
             event.record(queue)
-        self._pending = told, event
+        self._turn = 1 - self._turn
+        self._pending = batch.lengths % 2 * batch.rows + np.arange(batch.rows), event
         batch.advance(1)
-        self._tokens = int(batch.lengths.sum())
 
-    def _keep(self, which: int, array: np.ndarray, address: int, queue: Queue) -> None:
-        """Enqueue a copy of a small array through pinned memory that no earlier copy reads any more.
+    def _begin(self, tokens: np.ndarray) -> None:
+        """Set tokens, mask and positions of the next step on the device."""
+        from ...runtime.gpu.transfers import fill
 
-        Two slots take turns: the copy before the last has run, since the host has read the token after it.
-        """
-        slot = self._pinned[which][self._turn][: array.nbytes]
-        slot[:] = array.reshape(-1).view(np.uint8)
-        queue.upload(address, slot)
+        lengths = self._batch.lengths
+        mask = np.arange(self._batch.room) <= lengths[:, None]
+        for name, value in (("ids", tokens), ("lengths", lengths), ("mask", mask), ("places", lengths)):
+            if name in self._tensors:
+                target = self._tensors[name]
+                fill(self._engine, target, np.ascontiguousarray(value, target.shape.type.numpy))
 
-    def _prepare(self) -> None:
-        """Bind the calls to the batch's caches, and set up tokens, mask and positions on the device."""
+    def _record(self) -> bool:
+        """Record a step on the batch's caches; return False if the host takes part in one of the programs."""
         from ...api.placing import StandingCall
+        from ...codegen.gpu.data.next_step import NAMES, next_step, next_step_kernel
         from ...runtime.gpu.choice import engine
         from ...runtime.gpu.transfers import to_device
 
         batch, decoder = self._batch, self._batch.decoder
-        rows = batch.rows
+        rows, room = batch.rows, batch.room
         self._engine = on = engine(batch.device)
-        self._buffers = batch.buffers
         assert decoder.mask is not None
-        mask = np.zeros((rows, batch.room), decoder.types[decoder.mask])
-        mask[:] = np.arange(batch.room) < batch.lengths[:, None]
-        self._one = on.staging(mask.itemsize)
-        self._one.view(mask.dtype)[:] = 1
-        self._mask = to_device(on, mask, "a mask")
-        self._ids, self._next = (to_device(on, np.zeros((rows, 1), np.int64), "tokens") for _ in range(2))
-        fixed: dict[str, Any] = {decoder.input_ids: self._ids, decoder.mask: self._mask}
-        self._places = None
+        types = decoder.types
+        made: dict[str, tuple[tuple[int, ...], Any]] = {
+            "chosen": ((rows, 1), np.int64), "told": ((2, rows), np.int64), "lengths": ((rows,), np.int64),
+            "ids": ((rows, 1), types[decoder.input_ids]), "mask": ((rows, room), types[decoder.mask]),
+            "number": ((rows, 1), np.float64),
+        }  # fmt: skip
         if decoder.positions is not None:
-            self._place_type = decoder.types[decoder.positions]
-            self._places = to_device(on, np.zeros((rows, 1), self._place_type), "positions")
-            fixed[decoder.positions] = self._places
-        self._number = to_device(on, np.zeros((rows, 1)), "numbers")
-        self._pinned = [[on.staging(8 * rows) for _ in range(2)] for _ in range(3)]
-        self._told, self._events, self._turn = [on.staging(8 * rows) for _ in range(2)], [on.event(), on.event()], 0
+            made["places"] = (rows, 1), types[decoder.positions]
+        tensors = self._tensors = {name: to_device(on, np.zeros(*how), name) for name, how in made.items()}
+        given = {decoder.input_ids: tensors["ids"], decoder.mask: tensors["mask"]}
+        if decoder.positions is not None:
+            given[decoder.positions] = tensors["places"]
         caches = batch.device_caches
-        self._decode = StandingCall(
-            decoder.program,
-            _shown({**fixed, **{c.name: a for c, a in zip(decoder.caches, caches, strict=True)}}),
-            _shown({c.present: a for c, a in zip(decoder.caches, caches, strict=True)}),
-        )
-        self._choose = None
+        given |= {c.name: a for c, a in zip(decoder.caches, caches, strict=True)}
+        kept = {c.present: a for c, a in zip(decoder.caches, caches, strict=True)}
+        step = StandingCall(decoder.program, _shown(given), _shown(kept)).held()
+        if step is None:
+            return False
+        self._logits = step.results[decoder.logits]
+        choice = self._choice().held()
+        if choice is None:
+            return False
+        kinds = {name: tensors[name].shape.type for name in NAMES if name in tensors}
+        (function,) = on.load([next_step_kernel(kinds)])
+        words, grid = next_step(kinds, {name: tensors[name].address for name in kinds}, rows, room)
+        self._told = on.staging(16 * rows)
+        self._events, self._turn = [on.event(), on.event()], 0
+        self._pinned = [on.staging(8 * rows) for _ in range(2)]
+        self._calls, self._buffers = [step, choice], batch.buffers
+        with on.use():
+            queue = on.queue(_STREAM)
 
-    def _bind_choice(self, logits: Any) -> None:
-        """Bind the choice to the memory of the logits, which later steps use again."""
+            def ask() -> None:
+                for call in self._calls:
+                    call.enqueue(queue)
+                queue.launch(function, words, grid)
+                queue.download(self._told, tensors["told"].address)
+
+            self._step = queue.recorded(ask)
+        return True
+
+    def _choice(self) -> StandingCall:
+        """Return the choice of tokens from the logits."""
         from ...api.placing import StandingCall
         from ...runtime.gpu.transfers import to_device
 
-        program = self._batch.decoder.program
-        self._logits = logits
-        self._decode.keep(program.get_output_names()[self._batch.decoder.logits], _shown({"": logits})[""])
         count = 1 if self._draw is None else self._options.top_k
-        key = self._batch.rows, self._vocabulary, logits.shape.type, count
-        choice = self._choices.get(key)
-        if choice is None:
-            choice = token_choice(*key)
-            choice.compile("gpu", device_id=self._batch.device)
-            self._choices[key] = choice
-        given = {"logits": logits}
+        key = self._batch.rows, self._vocabulary, self._logits.shape.type, count
+        program = self._choices.get(key)
+        if program is None:
+            program = token_choice(*key)
+            program.compile("gpu", device_id=self._batch.device)
+            self._choices[key] = program
+        given = {"logits": self._logits}
         if self._draw is not None:
             chosen = to_device(self._engine, settings(self._options), "settings")
-            given |= {"number": self._number, "settings": chosen}
-        self._choose = StandingCall(choice, _shown(given), _shown({choice.get_output_names()[0]: self._next}))
+            given |= {"number": self._tensors["number"], "settings": chosen}
+        return StandingCall(program, _shown(given), _shown({program.get_output_names()[0]: self._tensors["chosen"]}))
 
     def _read(self, tensor: Any) -> np.ndarray:
         from ..cache_buffers import on_host

@@ -386,7 +386,7 @@ class Generator:
         if self._there is None:
             draw = (lambda: np.array([[c.number()] for c in self._choosers])) if first.draws else None
             self._there = StepsAhead(engine, self._options, vocabulary, draw, self._model.choices)
-        return True
+        return self._there.prepare()
 
     def _take_back(self, numbers: np.ndarray | None) -> None:
         """Give the numbers of draws that were not used back to the rows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,18 +40,37 @@ def token_choice(rows: int, vocabulary: int, type: Type, count: int) -> program:
     main = made.main
     g = GraphBuilder(main, Constants(made.allowance))
     logits = main.add_parameter("logits", Shape(type, (rows, 1, vocabulary)))
-    both = g.op("topk", logits, k=count, axis=2, largest=True)  # a NaN counts as largest
-    values, tokens = (g.reshape(g.op("get_tuple_elem", both, index=n), (rows, count)) for n in (0, 1))
-    best = g.convert(g.op("slice", values, axes=(1,), starts=(0,), ends=(1,)), Type.double_type)
-    valid = g.pointwise("greater", best, g.literal(np.float64(-np.inf)))
-    token = tokens
-    if count > 1:
+    if count == 1:
+        best, token = _first_largest(g, g.reshape(logits, (rows, vocabulary)))
+        valid = g.pointwise("greater", best, g.literal(best.shape.type.numpy.type(-np.inf)))  # false for NaN
+    else:
+        both = g.op("topk", logits, k=count, axis=2, largest=True)  # a NaN counts as largest
+        values, tokens = (g.reshape(g.op("get_tuple_elem", both, index=n), (rows, count)) for n in (0, 1))
+        best = g.convert(g.op("slice", values, axes=(1,), starts=(0,), ends=(1,)), Type.double_type)
+        valid = g.pointwise("greater", best, g.literal(np.float64(-np.inf)))
         valid = g.pointwise("logical_and", valid, g.pointwise("less", best, g.literal(np.float64(np.inf))))
         number = main.add_parameter("number", Shape(Type.double_type, (rows, 1)))
         given = main.add_parameter("settings", Shape(Type.double_type, (3,)))
         token = _drawn(g, g.convert(values, Type.double_type), best, tokens, number, given)
     main.add_return([g.pointwise("where", valid, token, g.literal(np.int64(NONE)))])
     return program.wrap(made)
+
+
+def _first_largest(g: GraphBuilder, x: Instruction) -> tuple[Instruction, Instruction]:
+    """Emit the largest element [rows, 1] of each row, and the position of the first one; NaN if there is a NaN.
+
+    A kernel of ``argmax`` has one team of threads for a row, so rows are searched in parts of about as many elements as
+    there are parts.
+    """
+    rows, count = x.shape.lens
+    size = next(n for n in range(math.isqrt(count), count + 1) if count % n == 0)
+    parts, lens = g.reshape(x, (rows, count // size, size)), (rows, count // size)
+    most = g.reshape(g.reduce("reduce_max", parts, [2], keep=True), lens)
+    within = g.reshape(g.op("argmax", parts, axis=2, select_last_index=False), lens)
+    places = g.pointwise("add", within, g.literal(np.arange(0, count, size)))
+    best = g.reduce("reduce_max", most, [1], keep=True)
+    places = g.pointwise("where", g.pointwise("equal", most, best), places, g.literal(np.int64(count)))
+    return best, g.reduce("reduce_min", places, [1], keep=True)
 
 
 def settings(options: SearchOptions) -> np.ndarray:

@@ -189,6 +189,36 @@ class CallData:
             raise CompileError(f"a kernel reads {place.region.name} {place.index}, which is not on the device")
         return found + place.offset
 
+    def place(self, addresses: Sequence[int]) -> None:
+        """Set the addresses of a call with all data on the device, whose kernels `enqueue` enqueues.
+
+        Args:
+            addresses: as of `aim`.
+
+        Raises:
+            ParameterError: as of `aim`.
+        """
+        self._check_apart(addresses)
+        self._places.update(zip(self._coming, addresses))
+
+    def enqueue(self, queue: Queue) -> None:
+        """Enqueue all kernels and the copy of the fault record one by one, as parts of a recording."""
+        raise NotImplementedError
+
+    def _copies_in_place(self) -> set[int]:
+        """Return the ids of the steps that copy a parameter to a result in the same memory; see `Plan.updates`.
+
+        The copy is the only step that uses both.
+        """
+        number = {place: k for k, place in enumerate(self._coming)}
+        pairs = [((Region.OUTPUT, output), (Region.PARAMETER, own)) for output, own in self._plan.updates]
+        same = [
+            {a, b}
+            for a, b in pairs
+            if self._places[a] == self._places[b] and self._sizes[number[a]] == self._sizes[number[b]]
+        ]
+        return {id(step) for step in self._plan.steps if any(pair <= _places_of(step) for pair in same)}
+
     def begin(self, inputs: Sequence[object]) -> None:
         """Set a call's inputs; ``segments`` copy them to the device."""
         if self.stop():
@@ -271,6 +301,14 @@ class CallForm(CallData):
             for segment, number in changed:
                 self._recordings[segment].change(number)
         self._aimed = list(addresses)
+
+    def enqueue(self, queue: Queue) -> None:
+        skipped = self._copies_in_place()
+        for step in self._plan.steps:
+            assert isinstance(step, Step)
+            if id(step) not in skipped:
+                self.launch(step, queue)
+        self._download(queue)
 
     def launch(self, step: Step, queue: Queue) -> None:
         """Enqueue a step's kernel or library call; nothing if its grid is empty."""
@@ -360,5 +398,12 @@ def _parameters_of(step: PlannedStep) -> set[int]:
     """Return the numbers of the parameters that a step uses."""
     if not isinstance(step, Step):
         return {view.pointer.index for view in step.inputs if view.pointer.region is Region.PARAMETER}
+    return {index for region, index in _places_of(step) if region is Region.PARAMETER}
+
+
+def _places_of(step: PlannedStep) -> set[tuple[Region, int]]:
+    """Return the memory that a kernel uses, by region and number."""
+    if not isinstance(step, Step):
+        return set()
     pointers = [arg.pointer if isinstance(arg, MappedTensor) else arg for arg in step.args]
-    return {p.index for p in pointers if isinstance(p, Pointer) and p.region is Region.PARAMETER}
+    return {(p.region, p.index) for p in pointers if isinstance(p, Pointer)}

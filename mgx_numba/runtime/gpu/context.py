@@ -47,7 +47,8 @@ class DeviceContext:
     """The context of one call at a time (see the module). Work for another queue than the last waits for the last
     queue's work."""
 
-    def __init__(self, executable: DeviceExecutable) -> None:
+    def __init__(self, executable: DeviceExecutable, held: bool = False) -> None:
+        """Create the context; ``held``: its only call is that of `hold`."""
         engine = executable.engine
         # A weak reference, since the executable holds this context: device memory is freed without garbage collection.
         self._executable: DeviceExecutable = weakref.proxy(executable)
@@ -66,7 +67,7 @@ class DeviceContext:
         self.forms: OrderedDict[Hashable, CallForm | DirectForm] = OrderedDict()
         if executable.launches is not None:
             self._launches = PlanLaunches(executable.launches)
-            self._batch = engine.batch(self._launches)
+            self._batch: Any = None if held else engine.batch(self._launches)
         self._outputs: list[Tensor | None] = []
         self._hosted: dict[int, Tensor] = {}
         self._inputs: Sequence[Tensor] = ()
@@ -184,6 +185,31 @@ class DeviceContext:
         self._begin(form, inputs)
         with self._to_the_end(form):
             return self.queue.timed(partial(in_turn, [partial(segment, self.queue) for segment in form.segments]))
+
+    def hold(
+        self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray | None], bound: BoundLengths | None
+    ) -> list[DeviceArray]:
+        """Set the data of a call that `enqueue` enqueues as often as wanted; return the results' memory."""
+        if bound is not None:
+            self._bind(bound)
+        made = self._made(outputs, self.queue, None)
+        self._form = self._form_of((True,) * len(inputs), True)
+        self._form.place([array.address for array in (*inputs, *made)])
+        return made
+
+    def enqueue(self, queue: Queue) -> None:
+        """Enqueue the kernels of the call of `hold` one by one, as parts of a recording."""
+        self._form.enqueue(queue)
+        for block in (self._memory.arena, self._memory.fault):
+            block.used_by(queue)
+
+    def raise_fault(self) -> None:
+        """Raise the error that a kernel of a completed call recorded, if any.
+
+        Raises:
+            IndexRangeError: an index is out of range.
+        """
+        self._raise_fault("")
 
     def _leave(self, queue: Queue) -> None:
         """Return without waiting for the work of a queue; later calls on other queues wait for it."""

@@ -72,10 +72,18 @@ class DirectForm(CallData):
             )
 
     def aim(self, addresses: Sequence[int]) -> None:
-        self._check_apart(addresses)
-        self._places.update(zip(self._coming, addresses))
+        self.place(addresses)
+        self._settle()
+
+    def _settle(self) -> None:
         known = self._places | {_ARENA: self._memory.arena.address, _FAULT: self._memory.fault.address}
         self._launches.settle(self.bound, [known[place] for place in self._launches.numbers.bases])
+
+    def enqueue(self, queue: Queue) -> None:
+        self._settle()
+        count = len(self._launches.numbers.steps)
+        self._launches.launch_each(self._executable.engine, queue, 0, count, self._copies_in_place())
+        self._download(queue)
 
     def _launch(self, begin: int, end: int, queue: Queue) -> None:
         queue.launch_all(self._batch, begin, end)

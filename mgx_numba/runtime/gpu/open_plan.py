@@ -7,7 +7,7 @@ driver allows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -332,10 +332,17 @@ class PlanLaunches:
             blocks = self._blocks(int(self.block[LaunchLoop.FAILED]))
             raise DeviceError(f"a launch of {blocks} blocks; axes 1 and 2 can have {MOST_PLANES}")
 
-    def launch_each(self, engine: Engine, queue: Queue, begin: int, end: int) -> None:
-        """Write the numbers and tensor maps of a range of kernels, and enqueue the kernels one by one."""
+    def launch_each(
+        self, engine: Engine, queue: Queue, begin: int, end: int, skipped: Container[int] = frozenset()
+    ) -> None:
+        """Write the numbers and tensor maps of a range of kernels, and enqueue the kernels one by one.
+
+        ``skipped`` has the ids of steps that are left out.
+        """
         self.write(begin, end)
         for kernel in (begin + np.flatnonzero(self.records[begin:end, Launched.RUNS])).tolist():
+            if id(self.numbers.steps[kernel]) in skipped:
+                continue
             record = self.records[kernel]
             for k in range(record[Launched.FIRST_MAP], record[Launched.END_MAP]):
                 self._describe(engine, k)

@@ -79,6 +79,7 @@ def pass_options(options: TargetOptions) -> Options:
             repeated_elements=here.repeated_elements,
             one_pass_run=SHORTEST_PIPELINE * lanes_for(0),
             block_weights=True,
+            joins_block_products=False,
             cached_attention=True,
             byte_tables=LEAST_ELEMENTS,
             shared_texts=True,

@@ -63,6 +63,7 @@ def pass_options(options: TargetOptions) -> Options:
             repeated_elements=machine().l2_bytes // REPEATED_SHARE,
             one_pass_run=sys.maxsize,
             block_weights=True,
+            joins_block_products=True,
             signed_left=True,
             narrow_results=True,
             float8_products=_multiplies_float8(),

@@ -24,6 +24,7 @@ from ...runtime.explicit_lengths import is_explicit
 from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine, Queue
 from ...runtime.gpu.executor import DeviceExecutable
+from ...runtime.gpu.held_call import HeldCall, holds
 from ...runtime.gpu.open_plan import OpenLengths, Shapes
 from ...runtime.gpu.transfers import to_device, to_host
 from ...runtime.host.plan_numbers import runs
@@ -63,6 +64,10 @@ class DeviceCalls(ABC):
     @abstractmethod
     def run_staying(self, inputs: Mapping[str, object], stream: int | None, stays: bool) -> list[object]:
         """Run as `run` does; ``stays`` says whether results stay on the device."""
+
+    def held(self, inputs: Mapping[str, Any]) -> HeldCall | None:
+        """See `OnDevice.held`."""
+        return None
 
     @abstractmethod
     def run_on(self, queue: Queue, inputs: Mapping[str, object]) -> list[Any]:
@@ -200,6 +205,13 @@ class DeviceProgram(DeviceCalls):
         if stays:
             outputs = [inputs.get(output_buffer(k)) for k in range(len(executable.plan.outputs))]
         return grouped(self._trees, executable.run(self._arrays(inputs), outputs, stream))
+
+    def held(self, inputs: Mapping[str, Any]) -> HeldCall | None:
+        executable = self.executable
+        if executable is None or self._trees is not None or not holds(executable.plan):
+            return None
+        outputs = [inputs.get(output_buffer(k)) for k in range(len(executable.plan.outputs))]
+        return HeldCall(executable, self._arrays(inputs), outputs)
 
     def run_on(self, queue: Queue, inputs: Mapping[str, object]) -> list[Any]:
         assert self.executable is not None

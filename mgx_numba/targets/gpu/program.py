@@ -16,6 +16,7 @@ from ...runtime.gpu.choice import engine
 from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine, Queue
 from ...runtime.gpu.executor import DeviceExecutable
+from ...runtime.gpu.held_call import HeldCall
 from ..base import Progress, Tree
 from ..data_dependent_split import split
 from ..dynamic import OpenPlans
@@ -81,6 +82,9 @@ class DynamicGpuProgram(OpenPlans[Any], OpenLengthsProgram):
 
     def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[object]:
         return self._tried(inputs, lambda plan: plan.run_staying(inputs, stream, stays))  # type: ignore[no-any-return]
+
+    def held(self, inputs: Inputs) -> HeldCall | None:
+        return self._tried(inputs, lambda plan: plan.held(inputs))  # type: ignore[no-any-return]
 
     def run_on(self, queue: Queue, inputs: Inputs) -> list[object]:
         return self._tried(inputs, lambda plan: plan.run_on(queue, inputs))  # type: ignore[no-any-return]

@@ -9,6 +9,7 @@ from typing import Any
 from ...graph.program import Program
 from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine, Queue
+from ...runtime.gpu.held_call import HeldCall
 from ..base import Kept, KeptPlan, KeptSplit
 from ..options import TargetOptions
 from ..restored import Restored
@@ -30,6 +31,10 @@ class DevicePlans(ServingPlans[Any], OpenLengthsProgram):
         """
         return self._chosen(inputs, lambda plan: plan.run_staying(inputs, stream, stays))  # type: ignore[no-any-return]
 
+    def held(self, inputs: Inputs) -> HeldCall | None:
+        """See `DeviceCalls.held`; raises `Outgrown` as `run_staying` does."""
+        return self._chosen(inputs, lambda plan: plan.held(inputs))  # type: ignore[no-any-return]
+
     def run_on(self, queue: Queue, inputs: Inputs) -> list[Any]:
         """See `DeviceCalls.run_on`; raises `Outgrown` as `run_staying` does."""
         return self._chosen(inputs, lambda plan: plan.run_on(queue, inputs))  # type: ignore[no-any-return]
@@ -45,6 +50,9 @@ class RestoredDeviceProgram(Restored[Any], OpenLengthsProgram):
 
     def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[object]:
         return self._tried(lambda program: program.run_staying(inputs, stream, stays))  # type: ignore[no-any-return]
+
+    def held(self, inputs: Inputs) -> HeldCall | None:
+        return self._tried(lambda program: program.held(inputs))  # type: ignore[no-any-return]
 
     def run_on(self, queue: Queue, inputs: Inputs) -> list[Any]:
         return self._tried(lambda program: program.run_on(queue, inputs))  # type: ignore[no-any-return]

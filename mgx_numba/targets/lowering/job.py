@@ -85,6 +85,7 @@ class Draft:
         jumps: jumps between steps.
         requested: for each tuning request: the chosen candidate, its operands, and its range of steps.
         writers: for the target's rules: steps that wrote a buffer and could also write another form, by buffer.
+        common: for the target's rules: values that the steps of several instructions read, by the rules' keys.
         finalizers: functions called when all steps exist.
         cache_copies: steps that copy a parameter to a result, and do nothing if both are the same memory.
         conditions: conditions on the lengths that the plan serves.
@@ -96,6 +97,7 @@ class Draft:
         self.jumps: list[PendingJump] = []
         self.requested: list[tuple[Request, Candidate, Mapping[str, View], int, int]] = []
         self.writers: dict[Buffer, Any] = {}
+        self.common: dict[Hashable, View] = {}
         self.cache_copies: list[PendingStep] = []
         self.finalizers: list[Callable[[], None]] = []
         self.conditions: dict[Dim, None] = {}  # a dict: `in` on a list compares conditions, which adds guards

@@ -8,7 +8,17 @@ links kernels, ptxas ignores that registers are reallocated to the consumers, wh
 
 from __future__ import annotations
 
-from ....core.dim import SharedLength, ceil_div, is_symbolic, known_equal, known_in, less, less_equal, preferred
+from ....core.dim import (
+    SharedLength,
+    ceil_div,
+    is_symbolic,
+    known_equal,
+    known_in,
+    less,
+    less_equal,
+    permitted,
+    preferred,
+)
 from ....dataclass import dataclass
 from ...launch import TensorLayout
 from ...printer import CodeBuffer
@@ -100,15 +110,15 @@ def chosen_tile(problem: AttentionProblem) -> AttentionTile:
     """
     features = max(problem.depth, problem.width)
     if features <= SLICE and preferred(less_equal(problem.queries, ROWS)):
-        if preferred(less_equal(problem.keys, SLICE)):
+        if permitted(less_equal(problem.keys, SLICE)):
             return AttentionTile(1, 64, 1, 4)
         if features < SLICE:
             return AttentionTile(1, 64, 2, 4)
-    few = preferred(less_equal(problem.keys, SLICE))
+    few = permitted(less_equal(problem.keys, SLICE))
     if features > 2 * SLICE and few:
         return AttentionTile(1, 64, 1, 2)
     if features > 2 * SLICE:
-        if features <= 3 * SLICE and preferred(less_equal(problem.keys, 2 * SLICE)):
+        if features <= 3 * SLICE and permitted(less_equal(problem.keys, 2 * SLICE)):
             return AttentionTile(2, 128, 1, 1)
         if features > 3 * SLICE:
             return AttentionTile(2, 64, 2, 1)

@@ -25,6 +25,8 @@ from .table import lowering
 
 LONG_KEYS = 4096
 """Number of keys of a decoder after a long output, for an additional sample of lengths."""
+PART = 512
+"""Number of queries of a part of a long prompt, for another one: servers run parts of 256 to 2048 tokens."""
 ATTENTION = (Type.half_type, Type.bf16_type, Type.float_type)
 """Element types for which attention has kernels."""
 
@@ -93,13 +95,16 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
 
 
 def _long_keys(problem: AttentionProblem) -> list[dict[Dim, int]]:
-    """Return a sample of lengths with `LONG_KEYS` keys and little else, for which blocks split the keys."""
+    """Return samples of lengths with `LONG_KEYS` keys: a step of a decoder, whose blocks split the keys, and a part of
+    a prompt with `PART` queries."""
     symbols = symbols_of([problem.keys])
     if not symbols:
         return []
     scope = symbols[0].scope
     least = {s: max(s.low or 1, 1) for s in scope.symbols}
-    return [least | {s: LONG_KEYS if s.high is None else min(LONG_KEYS, s.high) for s in symbols}]
+    step = least | {s: LONG_KEYS if s.high is None else min(LONG_KEYS, s.high) for s in symbols}
+    others = [s for s in symbols_of([problem.queries]) if s not in dict.fromkeys(symbols)]
+    return [step, step | {s: PART if s.high is None else min(PART, s.high) for s in others}]
 
 
 def _operands(low: Lowering, ins: Instruction, core: Instruction) -> tuple[list[View], list[View], Epilogue]:

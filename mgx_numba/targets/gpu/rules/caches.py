@@ -9,6 +9,7 @@ from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.caches import UpdateCache
+from ...lowering.buffers import View
 from ...lowering.caches import is_standard, keep_or_copy
 from ...lowering.lowering import Lowering
 from .table import lowering
@@ -27,8 +28,17 @@ def lower_update_cache(low: Lowering, ins: Instruction) -> None:
     if any(known_in(n, 0) for n in rows.lens):
         return
     origin = low.origin(ins)
-    places = low.allocate(Shape(Type.int64_type, positions.lens))
-    solution = low.solve(last_rows_launch, positions.tensor, places.tensor, out.lens[2], origin)
-    low.launch_all(solution, {"positions": positions, "places": places}, ins)
+    places = _places(low, ins, positions, out)
     solution = low.solve(cache_rows_launch, rows.tensor, places.tensor, out.tensor, origin)
     low.launch_all(solution, {"rows": rows, "places": places, "out": out}, ins)
+
+
+def _places(low: Lowering, ins: Instruction, positions: View, out: View) -> View:
+    """Return the places of new rows, computed once for all caches of one length with rows at the same positions."""
+    key = "places", ins.inputs[2], out.lens[2]
+    known = low.draft.common.get(key)
+    if known is None:
+        known = low.draft.common[key] = low.allocate(Shape(Type.int64_type, positions.lens))
+        solution = low.solve(last_rows_launch, positions.tensor, known.tensor, out.lens[2], low.origin(ins))
+        low.launch_all(solution, {"positions": positions, "places": known}, ins)
+    return known
