@@ -257,8 +257,7 @@ def evaluator(value: object) -> Callable[[Mapping[Dim, int]], object]:
     rebuild = _rebuilder(value)
 
     def at(values: Mapping[Dim, int]) -> Any:
-        known: dict[Dim, int] = {}
-        return value if rebuild is None else rebuild(lambda length: evaluate(length, values, known))
+        return value if rebuild is None else rebuild(functools.partial(evaluate, values=values, known={}))
 
     return at
 

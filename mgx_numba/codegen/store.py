@@ -151,16 +151,16 @@ class ObjectStore:
                 if entry.name.endswith(".o"):
                     with contextlib.suppress(OSError):
                         status = entry.stat()
-                        entries.append((status.st_atime, status.st_size, Path(entry.path)))
+                        entries.append((status.st_atime, status.st_size, entry.path))
         total = sum(size for _, size, _ in entries)
         freed = 0
         if total > self.limit:
             for _, size, path in sorted(entries):
                 if total - freed <= self.limit * _PRUNE_TO:
                     break
-                for victim in (path.with_suffix(".json"), path):
+                for victim in (f"{path.removesuffix('.o')}.json", path):
                     with contextlib.suppress(OSError):
-                        victim.unlink()
+                        os.unlink(victim)
                 freed += size
         return freed
 

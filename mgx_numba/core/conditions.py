@@ -216,6 +216,14 @@ def _extreme(kind: str, a: Length, b: Length) -> Length:
         return a
     if type(a) is type(b) is int:
         return min(a, b) if kind == "min" else max(a, b)
+    extremes = (a if isinstance(a, Dim) else b).space.extremes  # type: ignore[union-attr]
+    found = extremes.get((kind, a, b))
+    if found is None:
+        found = extremes[kind, a, b] = _found_extreme(kind, a, b)
+    return found
+
+
+def _found_extreme(kind: str, a: Length, b: Length) -> Any:
     difference = a - b
     if not isinstance(difference, Dim):
         smaller = difference <= 0

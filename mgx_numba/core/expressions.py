@@ -72,7 +72,8 @@ def _atom_value(atom: Atom, values: Mapping[object, int], known: dict[Dim, int])
     if atom.kind == "select":
         chosen = 1 if evaluate(atom.operands[0], values, known) else 2
         return evaluate(atom.operands[chosen], values, known)
-    return FUNCTIONS[atom.kind](*(evaluate(one, values, known) for one in atom.operands))
+    operands = [one if type(one) is int else evaluate(one, values, known) for one in atom.operands]
+    return FUNCTIONS[atom.kind](*operands)
 
 
 _BUILDERS: dict[str, Callable[..., object]] = {

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from .dim import Dim, Length, less, maximum, minimum, select
 
+_PLAIN = frozenset((int, Dim))
+"""Types that `plain_int` leaves as they are."""
+
 
 def plain_int(value: Any) -> int:
     """Convert NumPy integers and truth values to int; return other integer-like objects, such as `Dim`, unchanged."""
     found: int = int(value) if isinstance(value, (bool, np.integer, np.bool_)) else value
     return found
+
+
+def plain_ints(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the results of `plain_int` for a sequence."""
+    if _PLAIN.issuperset(map(type, values)):
+        return tuple(values)
+    return tuple(map(plain_int, values))
 
 
 def slice_bounds(start: int, end: int, length: int, step: int = 1) -> tuple[int, int]:

@@ -44,6 +44,16 @@ def exact_quotient(a: Length, b: Length) -> Any:
 
 
 def floordiv(a: Length, b: Length) -> Length:
+    space = a.space if isinstance(a, Dim) else b.space if isinstance(b, Dim) else None
+    if space is None:
+        return a // b
+    found = space.quotients.get((a, b))
+    if found is None:
+        found = space.quotients[a, b] = _quotient(a, b)
+    return found
+
+
+def _quotient(a: Length, b: Length) -> Length:
     if isinstance(b, int):
         return _divided(a, b)
     if isinstance(a, int) and a == 0:

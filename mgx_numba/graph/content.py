@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from io import FileIO
-from typing import Any, Union
+from typing import Union
 
 import numpy as np
 
@@ -123,11 +123,14 @@ class FileContent:
             FormatError: as `read`.
         """
         found = aligned_bytes(size)
-        on_threads(
-            lambda at: self.read(begin + at, found[at : at + _PIECE_BYTES]),
-            range(0, size, _PIECE_BYTES),
-            allowed_cpus(),
-        )
+        if size <= _PIECE_BYTES:
+            self.read(begin, found)
+        else:
+            on_threads(
+                lambda at: self.read(begin + at, found[at : at + _PIECE_BYTES]),
+                range(0, size, _PIECE_BYTES),
+                allowed_cpus(),
+            )
         found.flags.writeable = False
         return found
 
@@ -165,7 +168,7 @@ class FileContent:
 
 
 class FileWindow:
-    """The bytes of a file as a sequence; only a small window is in memory."""
+    """The bytes of a file as slices; only a small window is in memory."""
 
     def __init__(self, content: FileContent) -> None:
         self._content = content
@@ -175,20 +178,29 @@ class FileWindow:
     def __len__(self) -> int:
         return self._content.size
 
-    def __getitem__(self, key: Any) -> Any:
-        """Return one byte as a number, or a slice as bytes.
+    def __getitem__(self, part: slice) -> bytes:
+        """Return a part of the file.
 
         Raises:
             FormatError: as `FileContent.read`.
         """
-        if isinstance(key, slice):
-            begin, end, _ = key.indices(self._content.size)
-            return self._content.array(begin, max(0, end - begin)).tobytes()
-        at = key - self._begin
-        if not 0 <= at < len(self._bytes):
-            self._begin, at = key, 0
-            self._bytes = self[key : key + _WINDOW_BYTES]
-        return self._bytes[at]
+        begin, end, _ = part.indices(self._content.size)
+        if self._begin <= begin and end <= self._begin + len(self._bytes):
+            return self._bytes[begin - self._begin : end - self._begin]
+        return self._content.array(begin, max(0, end - begin)).tobytes()
+
+    def near(self, position: int, count: int) -> tuple[bytes, int]:
+        """Return bytes of the file and the offset of the first. They hold ``count`` bytes from ``position`` on, or all
+        up to the end of the file.
+
+        Raises:
+            FormatError: as `FileContent.read`.
+        """
+        at, ready = position - self._begin, self._begin + len(self._bytes)
+        if at < 0 or (position + count > ready and ready < self._content.size):
+            self._bytes = self[position : position + _WINDOW_BYTES]
+            self._begin = position
+        return self._bytes, self._begin
 
 
 def open_content(path: FilePath) -> FileContent:

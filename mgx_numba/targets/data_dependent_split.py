@@ -62,6 +62,8 @@ def split(program: Program) -> ProgramSplit | None:
 def _late(main: Module) -> dict[Instruction, None]:
     """Return the instructions that depend, directly or not, on a tensor with data-dependent lengths."""
     found: dict[Instruction, None] = {}
+    if not any(ins.shape.is_dynamic for ins in main):
+        return found
     for ins in main:
         if ins.name == "@return":
             break

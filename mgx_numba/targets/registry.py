@@ -176,7 +176,7 @@ def _without_unknown(program: Program) -> Program:
     Raises:
         UnsupportedError: a result needs an unknown operator.
     """
-    if not any(ins.name == "unknown" for module in program.reachable_modules() for ins in module):
+    if not any(module.named(("unknown",)) for module in program.reachable_modules()):
         return program
     from ..graph.passes import run_passes
     from ..ops.unknown import Unknown

@@ -264,6 +264,19 @@ def test_programs_that_share_a_space_have_the_same_expressions_and_guards_of_the
     assert found[0] is found[1]
 
 
+def test_extremes_and_quotients_of_a_pair_are_found_once() -> None:
+    space = dim.ExpressionSpace()
+    with Scope(space) as scope:
+        n = scope.symbol("n", 1, 100, 9)
+        made = minimum(n, 64), maximum(n, 64), (n * n) // (n + 1), 200 // n
+    for least, greatest, quotient, inverse in (made, (minimum(n, 64), maximum(n, 64), (n * n) // (n + 1), 200 // n)):
+        assert space.extremes["min", n, 64] is least and space.extremes["max", n, 64] is greatest
+        assert space.quotients[n * n, n + 1] is quotient and space.quotients[200, n] is inverse
+    for value in range(1, 101):
+        found = [dim.evaluate(length, {n: value}) for length in made]
+        assert found == [min(value, 64), max(value, 64), value * value // (value + 1), 200 // value]
+
+
 def test_threads_ask_their_own_scope_of_a_space() -> None:
     space, barrier = dim.ExpressionSpace(), threading.Barrier(2, timeout=60)
 

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 from mgx_numba.errors import ParseError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.frontends.onnx.repeated import FEW, repeated_codes, repeated_numbers
+from mgx_numba.frontends.onnx.wire import split_raw_data
+from mgx_numba.graph.content import FileContent, FileWindow, open_content
 
 from .support import FLOAT, assert_like_onnxruntime, run, single
 from .test_onnx_ml import model
@@ -222,3 +225,24 @@ def test_a_forest_of_many_trees_is_that_of_onnxruntime() -> None:
     made.ir_version = 8
     x = np.random.default_rng(0).random((37, 4), np.float32)
     assert_like_onnxruntime(made, {"x0": x})
+
+
+def test_models_are_split_alike_from_files_and_from_memory(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    tensors = [numpy_helper.from_array(rng.random(size).astype(np.float32), f"t{k}" * 40)
+               for k, size in enumerate([*range(400), 5000, 3, 70000, *range(250, 300)])]  # fmt: skip
+    found = onnx.helper.make_graph([], "g", [], [], tensors, doc_string="x" * 20000)
+    data = onnx.helper.make_model(found, producer_name="p" * 130).SerializeToString()
+    path = tmp_path / "model.onnx"
+    path.write_bytes(data)
+    content = open_content(path)
+    reads: list[int] = []
+    content.read = lambda begin, target: (reads.append(begin), FileContent.read(content, begin, target))  # type: ignore
+    parts, spans = split_raw_data(FileWindow(content))
+    assert (parts, spans) == split_raw_data(data)
+    left = onnx.ModelProto.FromString(parts).graph.initializer
+    for k, (tensor, own) in enumerate(zip(tensors, left, strict=True)):
+        raw = data[spans[k].begin : spans[k].end] if k in spans else own.raw_data
+        assert raw == tensor.raw_data and (k in spans) == (len(raw) >= 1024) and own.name == tensor.name
+    # The file is read in windows; the rest of a tensor that no window holds is read by itself.
+    assert len(reads) < 2 * len(data) // (16 << 10)

@@ -9,8 +9,8 @@ import functools
 import math
 from dataclasses import field, replace
 
-from ...core.dim import is_symbolic, known_equal, known_less, minimum
-from ...core.integers import plain_int
+from ...core.dim import Dim, known_equal, known_less, minimum
+from ...core.integers import plain_ints
 from ...dataclass import dataclass
 from ...errors import ShapeError
 from .element_types import FLOAT32, ElementTypes, TypedProblem
@@ -76,7 +76,7 @@ class ConvProblem(TypedProblem):
             value = getattr(self, name) or default
             if value is None or len(value) != rank:
                 raise ShapeError(f"convolution {name}={value}; expected {rank} values")
-            object.__setattr__(self, name, tuple(map(plain_int, value)))
+            object.__setattr__(self, name, plain_ints(value))
         if self.groups < 1 or self.in_channels % self.groups or self.out_channels % self.groups:
             raise ShapeError(
                 f"convolution of {self.in_channels} to {self.out_channels} channels does not divide into "
@@ -90,7 +90,7 @@ class ConvProblem(TypedProblem):
         x_default = packed_strides((self.batch, *self.in_lens, self.in_channels))[:-1]
         out_default = (self.out_pixels * self.out_channels, self.out_channels)
         for name, strides in (("x_strides", x_default), ("out_strides", out_default)):
-            value = tuple(map(plain_int, getattr(self, name))) or strides
+            value = plain_ints(getattr(self, name)) or strides
             lines = name == "out_strides" and len(value) == 3 and rank > 1 and math.prod(self.out_lens[:-2]) == 1
             if len(value) != len(strides) and not lines:
                 raise ShapeError(f"convolution {name} has {len(value)} entries; expected {len(strides)}")
@@ -114,13 +114,13 @@ class ConvProblem(TypedProblem):
         """Return whether a length or a stride is symbolic."""
         operands = self.prologue.operands if self.prologue else ()
         more = (stride for operand in operands for stride in operand.batch_strides)
-        return self.symbolic_image or any(map(is_symbolic, (self.batch, self.x_strides[0], self.low_parts, *more)))
+        return self.symbolic_image or Dim in map(type, (self.batch, self.x_strides[0], self.low_parts, *more))
 
     @functools.cached_property
     def symbolic_image(self) -> bool:
         """Return whether a length or stride other than the image count's is symbolic."""
         own = (*self.in_lens, *self.x_strides[1:], *self.out_strides, *self.pads_begin, *self.pads_end)
-        return any(map(is_symbolic, (*own, *self.output_padding)))
+        return Dim in map(type, (*own, *self.output_padding))
 
     @property
     def taps(self) -> int:

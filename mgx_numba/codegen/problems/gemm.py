@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...core.dim import Length, is_symbolic, maximum
-from ...core.integers import plain_int
+from ...core.dim import Dim, Length, maximum
+from ...core.integers import plain_ints
 from ...dataclass import dataclass
 from ...errors import ShapeError
 from ...ops.block_layouts import layout_named
@@ -185,14 +185,14 @@ class GemmProblem(TypedProblem):
             value = getattr(self, name) or packed_strides((*self.batch, rows, columns))[:count]
             if len(value) != count:
                 raise ShapeError(f"{name} has {len(value)} entries; expected {count}")
-            object.__setattr__(self, name, tuple(map(plain_int, value)))
+            object.__setattr__(self, name, plain_ints(value))
 
     @functools.cached_property
     def symbolic(self) -> bool:
         """Return whether a length or a stride is symbolic."""
         operands = self.prologue.operands if self.prologue else ()
         own = (self.m, self.n, self.k, *self.batch, *self.a_strides, *self.b_strides, *self.out_strides, self.low_parts)
-        return any(map(is_symbolic, (*own, *(stride for operand in operands for stride in operand.batch_strides))))
+        return Dim in map(type, (*own, *(stride for operand in operands for stride in operand.batch_strides)))
 
     @property
     def batch_count(self) -> Any:
@@ -206,6 +206,7 @@ class GemmProblem(TypedProblem):
 def packed_strides(lens: Sequence[Length]) -> tuple[Any, ...]:
     """Return row-major strides of ``lens``; an empty axis counts as length 1."""
     strides: list[Any] = [1] * len(lens)
+    lens = plain_ints(lens)
     for i in range(len(lens) - 2, -1, -1):
-        strides[i] = strides[i + 1] * maximum(plain_int(lens[i + 1]), 1)
+        strides[i] = strides[i + 1] * maximum(lens[i + 1], 1)
     return tuple(strides)

@@ -8,7 +8,6 @@ protobuf, and the location of each tensor, so that literals can borrow the file'
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from ...dataclass import dataclass
 from ...errors import ParseError
@@ -16,6 +15,7 @@ from ...graph.content import FileWindow
 
 MODEL_GRAPH, GRAPH_INITIALIZER, TENSOR_RAW_DATA = 7, 5, 9  # field numbers in onnx.proto
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types of protobuf
+VARINT_BYTES = 10  # of the longest varint, by protobuf's specification
 
 
 @dataclass(frozen=True)
@@ -87,18 +87,21 @@ def _without_raw_data(
     return b"".join([*pieces, view[kept:end]]), span
 
 
-def fields(view: object, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+def fields(view: memoryview | FileWindow, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield each field of a message: its key, the start of the key, and the begin and end of the value."""
+    near, low = (b"", 0) if isinstance(view, FileWindow) else (view, 0)
     position = begin
     while position < end:
         start = position
-        key, position = _read_varint(view, position, end)
+        if isinstance(view, FileWindow):
+            near, low = view.near(start, 2 * VARINT_BYTES)
+        key, position = _read_varint(near, position, end, low)
         kind = key & 7
         if kind == VARINT:
             value_begin = position
-            _, position = _read_varint(view, position, end)
+            _, position = _read_varint(near, position, end, low)
         elif kind == BYTES:
-            length, value_begin = _read_varint(view, position, end)
+            length, value_begin = _read_varint(near, position, end, low)
             position = value_begin + length
         elif kind in (FIXED64, FIXED32):
             value_begin = position
@@ -116,13 +119,17 @@ def fields(view: object, begin: int, end: int) -> Iterator[tuple[int, int, int, 
         yield key, start, value_begin, position
 
 
-def _read_varint(view: Any, position: int, end: int) -> tuple[int, int]:
+def _read_varint(near: bytes | memoryview, position: int, end: int, low: int) -> tuple[int, int]:
+    """Return the number at byte ``position`` of a file, and the position after it; ``near`` are the file's bytes from
+    ``low`` on."""
     value = shift = 0
-    for place in range(position, min(end, position + 10)):
-        byte = view[place]
+    at = position
+    while at < end and shift < 7 * VARINT_BYTES:
+        byte = near[at - low]
+        at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, place + 1
+            return value, at
         shift += 7
     raise ParseError(f"not an ONNX model, or a truncated one: no whole number at byte {position}")
 

@@ -29,15 +29,15 @@ class EliminateContiguous(Pass):
         self.operator = operator
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
-        fixed = any(ins.name in NEEDS_STANDARD for ins in module)
+        fixed = bool(module.named(NEEDS_STANDARD))
         trace = environment_flag("MIGRAPHX_TRACE_ELIMINATE_CONTIGUOUS")
-        for ins in list(module):
-            if ins.name == self.operator and ins is not module.last and ins.inputs[0].shape == ins.shape:
+        for ins in module.named((self.operator,)):
+            if ins is not module.last and ins.inputs[0].shape == ins.shape:
                 source = ins.inputs[0]
                 module.replace_instruction(ins, source)
                 remove_dead(module, [ins])
         for user in list(module):
-            copies = {k: i for k, i in enumerate(user.inputs) if i.name == self.operator}
+            copies = {k: i for k, i in enumerate(user.inputs) if i.op.name == self.operator}
             if not copies or user.module is not module:
                 continue
             # All at once first: a user of thousands of copies is looked at once then.

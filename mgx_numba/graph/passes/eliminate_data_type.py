@@ -25,7 +25,7 @@ from .autocast_fp8 import FLOAT8
 from .base import Options, Pass
 from .build import RewriteBuilder
 from .eliminate_convert import is_elidable
-from .storage_types import STORAGE, handles_sequences
+from .storage_types import STORAGE, element_types, handles_sequences
 
 NARROW = frozenset(STORAGE) | FLOAT8
 WIDE = Type.float_type
@@ -99,7 +99,7 @@ class EliminateDataType(Pass):
     name = "eliminate_data_type"
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
-        if any(leaf.type in NARROW for ins in module for leaf in ins.shape.flatten()):
+        if not NARROW.isdisjoint(element_types(list(module))):
             can = options.capabilities
             bfloat16 = can is not None and can.multiplies_bfloat16 is not None
             Widening(module, options.fast_math, kept=(Type.bf16_type,) if bfloat16 else ()).run()

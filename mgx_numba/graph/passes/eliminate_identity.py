@@ -14,7 +14,7 @@ class EliminateIdentity(Pass):
     name = "eliminate_identity"
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
-        for ins in list(module):
-            if ins.name in ("identity", "capture") and ins is not module.last:
+        for ins in module.named(("identity", "capture")):
+            if ins is not module.last:
                 module.replace_instruction(ins, ins.inputs[0])
                 remove_dead(module, [ins])

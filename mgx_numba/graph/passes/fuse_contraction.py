@@ -101,8 +101,8 @@ class FuseContraction(Pass):
         order = order_of(module)
         can = options.capabilities
         narrow = can is not None and can.multiplies_bfloat16 is not None
-        for ins in list(module):
-            if ins.name not in CONTRACTIONS or ins.module is not module:
+        for ins in module.named(CONTRACTIONS):
+            if ins.module is not module:
                 continue
             if ins.name == "matmul_nbits" and not reads_blocks(options):
                 continue

@@ -29,8 +29,8 @@ class FuseGated(Pass):
         can = options.capabilities
         if can is None or can.joins_halves is None:
             return
-        for ins in list(module):
-            if ins.name != "pointwise" or ins.shape.sub_shapes or unfusable(ins) is not None:
+        for ins in module.named(("pointwise",)):
+            if ins.shape.sub_shapes or unfusable(ins) is not None:
                 continue
             halves = _halves(ins)
             if halves is None:

@@ -46,8 +46,8 @@ class FuseMatMulNBits(Pass):
         if not reads_blocks(options):
             return
         known: dict[Instruction, tuple[Operator, list[Instruction]] | str] = {}
-        for ins in list(module):
-            views = _views_of_dequantized(ins.inputs[1]) if ins.name == "dot" else None
+        for ins in module.named(("dot",)):
+            views = _views_of_dequantized(ins.inputs[1])
             if views is None:
                 continue
             w = ins.inputs[1]

@@ -74,8 +74,8 @@ class FuseReduce(Pass):
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         order = order_of(module)
-        for ins in list(module):
-            if ins.module is not module or ins.name not in REDUCTIONS:
+        for ins in module.named(REDUCTIONS):
+            if ins.module is not module:
                 continue
             reason = _refused(ins)
             if reason is not None:

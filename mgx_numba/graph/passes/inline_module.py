@@ -28,7 +28,7 @@ class InlineModule(Pass):
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         dear = options.capabilities is not None and not options.capabilities.cheap_branches
-        constant = [i for i in module if _chosen(i, dear) is not None]
+        constant = [i for i in module.named((If.name, IfShort.name, RunOnTarget.name)) if _chosen(i, dear) is not None]
         if not constant:
             return
         references = Counter(id(m) for owner in program.reachable_modules() for i in owner for m in i.module_args)

@@ -38,8 +38,7 @@ class LayoutConvolution(Pass):
     name = "layout_convolution"
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
-        convolutions = [i for i in module if i.name in CONVOLUTIONS and not i.shape.is_dynamic]
-        if not convolutions:
+        if all(ins.shape.is_dynamic for ins in module.named(CONVOLUTIONS)):
             return
         results = [(r, r.shape.to_standard() if module is program.main else r.shape) for r in module.results()]
         self._arrange(module)

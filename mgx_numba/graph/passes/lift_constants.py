@@ -44,8 +44,8 @@ class LiftConstants(Pass):
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         every = options.capabilities is not None and options.capabilities.shared_texts
-        for ins in list(module):
-            if ins.name in KERNEL_OPERATORS and ins.name != "fused_concat" and ins.inputs:
+        for ins in module.named(KERNEL_OPERATORS):
+            if ins.name != "fused_concat" and ins.inputs:
                 lifted = _Lifted(module, ins)
                 for end in list(ins.module_args[0]):
                     point = _zero_point(end)

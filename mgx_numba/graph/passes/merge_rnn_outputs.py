@@ -27,8 +27,8 @@ class MergeRnnOutputs(Pass):
     name = "merge_rnn_outputs"
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
-        for ins in list(module):
-            found = last_states(ins) if ins.name in RECURRENT else {}
+        for ins in module.named(RECURRENT):
+            found = last_states(ins)
             if not found:
                 continue
             layer = ins.op

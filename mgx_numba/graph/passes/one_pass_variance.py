@@ -38,9 +38,7 @@ class OnePassVariance(Pass):
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         known: dict[Hashable, str | None] = {}
-        for ins in module:
-            if ins.name != "fused_reduce":
-                continue
+        for ins in module.named(("fused_reduce",)):
             found = variances_of(ins.module_args[0])
             if not found:
                 continue

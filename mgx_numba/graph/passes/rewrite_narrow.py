@@ -18,6 +18,7 @@ from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 from .build import RewriteBuilder
+from .storage_types import element_types
 
 MOVES = frozenset(
     "contiguous concat pad gather gather_elements gathernd scatter_none scatternd_none reverse reshape step where"
@@ -32,7 +33,7 @@ class RewriteNarrow(Pass):
     name = "rewrite_narrow"
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
-        if any(leaf.type.coded for ins in module for i in (ins, *ins.inputs) for leaf in i.shape.flatten()):
+        if any(type.coded for type in element_types([i for ins in module for i in (ins, *ins.inputs)])):
             _Codes(module).run()
 
 

@@ -23,9 +23,7 @@ class RewriteReduceMax(Pass):
     name = "rewrite_reduce_max"
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
-        for ins in module:
-            if ins.name != "fused_reduce":
-                continue
+        for ins in module.named(("fused_reduce",)):
             body = ins.module_args[0]
             for greatest in [i for i in body if i.name == "reduce_max" and i.shape.type.is_floating]:
                 reason = _refused(body, greatest)

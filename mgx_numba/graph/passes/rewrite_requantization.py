@@ -67,6 +67,6 @@ class RewriteRequantization(RulePass):
     rules = (requantized, requantized_without_zero, requantized_directly)
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
-        for ins in module:
-            for body in ins.module_args if ins.name in KERNEL_OPERATORS else ():
+        for ins in module.named(KERNEL_OPERATORS):
+            for body in ins.module_args:
                 self.rewrite(body, options)

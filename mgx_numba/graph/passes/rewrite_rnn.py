@@ -62,9 +62,7 @@ class RewriteRnn(Pass):
     name = "rewrite_rnn"
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
-        for ins in list(module):
-            if ins.name not in RECURRENT and ins.name != "recurrent":
-                continue
+        for ins in module.named({*RECURRENT, "recurrent"}):
             empty = any(known_equal(n, 0) for n in ins.inputs[0].shape.lens)
             if any(i.shape.is_dynamic for i in ins.inputs) or empty or ins is module.last:
                 continue

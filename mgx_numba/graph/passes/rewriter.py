@@ -29,8 +29,11 @@ class RuleIndex:
     """
 
     def __init__(self, rules: Iterable[RewriteRule]) -> None:
-        self._rules = tuple(rules)
-        self.roots = frozenset(name for rule in self._rules for name in rule.pattern.names)
+        self._starting: dict[str, list[RewriteRule]] = {}
+        for rule in rules:
+            for name in rule.pattern.names:
+                self._starting.setdefault(name, []).append(rule)
+        self.roots = frozenset(self._starting)
         self._found: dict[tuple[str, ...], tuple[RewriteRule, ...]] = {}
 
     def candidates(self, ins: Instruction) -> tuple[RewriteRule, ...]:
@@ -38,7 +41,7 @@ class RuleIndex:
         names = (ins.op.name, *[value.op.name for value in ins.inputs])
         found = self._found.get(names)
         if found is None:
-            found = tuple([rule for rule in self._rules if rule.may_match(*names)])
+            found = tuple([rule for rule in self._starting.get(names[0], ()) if rule.may_match(*names)])
             self._found[names] = found
         return found
 

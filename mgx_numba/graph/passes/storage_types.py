@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ...core.types import Type
 from ..instruction import Instruction
 
 STORAGE = (Type.half_type, Type.bf16_type)
+
+
+def element_types(values: Collection[Instruction]) -> set[Type]:
+    """Return the element types of values, for a tuple those of its members."""
+    found = {value.shape.type for value in values}
+    if Type.tuple_type in found:
+        found = {leaf.type for value in values for leaf in value.shape.flatten()}
+    return found
 
 
 def widens(ins: Instruction) -> bool:

@@ -267,11 +267,16 @@ def _most_rows(
 
 def _rows(tile: RegisterTile, most: Length, limit: Length, row_limit: Length) -> Any:
     """Return the rows of a block, at most ``row_limit`` tiles; at least 1, which value ranges may not prove."""
-    return maximum(1, minimum(_even(most, row_limit * tile.rows, tile.rows), limit))
+    even = _even(most, row_limit * tile.rows, tile.rows)
+    if type(even) is int is type(limit):
+        return max(1, min(even, limit))
+    return maximum(1, minimum(even, limit))
 
 
 def _equal_rows(m: Length, parts: Length, m_block: Length) -> Any:
     """Return the rows of a block when ``m`` is divided into equal blocks of at most ``m_block`` rows."""
+    if type(m) is int is type(m_block):
+        return -(-m // (parts * -(-m // (parts * m_block))))
     return ceil_div(m, parts * ceil_div(m, parts * m_block))
 
 
@@ -486,6 +491,10 @@ def _clamp(value: Length, most: Length) -> Any:
 def _even(total: Length, limit: Length, multiple: int) -> Length:
     """Return a block size of at most ``limit`` that cuts ``total`` into nearly equal parts, rounded up to
     ``multiple``."""
+    if type(total) is int is type(limit):  # the helpers of symbolic lengths take five times as long
+        limit = max(limit, 1)
+        block = -(-total // max(1, -(-total // limit)))
+        return min(-(-block // multiple) * multiple, limit)
     limit = maximum(limit, 1)
     block = ceil_div(total, maximum(1, ceil_div(total, limit)))
     return minimum(ceil_div(block, multiple) * multiple, limit)

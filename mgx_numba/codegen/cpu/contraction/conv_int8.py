@@ -139,6 +139,8 @@ def join_groups(problem: ConvProblem, tile: RegisterTile) -> ConvProblem:
 
     A convolution of one group may have any number of channels.
     """
+    if problem.groups == 1:
+        return problem
     words = tile.packing.k_interleave
     for together in range(1, problem.groups):
         if problem.groups % together == 0 and together * problem.group_in % words == 0:

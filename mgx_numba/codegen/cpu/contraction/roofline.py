@@ -12,10 +12,16 @@ EFFICIENCY = 0.9
 
 def peak_flops(tile: RegisterTile) -> float:
     """Return the peak operations per second of one thread that runs the tile."""
-    return 2.0 * tile.lanes * tile.packing.k_interleave / tile.cycles * machine().clock
+    return _cycle_flops(tile) * machine().clock
+
+
+def _cycle_flops(tile: RegisterTile) -> float:
+    return 2.0 * tile.lanes * tile.packing.k_interleave / tile.cycles
 
 
 def seconds(tile: RegisterTile, flops: float, moved: float, threads: int) -> float:
     """Return the time (s) of arithmetic, spread evenly over threads, overlapped with memory traffic, whose bandwidth
     threads share."""
-    return max(flops / (EFFICIENCY * peak_flops(tile) * max(threads, 1)), moved / machine().bandwidth(threads))
+    here = machine()
+    peak = _cycle_flops(tile) * here.clock
+    return max(flops / (EFFICIENCY * peak * max(threads, 1)), moved / here.bandwidth(threads))

@@ -22,7 +22,7 @@ from ....codegen.problems.gemm import BlockWeights, GemmProblem, StoredBlocks
 from ....codegen.tuning.extents import result_axes
 from ....codegen.tuning.request import Candidate, Request
 from ....core.dim import Length, known_equal, known_in, maximum
-from ....core.integers import plain_int
+from ....core.integers import plain_ints
 from ....core.shape import Shape
 from ....core.types import Type, from_numpy
 from ....errors import UnsupportedError
@@ -88,7 +88,7 @@ def lower_contraction(low: Lowering, ins: Instruction) -> None:
 
 
 def _launch(low: Lowering, ins: Instruction, contraction: Contraction) -> None:
-    places = tuple(tuple(map(plain_int, own)) for own in contraction.strides)
+    places = tuple(map(plain_ints, contraction.strides))
     layer = Layer(low, ins, contraction, places)
     problem, x = _prepared(layer), contraction.operands["x"]
     symbolic = has_lengths((problem, places))

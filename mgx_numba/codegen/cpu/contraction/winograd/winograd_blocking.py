@@ -79,7 +79,8 @@ def tiles_of(form: Form, problem: ConvProblem) -> tuple[Any, Any]:
     return -(-problem.out_lens[-2] // form.out), -(-problem.out_lens[-1] // form.out)
 
 
-def tile_rows(tile: RegisterTile, count: int) -> list[int]:
+@functools.lru_cache(maxsize=1024)
+def tile_rows(tile: RegisterTile, count: int) -> tuple[int, ...]:
     """Return the rows of the register tile's variants that cover ``count`` rows, or a few more."""
     heights: list[int] = []
     while count > 0:
@@ -87,7 +88,7 @@ def tile_rows(tile: RegisterTile, count: int) -> list[int]:
         tall = tile.tall and 0 < over <= count // tile.rows * (tile.tall - tile.rows)
         heights.append(tile.tall if tall else (height_table(tile) >> (4 * min(count, tile.rows))) & 15)
         count -= heights[-1]
-    return heights
+    return tuple(heights)
 
 
 def best_block(form: Form, problem: ConvProblem, threads: int) -> tuple[Block, float]:
