@@ -479,5 +479,5 @@ class _RectangleText(ContractionText):
 
 
 def _load(lanes: int) -> str:
-    """Return the name of loads of so many neighbouring elements."""
+    """Return the name of the load of ``lanes`` neighbouring elements."""
     return "load_aligned" if lanes > 1 else "load"

@@ -128,7 +128,7 @@ def _in_lines(problem: ConvProblem, size: int) -> list[ChannelPadding]:
 
 
 def _with_zeros(problem: ConvProblem, channels: int) -> ChannelPadding:
-    """Return a copy with ``channels`` channels, the last of which are 0."""
+    """Return a copy whose pixels are padded with zeros to ``channels`` channels."""
     filled = replace(problem, in_channels=channels, x_strides=())
     rank = len(problem.kernel)
     lens = (problem.batch, channels, *problem.in_lens)
