@@ -65,7 +65,7 @@ LOST = 3
 """Status of a process in which a kernel failed on the device."""
 SHOWN, SAVED = 40, 20
 """Problems of a kind that are shown, and that are measured before figures are saved."""
-MEASURED = ("warpgroup", "few_rows", "tensor", "tensor_narrow", "patch", "depthwise")
+MEASURED = ("warpgroup", "few_rows", "tensor", "tensor_narrow", "patch", "depthwise", "depthwise_patch")
 """Solvers whose tiles are measured."""
 COMPILING = 0.4
 """Share of ``--seconds`` for compiling kernels in advance."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
-from mgx_numba.codegen.gpu.contraction import solvers
+from mgx_numba.codegen.gpu.contraction import solvers, tensor_cores
 from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction
 from mgx_numba.codegen.gpu.contraction.wgmma_operands import wgmma_refusal
 from mgx_numba.codegen.gpu.machine import H200, planning_for
@@ -99,7 +99,9 @@ def test_patches_of_images(
     [
         (F16, 9, 37, 21, "rows"), (F16, 40, 70, 24, "columns"), (F16, 33, 131, 7, "columns"),
         (F16, 20, 75, 40, "constant"), (BF16, 33, 64, 13, "rows"), (F32, 20, 33, 9, "columns"),
-        (F32, 20, 66, 9, "rows"), (F16, 5, 1, 3, "rows"),
+        (F32, 20, 66, 9, "rows"), (F16, 5, 1, 3, "rows"), (F16, 70, 9, 19, "rows"), (F16, 40, 31, 9, "constant"),
+        (BF16, 40, 13, 9, "columns"), (F16, 40, 16, 35, "rows"), (F16, 33, 15, 40, "rows"), (F32, 35, 7, 9, "columns"),
+        (F16, 70, 28, 70, "columns"),
     ],
 )  # fmt: skip
 def test_products_of_rows_that_are_no_whole_vectors(
@@ -117,6 +119,24 @@ def test_products_of_rows_that_are_no_whole_vectors(
     inputs["x"].reshape(-1)[[0, -1]] = np.nan, np.inf
     (label,) = agrees(program, inputs, ALLOWED[type], on)
     assert "tensor_narrow" in label
+
+
+def test_short_sums_have_short_slices() -> None:
+    """1640 x 19 x 9 took 4.2 us, and 2.6 by cuBLASLt: threads loaded 64 terms of each row."""
+    half = ElementTypes(*["float16"] * 4)
+    for depth, words in ((9, 8), (16, 8), (31, 16), (33, 32), (200, 32)):
+        problem = GemmProblem(100, 19, depth, b_strides=(19, 1), types=half)
+        contraction = GpuContraction(Request(problem, Epilogue(), (), 1, False))
+        assert tensor_cores.NarrowText.form_of(contraction).words == words
+
+
+def test_groups_of_a_rectangle_are_neighbours() -> None:
+    """16 images of 128 x 128 x 512 in 32 groups took 624 us by 3 x 3, and 423 where groups follow one another."""
+    half = ElementTypes(*["float16"] * 4)
+    problem = ConvProblem(2, 64, 64, (9, 20), (3, 3), pads_begin=(1, 1), pads_end=(1, 1), groups=4, types=half)
+    contraction = GpuContraction(Request(problem, Epilogue(), (), 1, False), constant=True)
+    (launch,) = solvers.Patches().plan(contraction).launches
+    assert launch.geometry.blocks[0] % 4 == 0 and launch.geometry.blocks[1:] == (1, 1)
 
 
 def test_two_blocks_of_256_threads_have_registers() -> None:

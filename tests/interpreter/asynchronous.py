@@ -330,14 +330,13 @@ class BlockAsync:
                     raise KernelFault(f"multiplies bytes {start} to {stop}, to which a box is still on the way")
                 covered[max(landing.start - start, 0) : landing.stop - start] = True
         stored = self._read_stored(p.allocation, start, stop, clock)
-        if stored is None and not covered.all():
+        if stored is None and not covered.any():  # columns behind the last one may have none
             raise KernelFault(f"multiplies bytes {start} to {stop} of {p.allocation.name}, to which no box has come")
         reading = _Reading(p.allocation, start, stop, first)
         self._readings.append(reading)
         self._products.setdefault(first, _Products()).current.append(reading)
         bytes = p.allocation.data[_swizzled(start + offsets)]
-        if stored is not None:
-            bytes[~(stored | covered)] = _STALE
+        bytes[~(covered if stored is None else stored | covered)] = _STALE
         if step:
             rows = bytes.reshape(-1, ROW)
             bytes = np.concatenate([rows[:, step:], np.full((len(rows), step), _STALE, np.uint8)], axis=1).reshape(-1)

@@ -34,8 +34,9 @@ the registers that would hide latency, and in 16 bits. 15 depthwise convolutions
 GATHERING = 1.4
 """Slowdown of a convolution's slices, whose addresses the threads compute, over a product's slices. Median of 100 tiles
 of tensor cores on an H200, with `SHARED`."""
-MASKING = 100
-"""Cycles in which a block finds which rows have a tap inside the image."""
+MASKING, MASKING_FIRST = 100, 1500
+"""Cycles per tap in which a block finds which rows have a tap inside the image; and additional cycles of fill and drain
+of a convolution: images of 88 x 88 x 8 to 112 by 1 x 7 take 6.0 us on an H200, 64 of 16 x 16 x 16 to 64 6.3."""
 SHARED = 0.5
 """`BlockWork.shared` of ``mma.sync``: 90 tiles of products on an H200 took 1.2 to 2 times as long as the longer
 alone."""
@@ -95,7 +96,7 @@ def tiles_seconds(contraction: GpuContraction, work: BlockWork, splits: int = 1)
         storing += READING
     cycles = rounds * (-(-slices // splits) * slice + storing)
     if isinstance(contraction.problem, ConvProblem):
-        cycles += rounds * contraction.problem.taps * MASKING
+        cycles += rounds * contraction.problem.taps * MASKING + MASKING_FIRST
     seconds = not_below_memory(contraction, (cycles + BEGINNING) / machine().clock)
     if splits > 1:
         seconds += (LAUNCH + 8 * splits * extent.rows * extent.columns * extent.planes / ADDING) / machine().clock

@@ -1,14 +1,15 @@
 """Depthwise convolutions with patches of the images in shared memory.
 
 A block computes a rectangle of pixels of one image for a few vectors of channels. It copies the patch under the
-rectangle once, asynchronously and with zeros outside the image; all taps read it from shared memory. The kernel of
-`depthwise` reads each pixel several times through the L1 cache, whose latency its registers do not hide in float32.
+rectangle once, with zeros outside the image and behind the last channel; all taps read it from shared memory. Whole
+vectors of channels are copied asynchronously, others through registers. The kernel of `depthwise` reads each pixel
+several times through the L1 cache, whose latency its registers do not hide in float32 or in loads of few channels.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ....dataclass import dataclass
 from ...alternatives import has_lengths
@@ -18,7 +19,7 @@ from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...tuning.request import least_bytes
 from ..architecture import WARP
-from ..cluster.flat_index import Axes, whole_vectors
+from ..cluster.flat_index import Axes, whole_vectors, widest
 from ..driver.device import known_architecture
 from ..kernel import gpu_kernel
 from ..machine import GpuMachine, machine, multiprocessors
@@ -33,7 +34,9 @@ ACROSS = 8
 PIXELS, TURNS = (4, 7, 8), (1, 2)
 """Neighbouring pixels of a row, and rows, of a thread."""
 LANES = 4
-"""Channels of a thread. With 8, as many as a vector of 16 bits has, kernels take up to 244 registers."""
+"""Most channels of a thread. With 8, as many as a vector of 16 bits has, kernels take up to 244 registers."""
+IN_FLIGHT = 16
+"""Narrow loads of a patch that a thread makes before it stores the first vector."""
 MOST_THREADS = 256
 """Most threads of a block: half of `LEAST_RESIDENT`, so that one block copies while the other computes."""
 MOST_PATCH = 100 << 10
@@ -49,6 +52,8 @@ LOADED = 22
 PER_ITEM, PER_PIXEL, PER_READ, PER_CONVERSION = 80, 26, 7, 0.8
 """Instructions to copy a vector; beside the multiply-adds of a vector of results and of a vector read from the patch;
 and to convert an element of 16 bits."""
+PER_PART, PART_WAIT = 4, 750
+"""Instructions to load a part of a vector that is no whole vector in memory; and cycles until such loads arrive."""
 STARTING = 85
 """Cycles of a block beside its work."""
 WAITING = 3100
@@ -116,10 +121,6 @@ def rectangle_refusal(contraction: GpuContraction) -> str:
     full = _volume(problem)
     if full.kernel[0] > 1 or full.in_lens[0] > 1 or full.out_lens[0] > 1:
         return "patches have two dimensions"
-    if not whole_vectors(_copied(problem), full.in_channels, *full.x_strides):
-        return "channels are no whole vectors"
-    if contraction.lanes(full.out_channels, LANES) < LANES:
-        return "results or operands of the epilogue are no whole vectors"
     if full.kernel[-1] > MOST_ACROSS:
         return f"more than {MOST_ACROSS} taps across"
     return "" if rectangle_tilings(contraction) else "no patch fits the image and the memory of a block"
@@ -130,20 +131,36 @@ def _copied(problem: ConvProblem) -> int:
     return VECTOR_BYTES // ITEMSIZE[problem.types.a]
 
 
-def _across(problem: ConvProblem) -> int:
+def _loaded(problem: ConvProblem) -> int:
+    """Return the channels per load of the images, at most a vector: all loads are aligned."""
+    return widest(_copied(problem), lambda n: whole_vectors(n, problem.in_channels, *problem.x_strides))
+
+
+def _lanes(contraction: GpuContraction) -> int:
+    """Return the channels of a thread, which it loads from the patch and stores together."""
+    assert isinstance(contraction.problem, ConvProblem)
+    return contraction.lanes(contraction.problem.out_channels, min(LANES, _loaded(contraction.problem)))
+
+
+def _vectors(problem: ConvProblem) -> int:
+    """Return the vectors of a pixel; the last one may have fewer channels."""
+    return -(-problem.in_channels // _copied(problem))
+
+
+def _across(problem: ConvProblem, lanes: int) -> int:
     """Return the vectors of a block: as many in each chunk of the channels."""
-    vectors = problem.in_channels // _copied(problem)
-    return -(-vectors // -(-vectors // ACROSS))
+    vectors, most = _vectors(problem), min(ACROSS, WARP * lanes // _copied(problem))
+    return -(-vectors // -(-vectors // most))
 
 
-def _threads(problem: ConvProblem, tiling: RectangleTiling) -> int:
+def _threads(problem: ConvProblem, lanes: int, tiling: RectangleTiling) -> int:
     """Return the threads of a block."""
-    return _across(problem) * _copied(problem) // LANES * tiling.strips * tiling.high
+    return _across(problem, lanes) * _copied(problem) // lanes * tiling.strips * tiling.high
 
 
-def patch_under(problem: ConvProblem, tiling: RectangleTiling) -> DepthwisePatch:
+def patch_under(problem: ConvProblem, lanes: int, tiling: RectangleTiling) -> DepthwisePatch:
     """Return the patch of a block. Where strides allow, lanes of successive image rows read successive banks."""
-    full, vectors = _volume(problem), _across(problem)
+    full, vectors = _volume(problem), _across(problem, lanes)
     sides = tiling.high * tiling.turns, tiling.strips * tiling.pixels
     rows, columns = (
         (n - 1) * step + apart * (taps - 1) + 1
@@ -163,16 +180,17 @@ def rectangle_tilings(contraction: GpuContraction) -> list[RectangleTiling]:
     """Return the applicable tilings."""
     problem = contraction.problem
     assert isinstance(problem, ConvProblem)
-    return list(_tilings(problem))
+    return list(_tilings(problem, _lanes(contraction)))
 
 
 @functools.lru_cache(maxsize=256)
-def _tilings(problem: ConvProblem) -> tuple[RectangleTiling, ...]:
+def _tilings(problem: ConvProblem, lanes: int) -> tuple[RectangleTiling, ...]:
     _, tall, long = _volume(problem).out_lens
     return tuple(
         tiling
         for tiling in _rectangles(tall, long)
-        if _threads(problem, tiling) <= MOST_THREADS and _shared(problem, patch_under(problem, tiling)) <= MOST_PATCH
+        if _threads(problem, lanes, tiling) <= MOST_THREADS
+        and _shared(problem, patch_under(problem, lanes, tiling)) <= MOST_PATCH
     )
 
 
@@ -192,40 +210,45 @@ def rectangle_seconds(contraction: GpuContraction, tiling: RectangleTiling) -> f
     """Return the estimated time (s) with a tiling."""
     problem = contraction.problem
     assert isinstance(problem, ConvProblem)
-    return not_below_memory(contraction, _cycles(problem, tiling) / machine().clock)
+    return not_below_memory(contraction, _cycles(problem, _lanes(contraction), tiling) / machine().clock)
 
 
-def _cycles(problem: ConvProblem, tiling: RectangleTiling) -> float:
+def _cycles(problem: ConvProblem, lanes: int, tiling: RectangleTiling) -> float:
     """Return the estimated cycles with a tiling."""
-    full, patch, threads = _volume(problem), patch_under(problem, tiling), _threads(problem, tiling)
-    chunks = -(-problem.in_channels // (patch.vectors * _copied(problem)))
+    full, patch, threads = _volume(problem), patch_under(problem, lanes, tiling), _threads(problem, lanes, tiling)
+    chunks, parts = -(-_vectors(problem) // patch.vectors), _copied(problem) // _loaded(problem)
     down, side = _blocks(problem, tiling)
     blocks = problem.batch * down * side * chunks
     here, cores = machine(), multiprocessors()
     items, warps = patch.rows * patch.columns * patch.vectors, -(-threads // WARP) * WARP
     resident = max(1, min(shared_bytes() // (_shared(problem, patch) + RESERVED), LEAST_RESIDENT // warps))
-    loading = max(items * VECTOR_BYTES / LOADED, -(-items // threads) * warps * PER_ITEM / here.fma_lanes)
+    per_item = PER_ITEM + (parts * PER_PART if parts > 1 else 0)
+    loading = max(items * VECTOR_BYTES / LOADED, -(-items // threads) * warps * per_item / here.fma_lanes)
+    waiting = WAITING
+    if parts > 1:
+        copied = (items, problem.taps * patch.vectors if problem.taps > FEW_TAPS else 0)
+        waiting += sum(-(-count * parts // (threads * IN_FLIGHT)) * PART_WAIT for count in copied)
     taps, high = full.kernel[2], full.kernel[1]
     read = high * len(_under(full, tiling.pixels)) + (problem.taps if problem.taps > FEW_TAPS else 0)
-    near = read * LANES * ITEMSIZE[problem.types.a] / NEAR
-    sums = tiling.pixels * (LANES * high * taps + PER_PIXEL)
-    converted = read * LANES * PER_CONVERSION if ITEMSIZE[problem.types.a] == 2 else 0
+    near = read * max(lanes * ITEMSIZE[problem.types.a], NEAR // WARP) / NEAR
+    sums = tiling.pixels * (lanes * high * taps + PER_PIXEL * (LANES + lanes) / (2 * LANES))
+    converted = read * lanes * PER_CONVERSION if ITEMSIZE[problem.types.a] == 2 else 0
     issued = (sums + converted + PER_READ * read) / here.fma_lanes
     work = loading + warps * tiling.turns * max(near, issued)
     sharing = min(resident, -(-blocks // cores))
     rounds = blocks / (cores * resident) if blocks > 4 * cores * resident else -(-blocks // (cores * resident))
-    return float(rounds * max(sharing * (work + STARTING), work + WAITING) + WAITING)
+    return float(rounds * max(sharing * (work + STARTING), work + waiting) + WAITING)
 
 
 def chosen_rectangle(contraction: GpuContraction) -> RectangleTiling:
     """Return the tiling with the least estimate."""
     assert isinstance(contraction.problem, ConvProblem)
-    return _chosen(contraction.problem, machine())
+    return _chosen(contraction.problem, _lanes(contraction), machine())
 
 
 @functools.lru_cache(maxsize=256)
-def _chosen(problem: ConvProblem, here: GpuMachine) -> RectangleTiling:
-    return min(_tilings(problem), key=lambda tiling: _cycles(problem, tiling))
+def _chosen(problem: ConvProblem, lanes: int, here: GpuMachine) -> RectangleTiling:
+    return min(_tilings(problem, lanes), key=lambda tiling: _cycles(problem, lanes, tiling))
 
 
 def _blocks(problem: ConvProblem, tiling: RectangleTiling) -> tuple[int, int]:
@@ -268,15 +291,19 @@ class _RectangleText(ContractionText):
         problem = contraction.problem
         assert isinstance(problem, ConvProblem)
         self.problem, self.tiling = problem, tiling
-        self.full, self.patch = _volume(problem), patch_under(problem, tiling)
-        self.lanes, self.copied, self.few = LANES, _copied(problem), problem.taps <= FEW_TAPS
-        self.threads, self.across = _threads(problem, tiling), self.patch.vectors * self.copied // LANES
+        self.lanes, self.copied, self.few = _lanes(contraction), _copied(problem), problem.taps <= FEW_TAPS
+        self.full, self.patch = _volume(problem), patch_under(problem, self.lanes, tiling)
+        self.loaded = _loaded(problem)
+        whole = self.loaded == self.copied
+        self.at_once = 1 if whole else max(1, IN_FLIGHT * self.loaded // self.copied)
+        self.threads = _threads(problem, self.lanes, tiling)
+        self.across = self.patch.vectors * self.copied // self.lanes
         down, side = _blocks(problem, tiling)
-        lens = [problem.batch, down, side, -(-problem.in_channels // (self.patch.vectors * self.copied))]
+        lens = [problem.batch, down, side, -(-_vectors(problem) // self.patch.vectors)]
         self.blocks = lens[0] * lens[1] * lens[2] * lens[3]
         full, pixels = self.full, self.patch.rows * self.patch.columns
         self.arguments.integers(
-            all_channels=full.out_channels, vectors=full.in_channels // LANES, x_image=full.x_strides[0],
+            all_channels=full.out_channels, vectors=full.in_channels // self.lanes, x_image=full.x_strides[0],
             loads=-(-pixels * self.patch.vectors // self.threads), turns=tiling.turns,
         )  # fmt: skip
         for axis, name in enumerate("yx", 1):
@@ -300,7 +327,7 @@ class _RectangleText(ContractionText):
             f"pixel = idiv32(thread, {self.across})",
             f"own = thread - pixel * {self.across}",
             f"vector = chunk * {self.across} + own",
-            f"plane = imin(vector, vectors - 1) * {LANES}",
+            f"plane = imin(vector, vectors - 1) * {self.lanes}",
             f"strip = idiv32(pixel, {tiling.high})",
             f"below = pixel - strip * {tiling.high}",
             f"first_y = {down} * {tiling.high * tiling.turns}",
@@ -328,7 +355,7 @@ class _RectangleText(ContractionText):
         once = self._extras(buffer, "0", "0", self.lanes, True, ("per_n", "scalar"))[1]
         buffer.line("copy_commit()", "copy_wait(0)", "barrier()")
         place = f"below * {full.stride[1] * patch.pitch} + strip * {tiling.pixels * full.stride[2] * patch.vectors}"
-        buffer.line(f"begin = ({place}) * {self.copied} + own * {LANES}")
+        buffer.line(f"begin = ({place}) * {self.copied} + own * {self.lanes}")
         with buffer.block("for turn in range(turns):"):
             self._sums(buffer, weights)
             buffer.line(f"y = first_y + turn * {tiling.high} + below", f"x = first_x + strip * {tiling.pixels}")
@@ -344,32 +371,71 @@ class _RectangleText(ContractionText):
         return buffer.lines
 
     def _copy(self, buffer: CodeBuffer) -> None:
-        """Emit the copies of the patch; pixels outside the image and vectors behind the last are 0."""
+        """Emit the copies of the patch; pixels outside the image and channels behind the last are 0."""
         full, patch, per = self.full, self.patch, self.threads // self.patch.vectors
+        at_once = self.at_once
         buffer.line(
             f"from_y = first_y * {full.stride[1]} - pad_y",
             f"from_x = first_x * {full.stride[2]} - pad_x",
-            "r_image = offset(p_x, image * x_image + channel)",
+            "r_image = offset(p_x, image * x_image)",
         )
-        with buffer.block("for turn in range(loads):"):
-            item = buffer.emit(f"turn * {per} + first")
-            row = buffer.emit(f"idiv32({item}, {patch.columns})")
-            column = buffer.emit(f"{item} - {row} * {patch.columns}")
-            y, x = buffer.emit(f"from_y + {row}"), buffer.emit(f"from_x + {column}")
-            inside = buffer.emit(f"({y} >= 0) & ({y} < len_y) & ({x} >= 0) & ({x} < len_x) & (channel < all_channels)")
-            to = buffer.emit(f"({row} * {patch.pitch} + {column} * {patch.vectors} + aside) * {self.copied}")
-            with buffer.block(f"if {item} < {patch.rows * patch.columns}:"):
-                buffer.line(f"copy_async(patch, {to}, r_image, {y} * x_y + {x} * x_x, {inside})")
+        with buffer.block(f"for turn in range(idiv(loads + {at_once - 1}, {at_once})):"):
+            found = []
+            for k in range(at_once):
+                item = buffer.emit(f"(turn * {at_once} + {k}) * {per} + first")
+                row = buffer.emit(f"idiv32({item}, {patch.columns})")
+                column = buffer.emit(f"{item} - {row} * {patch.columns}")
+                y, x = buffer.emit(f"from_y + {row}"), buffer.emit(f"from_x + {column}")
+                inside = buffer.emit(f"({y} >= 0) & ({y} < len_y) & ({x} >= 0) & ({x} < len_x)")
+                to = buffer.emit(f"({row} * {patch.pitch} + {column} * {patch.vectors} + aside) * {self.copied}")
+                found.append((f"({item} < {patch.rows * patch.columns})", to, f"{y} * x_y + {x} * x_x", inside))
+            self._copy_vectors(buffer, "patch", "r_image", found)
 
     def _copy_weights(self, buffer: CodeBuffer) -> None:
         """Emit the copies of the weights of the block's channels, with zeros after the last channel."""
-        patch, taps = self.patch, self.problem.taps
+        patch, taps, per = self.patch, self.problem.taps, self.threads // self.patch.vectors
         buffer.line(f"taps = dynamic_{self.problem.types.b}({patch.bytes})")
-        with buffer.block(f"for turn in range({-(-taps * patch.vectors // self.threads)}):"):
-            tap = buffer.emit(f"turn * {self.threads // patch.vectors} + first")
-            to = buffer.emit(f"({tap} * {patch.vectors} + aside) * {self.copied}")
-            with buffer.block(f"if {tap} < {taps}:"):
-                buffer.line(f"copy_async(taps, {to}, p_w, {tap} * all_channels + channel, channel < all_channels)")
+        with buffer.block(f"for turn in range({-(-taps // (per * self.at_once))}):"):
+            found = []
+            for k in range(self.at_once):
+                tap = buffer.emit(f"(turn * {self.at_once} + {k}) * {per} + first")
+                to = buffer.emit(f"({tap} * {patch.vectors} + aside) * {self.copied}")
+                found.append((f"({tap} < {taps})", to, f"{tap} * all_channels", f"({tap} < {taps})"))
+            self._copy_vectors(buffer, "taps", "p_w", found)
+
+    def _copy_vectors(
+        self, buffer: CodeBuffer, shared: str, memory: str, found: Sequence[tuple[str, str, str, str]]
+    ) -> None:
+        """Emit the copies of vectors of the thread's channels.
+
+        Args:
+            found: of each vector, the condition that it is in ``shared``, its place there, the place of its pixel or
+                tap in ``memory``, and the condition that ``memory`` has it; otherwise it is 0.
+        """
+        if self.loaded == self.copied:
+            for there, to, place, inside in found:
+                with buffer.block(f"if {there}:"):
+                    own = f"{inside} & (channel < all_channels)"
+                    buffer.line(f"copy_async({shared}, {to}, {memory}, {place} + channel, {own})")
+            return
+        dtype, size = self.problem.types.a, self.loaded
+        values = []
+        for there, _, place, inside in found:
+            start = buffer.emit(f"where({there} & {inside}, {place}, 0)")
+            parts = []
+            for k in range(0, self.copied, size):
+                own = buffer.emit(f"imin(channel + {k}, all_channels - {size})")
+                value = buffer.emit(f"{_load(size)}({memory}, {start} + {own}, {size})")
+                have = f"{there} & {inside} & (channel + {k} < all_channels)"
+                parts.append(buffer.emit(f"where({have}, {value}, const_{dtype}(0, {size}))"))
+            while len(parts) > 1:
+                count = 4 if len(parts) % 4 == 0 else 2
+                groups = (parts[k : k + count] for k in range(0, len(parts), count))
+                parts = [buffer.emit(f"join{count}({', '.join(group)})") for group in groups]
+            values.append(parts[0])
+        for (there, to, *_), value in zip(found, values):
+            with buffer.block(f"if {there}:"):
+                buffer.line(f"store_aligned({shared}, {to}, {value})")
 
     def _weights(self, buffer: CodeBuffer, first: str) -> list[str]:
         """Emit the loads of the weights of a filter row whose first tap is ``first``."""
@@ -377,8 +443,8 @@ class _RectangleText(ContractionText):
         for t in range(self.full.kernel[2]):
             place = f"r_taps, ({first} + {t}) * all_channels"
             if not self.few:
-                place = f"taps, ({first} + {t}) * {self.patch.vectors * self.copied} + own * {LANES}"
-            found.append(buffer.emit(f"load_aligned({place}, {self.lanes})"))
+                place = f"taps, ({first} + {t}) * {self.patch.vectors * self.copied} + own * {self.lanes}"
+            found.append(buffer.emit(f"{_load(self.lanes)}({place}, {self.lanes})"))
         return found
 
     def _sums(self, buffer: CodeBuffer, weights: list[list[str]]) -> None:
@@ -405,8 +471,13 @@ class _RectangleText(ContractionText):
         wide = [buffer.emit(f"cast_{acc}({w})") for w in weights]
         for column in _under(full, self.tiling.pixels):
             place = f"{at} + {column * self.patch.vectors * self.copied}"
-            value = buffer.emit(f"cast_{acc}(load_aligned(patch, {place}, {self.lanes}))")
+            value = buffer.emit(f"cast_{acc}({_load(self.lanes)}(patch, {place}, {self.lanes}))")
             for tap, w in enumerate(wide):
                 p, rest = divmod(column - tap * full.dilation[2], full.stride[2])
                 if rest == 0 and 0 <= p < self.tiling.pixels:
                     buffer.line(f"sums{p} = fma({value}, {w}, sums{p})")
+
+
+def _load(lanes: int) -> str:
+    """Return the name of the load of ``lanes`` neighbouring elements."""
+    return "load_aligned" if lanes > 1 else "load"

@@ -22,13 +22,15 @@ from ....dataclass import dataclass
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import packed_strides
-from .gpu_contraction import VECTOR_BYTES, line_padded
+from .gpu_contraction import LINE_BYTES, VECTOR_BYTES, line_padded
 from .wgmma_tiles import SLICE_BYTES, STEP_BYTES
 
 MOST_FILLED, MOST_OTHERS = {1: 8, 2: 6}, 4
 """Most growth of the image by zeros and duplicates: for 1-byte and 2-byte elements, and for other sizes. Tensor cores
 gain more than this factor over gathers of single elements. A 3-channel image grows by 4/3 or 8/3 (8 bits: up to 16/3;
 ResNet-50's first convolution in 16 bits: 14/3). No figures kept of larger factors."""
+MOST_LINES = 1.5
+"""Most growth of an image whose pixels are whole vectors; the cost model decides within it."""
 MOST_PIXEL = 32 << 10
 """Most bytes of a copied pixel, which a block holds in its 48 KiB of static shared memory."""
 INTEGERS = ("int8", "uint8")
@@ -79,21 +81,24 @@ class ChannelPadding:
 
 
 def channel_padding(problem: ConvProblem) -> list[ChannelPadding]:
-    """Return the candidate copies of a convolution's images, best first. The list is empty if the channels are aligned
-    already, if they have groups, or if the copy would exceed `MOST_FILLED`."""
+    """Return the candidate copies of a convolution's images, best first. The list is empty if pixels are whole lines
+    already, if they have groups, or if the copy would exceed `MOST_FILLED`, or `MOST_LINES` of pixels of whole
+    vectors."""
     size = ITEMSIZE[problem.types.a]
     lanes = VECTOR_BYTES // size
     if problem.transposed or problem.prologue is not None:
         return []
-    if problem.groups > 1 or problem.in_channels % lanes == 0:
+    if problem.groups > 1:
         return []
+    if problem.in_channels % lanes == 0:
+        return _in_lines(problem, size)
     pads = (*problem.pads_begin, *problem.pads_end)
     found = []
     if problem.types.a in INTEGERS and len(problem.kernel) == 2 and set(problem.dilation) == {1} and min(pads) >= 0:
         found = [_in_squares(problem, lanes, rows) for rows in range(problem.stride[0], 2 * problem.kernel[0])]
     if not any(found):
         straight = problem.dilation[-1] == 1 and min(pads[len(problem.kernel) - 1 :: len(problem.kernel)]) >= 0
-        found = [_in_rows(problem, lanes) if straight else _with_zeros(problem, lanes)]
+        found = [_in_rows(problem, lanes) if straight else _with_zeros(problem, line_padded(problem.in_channels, size))]
         if straight and problem.stride[-1] > 1:
             found.append(_side_by_side(problem, lanes))
             if len(problem.kernel) > 1 and problem.dilation[-2] == 1 and min(pads) >= 0:
@@ -113,9 +118,17 @@ def _work(filled: ChannelPadding) -> tuple[int, int, int]:
     return taps * slices * SLICE_BYTES, taps * steps * STEP_BYTES, prod(filled.lens)
 
 
-def _with_zeros(problem: ConvProblem, lanes: int) -> ChannelPadding:
-    """Return a copy whose channels are padded to whole vectors or lines."""
-    channels = line_padded(problem.in_channels, VECTOR_BYTES // lanes)
+def _in_lines(problem: ConvProblem, size: int) -> list[ChannelPadding]:
+    """Return the copy whose pixels, of several lines, are whole lines, if TMA reads the images' own ones slower: those
+    of an odd number of vectors (`wgmma_tiles.PIXEL_RATES`)."""
+    pixel = problem.in_channels * size
+    lines = -(-pixel // LINE_BYTES) * LINE_BYTES
+    worth = problem.taps > 1 and pixel % (2 * VECTOR_BYTES) and pixel > LINE_BYTES
+    return [_with_zeros(problem, lines // size)] if worth and lines <= MOST_LINES * pixel else []
+
+
+def _with_zeros(problem: ConvProblem, channels: int) -> ChannelPadding:
+    """Return a copy whose pixels are padded with zeros to ``channels`` channels."""
     filled = replace(problem, in_channels=channels, x_strides=())
     rank = len(problem.kernel)
     lens = (problem.batch, channels, *problem.in_lens)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
+from ....core.dim import Length
 from ....dataclass import dataclass
 from ...alternatives import has_lengths
-from ...launch import Solution
+from ...launch import Grid, Solution
 from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
@@ -41,8 +42,9 @@ REUSE, BESIDE = 9.0, 50
 whose products take as long as reading it."""
 LOADING, STORED = 2.3, 4.3
 """Time of loads relative to that of their bytes at `ARRIVAL`, and accumulators/cycle that the epilogue stores."""
-WAITING = 4300
-"""Cycles of a block alone on its multiprocessor that a chunk takes beside its work: until its patch has arrived."""
+WAITING, STARTING = 3600, 250
+"""Cycles of a block alone on its multiprocessor that a chunk takes beside its work: until its patch has arrived; and of
+a block, for its tables."""
 NARROW_ITEM, NARROW_LOAD, NARROW_WAIT = 0.4, 0.08, 1000
 """Cycles for a vector of a patch that is loaded in parts, 50 instructions of 32 lanes by four schedulers; for each part
 of it, 10 instructions; and until loads arrive."""
@@ -162,7 +164,7 @@ def patch_seconds(contraction: GpuContraction, tile: RingTile) -> float:
     sharing = min(resident, -(-blocks // multiprocessors()))
     rounds = -(-blocks // (multiprocessors() * resident))
     storing = tile.rows * min(tile.columns, extent.columns) / STORED
-    busy = patch.chunks * (multiplying + loading) + storing
+    busy = patch.chunks * (multiplying + loading) + storing + STARTING
     cycles = rounds * max(sharing * busy, busy + patch.chunks * waiting)
     return not_below_memory(contraction, (cycles + BEGINNING) / machine().clock)
 
@@ -223,6 +225,22 @@ class PatchText(TensorText):
 
     def _tiles(self, rows: int, columns: int) -> int:
         return self.patch.down * self.patch.side * self.problem.batch * -(-self.operands.columns // columns)
+
+    def grid(self, blocks: Length) -> Grid:
+        """Return the grid: the groups of a rectangle are neighbours, because several of them share a line of memory."""
+        return Grid((blocks * self.problem.groups, 1, 1), (self.tile.threads, 1, 1), self.shared_bytes)
+
+    def _begin_plane(self, buffer: CodeBuffer, blocks: Length) -> str:
+        groups = self.arguments.integer("groups", self.problem.groups)
+        buffer.line(
+            *self.arguments.bind(),
+            "thread = thread_index(0)",
+            f"block = idiv(block_index(0), {groups})",
+            f"plane = block_index(0) - block * {groups}",
+        )
+        self.operands.begin(buffer)
+        self._planes(buffer)
+        return "block"
 
     def lines(self) -> list[str]:
         """Return all statements of the kernel."""

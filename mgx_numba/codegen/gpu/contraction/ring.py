@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
-from ....core.dim import SharedLength, ceil_div, known_in, permitted
+from ....core.dim import Length, SharedLength, ceil_div, known_in, permitted
 from ....dataclass import dataclass
-from ...launch import Launch, Solution
+from ...launch import Grid, Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
@@ -142,7 +142,7 @@ def ring_solution(text: RingText, how: str) -> Solution:
             f"{name}{work * (not split)}_kernel", lines, tile.threads, len(text.arguments.values), blocks=text.blocks
         ),
         args=text.arguments.values,
-        geometry=plane_grid(blocks, text.operands.planes, tile.threads, text.splits, text.shared_bytes),
+        geometry=text.grid(blocks),
         flops=problem.flops,
         bytes=least_bytes(problem),
     )
@@ -247,6 +247,10 @@ class RingText(ContractionText):
     def _finish(self, buffer: CodeBuffer) -> None:
         """Emit the epilogue; it reuses the ring's shared memory."""
         raise NotImplementedError
+
+    def grid(self, blocks: Length) -> Grid:
+        """Return the grid of ``blocks`` blocks per plane."""
+        return plane_grid(blocks, self.operands.planes, self.tile.threads, self.splits, self.shared_bytes)
 
     def lines(self) -> list[str]:
         """Return all statements of the kernel."""

@@ -59,11 +59,9 @@ if TYPE_CHECKING:
 MOST_REFINEMENTS = 12
 """Tilings that tuning measures beside a solver's own choice, best estimates first. Each is a kernel to compile, shared
 with other problems of the same structure."""
-
-
-GEMV_BLOCKS = 16
-"""Blocks of `gemv` on a multiprocessor at a time; the next ones wait for their loads again: 2 x 13440 x 24 takes 4.8 us
-on an H200."""
+GEMV_COLUMN = 74
+"""Cycles of a multiprocessor for a column of `gemv` beside its loads: 2 x 8872 x 16, 2 x 13440 x 24 and 2 x 15070 x 104
+take 3.3, 4.8 and 5.3 us on an H200."""
 FILTER_ROW = 2500
 """Least cycles of a filter row of `depthwise` that loads after the one before: 8 images of 7 x 7 x 768 and of 14 x 14 x
 384 take 10 and 17 us by 7 x 7 on an H200."""
@@ -218,10 +216,9 @@ class Gemv(_Choosing):
     def estimate(self, contraction: GpuContraction, tiling: object = None) -> float:
         extent = Extent.of(contraction.problem)
         blocks = -(-extent.columns // WARPS) * extent.planes
-        once = gemv_rounds(contraction) * LATENCY / 2
-        more = -(-blocks // (GEMV_BLOCKS * multiprocessors())) - 1
-        waiting = (once + more * (once + LATENCY)) / machine().clock
-        return max(waiting, reading_seconds(contraction, blocks))
+        issuing = extent.columns * extent.planes / multiprocessors() * GEMV_COLUMN
+        cycles = gemv_rounds(contraction) * LATENCY / 2 + issuing
+        return max(cycles / machine().clock, reading_seconds(contraction, blocks))
 
     def plan(self, contraction: GpuContraction, tiling: object = None) -> Solution:
         return gemv_solution(contraction)
@@ -402,10 +399,11 @@ class NarrowCores(TensorCores):
         return NarrowText
 
     def tilings(self, contraction: GpuContraction) -> list[Tiling]:
-        """See `_OfRing.tilings`. The threads of a tile load at least one row of a slice at once."""
+        """See `_OfRing.tilings`. The threads of a tile load at least one row of a slice at once, and one load each."""
         loads = 4 * NarrowText.form_of(contraction).words // ITEMSIZE[contraction.problem.types.a]
-        loads //= min(narrow_lanes(contraction))
-        return [t for t in super().tilings(contraction) if self.tile(contraction, t)[0].threads >= loads]
+        least, most = (loads // lanes for lanes in sorted(narrow_lanes(contraction), reverse=True))
+        found = [(t, self.tile(contraction, t)[0].threads) for t in super().tilings(contraction)]
+        return [t for t, threads in found if most <= threads <= min(t.rows, t.columns) * least]
 
     def tile(self, contraction: GpuContraction, tiling: Tiling | None) -> tuple[RingTile, int]:
         if tiling is None:

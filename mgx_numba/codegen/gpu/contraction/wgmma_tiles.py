@@ -107,11 +107,12 @@ class WarpgroupTile:
 
     def fits_bf16_split(self, slices: int) -> bool:
         """Return whether the registers suffice for float32 halves over ``slices`` slices, see `PART_SLICES`. Clusters
-        across, ping-pong and 96 columns are excluded: they were not measured with halves."""
+        across, ping-pong, 96 columns and four warpgroups are excluded: they were not measured with halves."""
         least = HALVING_REGISTERS
         if slices > PART_SLICES:
             least = max(least, self.columns // 2 + KEPT_REGISTERS)
         tried = self.across == self.pingpong == 1 and not TRANSPOSED_COLUMNS < self.columns < WIDE_PARTS
+        tried = tried and self.warpgroups < 4
         return tried and least <= self.spare_registers
 
     @property
@@ -150,6 +151,8 @@ TILES = (
     WarpgroupTile(192, 64, 7, 1, 1, 2),
     WarpgroupTile(128, 128, 7, 1),
     WarpgroupTile(128, 128, 7, 1, 1, 2),
+    WarpgroupTile(256, 96, 4, 1),
+    WarpgroupTile(256, 64, 5, 1),
     WarpgroupTile(64, 256, 5, 1),
     OF_PRODUCTS,
     WarpgroupTile(64, 128, 9, 1),
@@ -164,7 +167,8 @@ TILES = (
     WarpgroupTile(64, 64, 6, 2),
     WarpgroupTile(64, 192, 7, 1, pingpong=2),
 )
-"""Tiles that were fastest for some shape on an H200; of equal estimates the first one wins.
+"""Tiles that were fastest for some shape on an H200; of equal estimates the first one with the fewest columns outside
+wins.
 
 Measurements on an H200:
     Three warpgroups hide a long epilogue better: int8 3072 by 3072 by 768 with float32 GELU and quantisation took 18.4
@@ -178,6 +182,8 @@ Measurements on an H200:
     Tiles of 192 by 96 occupy nearly all multiprocessors for 3072 by 768 results: 20.6 us at a depth of 3072, 128 by 160
         takes 21.5.
     One warpgroup of 128 columns was as fast as two of 64, or faster.
+    Four warpgroups gain for convolutions with few outputs: 3 x 3, 32 images of 136 x 136 x 272 to 64 channels take 508
+        us with 256 by 64, with 192 by 64 544 and with 128 by 64 589; 8 of 64 x 64 x 248 to 71 43 with 256 by 96.
 """
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Split-K factors that the cost model compares; larger ones leave too little work per split for usual GEMMs."""
@@ -192,8 +198,8 @@ WIDEST = 8
 # of products, 0.6% with GELU, 3.9% with a float32 residual, and 3.8% of convolutions, most of which take a few us.
 MULTIPLIES = 3934
 """Bytes of K multiplied per cycle, of 4096 at peak, for any element type (measured with 16 bits)."""
-PAIRED = 2904
-"""The same for blocks of a cluster, which load shared operands once."""
+PAIRED = 150
+"""Cycles that a slice takes longer in blocks of a cluster, which load shared operands once and wait for one another."""
 IN_TURNS = 2772
 """The same for a warpgroup with ping-pong scheduling."""
 LONG_TURN, LEAST_TURNS = 12, 4
@@ -213,9 +219,10 @@ STORED_BY_WIDTH = {1: 1.04, 2: 1.58, 4: 3.6}
 `STORING` at 4."""
 SHORT_PIXELS = 8
 """Stands for the alignment of pixels of an odd number of vectors, shorter than a line, see `PIXEL_RATES`."""
-GATHERING = 33.6
-"""TMA im2col bandwidth to one multiprocessor in bytes/cycle."""
-PIXEL_RATES = {16: 15.0, SHORT_PIXELS: 8.5}
+GATHERING, BESIDE_PIXELS = 41.0, 90.0
+"""TMA bandwidth to one multiprocessor in bytes/cycle in im2col mode of pixels, and of the weights that arrive in turn
+with them. Found, with `PIXEL_RATES[16]`, by the times of 300 tiles of 25 convolutions of 152 to 560 channels."""
+PIXEL_RATES = {16: (25.0, 38.0), SHORT_PIXELS: (8.5, 38.0)}
 """The same by the alignment in bytes of pixels, where it is less. On an H200 64 images of 192 x 192 x 88 channels take
 8 to 9 cycles for each pixel of a slice, 8 of 144 x 144 x 40 take 15 to 17."""
 OUTSIDE, OUTSIDE_ROW = 8, 4
@@ -318,7 +325,7 @@ def _weighed(question: TileQuestion, cores: int) -> tuple[tuple[float, Warpgroup
         and (tile.pingpong == 1 or _alternates(tile, splits, question, cores))
         and not (question.taps and tile == OF_PRODUCTS)
     ]
-    return tuple(sorted(candidates, key=lambda c: c[0]))
+    return tuple(sorted(candidates, key=lambda c: (c[0], -(-question.columns // c[1].columns) * c[1].columns)))
 
 
 def _alternates(tile: WarpgroupTile, splits: int, question: TileQuestion, cores: int) -> bool:
@@ -340,8 +347,8 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
     rounds = -(-blocks // (cores * tile.blocks))
     sharing = min(tile.blocks, -(-blocks // cores))
     part = -(-question.slices // splits)
-    multiplied = IN_TURNS if tile.pingpong > 1 else PAIRED if shared > 1 else MULTIPLIES
-    multiplying = tile.rows * tile.columns * SLICE_BYTES / multiplied
+    multiplied = IN_TURNS if tile.pingpong > 1 else MULTIPLIES
+    multiplying = tile.rows * tile.columns * SLICE_BYTES / multiplied + (PAIRED if shared > 1 else 0)
     if question.parts:
         multiplying *= PART_PRODUCTS if tile.columns >= WIDE_PARTS else NARROW_PART_PRODUCTS
         if tile.consumers * tile.blocks == WARPGROUP:
@@ -349,12 +356,14 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
     bringing = 0.0  # which held up none of the sets that were measured
     if tile.pingpong == 1:
         bringing = _loading_cycles(tile, down, side, min(blocks, cores), max(1, question.taps))
-    outside = 0.0 if question.transposed else OUTSIDE * (tile.columns - question.columns / side)
+    loaded = tile.columns if question.parts or shared > 1 else loaded_columns(tile, question.columns)
+    outside = 0.0 if question.transposed else OUTSIDE * (loaded - question.columns / side)
     if question.taps:
         if question.right_alignment < SLICE_BYTES:
             outside += tile.columns // tile.cluster * SLICE_BYTES / LINE_RATES[question.right_alignment]
-        rate = PIXEL_RATES.get(question.left_alignment, GATHERING)
-        bringing = max(bringing, tile.rows // tile.across * SLICE_BYTES / rate + outside)
+        pixels, weights = PIXEL_RATES.get(question.left_alignment, (GATHERING, BESIDE_PIXELS))
+        own = tile.rows // tile.across / pixels + min(tile.columns // tile.cluster, loaded) / weights
+        bringing = max(bringing, SLICE_BYTES * own + outside)
     columns = tile.columns // tile.cluster
     part_rows = columns % TRANSPOSED_COLUMNS if question.transposed else 0
     if not question.taps:
@@ -384,6 +393,12 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
     if splits > 1:
         cycles += LAUNCH + 8 * splits * question.rows * question.columns * question.planes / ADDING
     return cycles
+
+
+def loaded_columns(tile: WarpgroupTile, columns: int) -> int:
+    """Return the columns that are loaded for a tile: those of whole vectors where one tile has all columns. TMA loads
+    columns behind the last one slowly, see `OUTSIDE`."""
+    return min(tile.columns, -(-columns // WIDEST) * WIDEST)
 
 
 def _loading_cycles(tile: WarpgroupTile, down: int, side: int, active: int, taps: int) -> float:

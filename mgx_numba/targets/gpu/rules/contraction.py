@@ -396,6 +396,9 @@ def _images_of(low: Lowering, problem: ConvProblem, x: View) -> ChannelPadding |
         last = replace(problem, x_strides=row_major_strides(lens)[:-1])
     if not has_lengths(last) and not gemv_refusal(contraction(last)):
         return None
+    aligned = problem.in_channels % (VECTOR_BYTES // x.type.size) == 0
+    if aligned and has_lengths(last):
+        return None
     found = [f for f in channel_padding(problem) if in_vectors(contraction(f.problem, f.first_channel))]
     if not found or has_lengths(last):
         return found[0] if found else None
