@@ -14,6 +14,7 @@ import numpy as np
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape, covering
 from ..core.types import Type
 from ..dataclass import dataclass
+from ..errors import IndexRangeError
 from .base import Operator, register
 
 ANY = DynamicDimension(0, UNBOUNDED)
@@ -61,11 +62,11 @@ def _index(op: Operator, position: np.ndarray, count: int, last: int) -> int:
     """Return a position counted from the front.
 
     Raises:
-        ShapeError: it is not from ``-count`` to ``last``.
+        IndexRangeError: it is not from ``-count`` to ``last``.
     """
     value = int(position.reshape(-1)[0])
     if not -count <= value <= last:
-        raise op.fail(f"position {value} is out of range for a sequence of {count}")
+        raise IndexRangeError(f"{op.name}: position {value} is out of range for a sequence of {count}")
     return value + count if value < 0 else value
 
 

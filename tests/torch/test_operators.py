@@ -326,6 +326,13 @@ def test_products_of_three_tensors_and_pairs() -> None:
     check(products, [torch.randn(3, 3), torch.randn(3, 3), torch.randn(4, 3, 3)])
 
 
+def test_distances_of_each_order() -> None:
+    orders = (0.0, 0.5, 1.0, 2.0, 3.5, float("inf"))
+    for a, b in ((torch.randn(2, 4, 3).round(), torch.randn(1, 5, 3).round()), (torch.ones(4, 0), torch.ones(2, 0))):
+        check(lambda a, b: [torch.cdist(a, b, p) for p in orders], [a, b])
+        check(lambda a: [f.pdist(a.flatten(0, -2), p) for p in orders], [a])
+
+
 def test_search_in_a_sequence_sorted_by_positions() -> None:
     torch.manual_seed(11)
     check(lambda x, v: torch.searchsorted(x, v, sorter=x.argsort(-1)), [torch.randn(2, 9), torch.randn(2, 4)])
