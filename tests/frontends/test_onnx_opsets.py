@@ -236,6 +236,14 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         [normal(1, 3, 4, 1), normal(3, 2, 3, 1, seed=1), normal(2, seed=2)],
         {"opset": 11, "strides": [1, 3], "pads": [1, 1, 1, 0], "output_padding": [0, 1]},
     ),
+    **{
+        f"conv_transpose_longer_than_the_sum_{k}": (
+            "ConvTranspose",
+            [normal(1, 3, 4, 2), normal(3, 2, 1, 2, seed=1), normal(2, seed=2)],
+            {"opset": 11, "strides": [3, 1], "output_shape": [12, 3], **pads},
+        )
+        for k, pads in enumerate(({}, {"auto_pad": "SAME_UPPER"}, {"auto_pad": "SAME_LOWER"}))
+    },
     "conv_transpose_same_upper": (
         "ConvTranspose",
         [X4, normal(3, 4, 3, 3, seed=1)],

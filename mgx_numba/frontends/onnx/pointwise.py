@@ -101,7 +101,7 @@ def clip(
 ) -> Instruction:
     """Emit Clip: bounds are attributes before operator set 11, inputs from then on.
 
-    Operator set 6 declares the largest float32 numbers as defaults. A bound of later sets that is absent bounds nothing.
+    Operator set 6 declares the largest float32 numbers as defaults. An absent bound of later sets bounds nothing.
     """
     if node.opset < 11:
         low, high = (
