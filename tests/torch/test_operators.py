@@ -260,6 +260,28 @@ def test_attention_forms() -> None:
     check(attention, [q, k, torch.randn(2, 1, 3, 5)])
 
 
+def test_attention_broadcasts_outer_axes() -> None:
+    """Lengths of 1 and missing axes of the queries, and merged axes of masks, were refused."""
+
+    def attention(q: Any, k: Any, v: Any, mask: Any) -> Any:
+        call = f.scaled_dot_product_attention
+        return (
+            *(call(q, k[0], v[0], is_causal=True), call(q[0], k[0, 0], v[0, 0]), call(q[0, 0], k, v)),
+            *(call(q[:, :1], k[0, :1], v[:1]), call(k[:, :1], k, v, mask[0]), call(k, k, v, mask)),
+        )
+
+    torch.manual_seed(12)
+    q, k, v = torch.randn(1, 2, 3, 8), torch.randn(3, 2, 2, 5, 8), torch.randn(3, 2, 2, 5, 6)
+    check(attention, [q, k, v, torch.randn(1, 2, 1, 5, 5)])
+
+
+def test_scalars_as_vectors() -> None:
+    check(
+        lambda s, x: (torch.inner(s, x), torch.inner(x, s), s.unfold(0, 1, 1), s.unfold(0, 0, 1)),
+        [torch.tensor(2.5), torch.randn(2, 3)],
+    )
+
+
 def test_tensors_that_are_empty_or_without_axes() -> None:
     def edge(x: Any, s: Any) -> Any:
         return (

@@ -21,11 +21,13 @@ from .types import Results
 @register("mm", "bmm", "matmul", "mv", "dot", "vdot", "inner", "_int_mm")
 def matmul(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, *_: object) -> Instruction:
     """Emit the product of matrices, batches of matrices, or vectors."""
-    if node.base == "inner" and rank(b) > 1:
+    if node.base == "inner" and rank(a) and rank(b) > 1:
         b = g.swap_last(b)
     if node.base == "_int_mm":
         return g.op("quant_dot", a, b)
     wide = g.value(a, node.type), g.value(b, node.type)
+    if not (rank(a) and rank(b)):
+        return g.pointwise("mul", *wide)
     if rank(a) == rank(b) == 1:
         return g.reduce("reduce_sum", g.pointwise("mul", *wide), [0], keep=False)
     return g.matmul(*wide)
