@@ -14,7 +14,6 @@ import numpy as np
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape, covering
 from ..core.types import Type
 from ..dataclass import dataclass
-from ..errors import IndexRangeError
 from .base import Operator, register
 
 ANY = DynamicDimension(0, UNBOUNDED)
@@ -66,7 +65,7 @@ def _index(op: Operator, position: np.ndarray, count: int, last: int) -> int:
     """
     value = int(position.reshape(-1)[0])
     if not -count <= value <= last:
-        raise IndexRangeError(f"{op.name}: position {value} is out of range for a sequence of {count}")
+        raise op.bad_index(f"position {value} is out of range for a sequence of {count}")
     return value + count if value < 0 else value
 
 
