@@ -387,3 +387,10 @@ def test_numbers_of_a_random_generator_are_computed_in_their_own_type(programs: 
     x = torch.randn(3, 4)
     agree(compiled(shifted)(x), shifted(x))
     assert programs
+
+
+@torch.no_grad()
+def test_random_leaky_relu_of_inference_is_compiled(programs: list[Any]) -> None:
+    model, x = nn.Sequential(nn.Linear(4, 3), nn.RReLU(), nn.Linear(3, 2)).eval(), torch.randn(3, 4)
+    agree(compiled(model, target="ref")(x), model(x))
+    assert len(programs) == 1

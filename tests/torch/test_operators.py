@@ -497,3 +497,12 @@ def test_hypotenuses_whose_squares_overflow(target: str, dtype: Any) -> None:
     check(torch.hypot, [x[:, None].repeat(1, len(x)), x.repeat(len(x), 1)], target=target, tolerance=1e-2)
     tiny = torch.tensor([least, 4 * least], dtype=dtype)
     check(lambda a, b: torch.hypot(a, b) / least, [3 * tiny, 4 * tiny], target=target, tolerance=1e-2)
+
+
+def test_ranges_between_tensors() -> None:
+    def ranges(a: Any, b: Any) -> Any:
+        ends = (a, b), (a, 3), (1, b)
+        return [torch.linspace(*e, n, dtype=t) for e in ends for n in (0, 1, 2, 7) for t in (None, torch.int64)]
+
+    for pair in ((torch.tensor(-1.5), torch.tensor(4.0)), (torch.tensor(9), torch.tensor(-2))):
+        check(ranges, pair, tolerance=1e-6)
