@@ -76,9 +76,8 @@ class _Entries:
         return self.values[key]
 
 
-_VALUES: dict[str, type | tuple[type, ...]] = {"str": str, "int": (int, np.integer), "bool": (int, np.bool_)} | {
-    own.__name__: own for own in (GraphOptimizationLevel, ExecutionMode, ExecutionOrder)
-}
+_VALUES: dict[str, type | tuple[type, ...]] = {"str": str, "int": (int, np.integer), "bool": (int, np.bool_)}
+_VALUES.update((own.__name__, own) for own in (GraphOptimizationLevel, ExecutionMode, ExecutionOrder))
 """Types of the values that an attribute takes, by its annotation."""
 
 

@@ -85,25 +85,31 @@ def arange_from(
 
 
 @register("linspace")
-def linspace(g: AtenBuilder, node: AtenNode, start: Operand, end: Operand, steps: int, **_: object) -> Instruction:
+def linspace(g: AtenBuilder, node: AtenNode, start: float, end: float, steps: int, **_: object) -> Instruction:
     """Emit evenly spaced numbers, both ends included."""
-    places = np.arange(steps)
     if isinstance(start, Instruction) or isinstance(end, Instruction):
-        wide = Type.double_type if node.type.is_integral else node.type
-        low, high = (g.cast(g.value(v, node.type), wide) for v in (start, end))
-        high = low if steps == 1 else high
-        step = g.pointwise("div", g.pointwise("sub", high, low), g.like(max(steps - 1, 1), low))
-        after, before = (g.pointwise("mul", step, g.literal(k, wide)) for k in (places, places[::-1]))
-        halves = g.pointwise("add", low, after), g.pointwise("sub", high, before)
-        return g.cast(g.pointwise("where", g.literal(places < places[::-1]), *halves), node.type)
+        return _between(g, node.type, start, end, steps)
     if any(isinstance(v, Dim) for v in (start, end, steps)):
         raise UnsupportedError("linspace between lengths is not supported")
     if node.type.is_integral:
         start, end = int(start), int(end)
     end = start if steps == 1 else end
     step = (end - start) / max(steps - 1, 1)
-    before = places[::-1]
-    return g.literal(np.where(places < before, start + step * places, end - step * before), node.type)
+    after = np.arange(steps)
+    before = after[::-1]
+    return g.literal(np.where(after < before, start + step * after, end - step * before), node.type)
+
+
+def _between(g: AtenBuilder, type: Type, start: Operand, end: Operand, steps: int) -> Instruction:
+    """Emit `linspace` between computed numbers."""
+    wide = Type.double_type if type.is_integral else type
+    low, high = (g.cast(g.value(v, type), wide) for v in (start, end))
+    high = low if steps == 1 else high
+    step = g.pointwise("div", g.pointwise("sub", high, low), g.like(max(steps - 1, 1), low))
+    after = np.arange(steps)
+    up, down = (g.pointwise("mul", step, g.literal(k, wide)) for k in (after, after[::-1]))
+    halves = g.pointwise("add", low, up), g.pointwise("sub", high, down)
+    return g.cast(g.pointwise("where", g.literal(after < after[::-1]), *halves), type)
 
 
 @register("eye", "eye.m")
