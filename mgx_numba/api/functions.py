@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.shape import DynamicDimension
@@ -66,8 +66,8 @@ def parse_onnx(
     options: dict[str, object] = {
         "default_dim_value": default_dim_value,
         "default_dyn_dim_value": _range(default_dyn_dim_value),
-        "dim_params": {k: unwrap_dimension(v) for k, v in (dim_params or {}).items()},
-        "map_input_dims": dict(map_input_dims or {}),
+        "dim_params": {k: unwrap_dimension(v) for k, v in _by_name("dim_params", dim_params).items()},
+        "map_input_dims": _by_name("map_input_dims", map_input_dims),
         "map_dyn_input_dims": _dynamic_dims(map_dyn_input_dims),
         "skip_unknown_operators": skip_unknown_operators,
         "print_program_on_error": print_program_on_error,
@@ -143,8 +143,8 @@ def parse_onnx_buffer(
     options = {
         "default_dim_value": default_dim_value,
         "default_dyn_dim_value": _range(default_dyn_dim_value),
-        "dim_params": {k: unwrap_dimension(v) for k, v in (dim_params or {}).items()},
-        "map_input_dims": dict(map_input_dims or {}),
+        "dim_params": {k: unwrap_dimension(v) for k, v in _by_name("dim_params", dim_params).items()},
+        "map_input_dims": _by_name("map_input_dims", map_input_dims),
         "map_dyn_input_dims": _dynamic_dims(map_dyn_input_dims),
         "skip_unknown_operators": skip_unknown_operators,
         "print_program_on_error": print_program_on_error,
@@ -188,8 +188,8 @@ def check_onnx(
 
     options = ParseOptions(
         default_dim_value=default_dim_value,
-        dim_params={k: unwrap_dimension(v) for k, v in (dim_params or {}).items()},
-        map_input_dims=dict(map_input_dims or {}),
+        dim_params={k: unwrap_dimension(v) for k, v in _by_name("dim_params", dim_params).items()},
+        map_input_dims=_by_name("map_input_dims", map_input_dims),
         map_dyn_input_dims=_dynamic_dims(map_dyn_input_dims),
         external_data_path=external_data_path,
         strict=strict,
@@ -205,7 +205,19 @@ def _range(given: object) -> DynamicDimension | None:
 
 
 def _dynamic_dims(given: Mapping[str, Sequence[object]] | None) -> dict[str, list[Any]]:
-    return {name: [unwrap_dimension(d) for d in dims] for name, dims in (given or {}).items()}
+    ranges = _by_name("map_dyn_input_dims", given).items()
+    return {n: [unwrap_dimension(d) for d in dims] if isinstance(dims, Iterable) else dims for n, dims in ranges}
+
+
+def _by_name(option: str, given: object) -> dict[str, Any]:
+    """Return an option that maps names to values; None maps none.
+
+    Raises:
+        OptionError: it is no mapping.
+    """
+    if given is not None and not isinstance(given, Mapping):
+        raise OptionError(f"{option} must be a mapping by name, got {given!r}")
+    return dict(given or {})
 
 
 def get_onnx_operators() -> list[str]:
@@ -266,7 +278,10 @@ def _parse_tf(
     map_input_dims: Mapping[str, Sequence[int]] | None,
     output_names: Sequence[str] | None,
 ) -> program:
-    dims, names = dict(map_input_dims or {}), output_names if output_names is None else list(output_names)
+    dims, names = (
+        _by_name("map_input_dims", map_input_dims),
+        output_names if output_names is None else list(output_names),
+    )
     return parsed_tf(source, is_nhwc=is_nhwc, batch_size=batch_size, map_input_dims=dims, output_names=names)
 
 

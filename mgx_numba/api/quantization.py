@@ -202,8 +202,9 @@ def _where(
     t = get_target(DEFAULT) if t is None else t
     if not isinstance(t, target):
         raise OptionError(f"calibration needs a target (get_target('cpu')), got {t!r}")
-    if calibration is None or isinstance(calibration, Mapping):
-        given = "None" if calibration is None else "one mapping"
+    batches = isinstance(calibration, Iterable) and not isinstance(calibration, (Mapping, str, bytes))
+    if not batches and not hasattr(calibration, "observe"):
+        given = "one mapping" if isinstance(calibration, Mapping) else repr(calibration)
         raise OptionError(f"calibration must be a list of mappings, one a batch, of inputs by name: got {given}")
     return t, calibration
 

@@ -19,7 +19,7 @@ from ..core.shape import DynamicDimension, Shape
 from ..core.strided import Strided
 from ..core.types import Type, parse_type
 from ..dataclass import dataclass
-from ..errors import OperatorError, ShapeError
+from ..errors import IndexRangeError, OperatorError, ShapeError
 from ..interrupts import whole_module
 from ..nearest import did_you_mean
 from . import OPERATORS
@@ -165,6 +165,10 @@ class Operator:
     def fail(self, message: str) -> ShapeError:
         """Return a ``ShapeError`` that names the operator."""
         return ShapeError(f"{self.name}: {message}")
+
+    def bad_index(self, message: str) -> IndexRangeError:
+        """Return the error for an index among the values of a run; it names the operator."""
+        return IndexRangeError(f"{self.name}: {message}")
 
     def expect_inputs(self, inputs: Sequence[Shape], *counts: int) -> None:
         """Raise ``ShapeError`` unless the number of inputs is one of ``counts``."""

@@ -56,7 +56,7 @@ class RoiAlign(Operator):
         result = np.empty((rois.shape[0], x.shape[1], self.output_height, self.output_width), np.float32)
         for k, image in enumerate(batch.tolist()):
             if not 0 <= image < x.shape[0]:
-                raise self.fail(f"image index {image} of region {k} is out of range for {x.shape[0]} images")
+                raise self.bad_index(f"image index {image} of region {k} is out of range for {x.shape[0]} images")
             x1, y1, x2, y2 = (rois[k].astype(np.float32) * np.float32(self.spatial_scale)).tolist()
             rows = self._samples(y1, y2, self.output_height, x.shape[2])
             columns = self._samples(x1, x2, self.output_width, x.shape[3])

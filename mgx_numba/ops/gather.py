@@ -18,12 +18,12 @@ def wrap_indices(op: Operator, indices: np.ndarray, length: int, what: str) -> n
     """Return indices as int64 from 0 to ``length`` - 1; negative indices count from the end.
 
     Raises:
-        ShapeError: an index is out of range.
+        IndexRangeError: an index is out of range.
     """
     bad = (indices < -length) | (indices >= length) if indices.dtype.kind == "i" else indices >= length
     if bad.any():
         index = int(indices[bad].reshape(-1)[0].astype(np.int64))
-        raise op.fail(f"index {index} is out of range for {what} of length {length}")
+        raise op.bad_index(f"index {index} is out of range for {what} of length {length}")
     wide = indices.astype(np.int64)
     return np.where(wide < 0, wide + length, wide)
 

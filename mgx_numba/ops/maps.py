@@ -90,6 +90,6 @@ class MapValues(Operator):
         result = np.full((1, self.length), "" if output.type is Type.string_type else 0, dtype)
         for key, value in given.items():
             if not 0 <= key < self.length:
-                raise self.fail(f"key {key} is out of range for {self.length} places")
+                raise self.bad_index(f"key {key} is out of range for {self.length} places")
             result[0, key] = value
         return result

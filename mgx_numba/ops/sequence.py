@@ -61,11 +61,11 @@ def _index(op: Operator, position: np.ndarray, count: int, last: int) -> int:
     """Return a position counted from the front.
 
     Raises:
-        ShapeError: it is not from ``-count`` to ``last``.
+        IndexRangeError: it is not from ``-count`` to ``last``.
     """
     value = int(position.reshape(-1)[0])
     if not -count <= value <= last:
-        raise op.fail(f"position {value} is out of range for a sequence of {count}")
+        raise op.bad_index(f"position {value} is out of range for a sequence of {count}")
     return value + count if value < 0 else value
 
 

@@ -191,7 +191,7 @@ class ScanSlice(Operator):
         x, index = args[0], int(args[1].reshape(-1)[0])
         length = x.shape[self.axis]
         if not 0 <= index < length:
-            raise self.fail(f"index {index} is out of range for axis {self.axis} of length {length}")
+            raise self.bad_index(f"index {index} is out of range for axis {self.axis} of length {length}")
         position = length - 1 - index if self.direction else index
         return np.moveaxis(np.moveaxis(x, self.axis, 0)[position : position + 1], 0, self.axis)
 

@@ -19,14 +19,14 @@ def logger() -> logging.Logger:
     return logging.getLogger("mgx_numba")
 
 
-def level_of(severity: int) -> int:
+def level_of(severity: int, theirs: type[Exception] = RuntimeError) -> int:
     """Return the logging level of an ONNX Runtime severity.
 
     Raises:
-        OptionError: the severity is not from 0 to 4.
+        OptionError: the severity is not from 0 to 4; also an instance of ``theirs``.
     """
     if not isinstance(severity, int) or not 0 <= severity < len(_LEVELS):
-        raise error_of(RuntimeError, OptionError, f"severity is {severity!r}, expected 0 (verbose) to 4 (fatal)")
+        raise error_of(theirs, OptionError, f"severity is {severity!r}, expected 0 (verbose) to 4 (fatal)")
     return _LEVELS[severity]
 
 

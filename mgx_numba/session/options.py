@@ -14,6 +14,7 @@ from ..nearest import did_you_mean
 from .enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, OrtExecutionProviderDevicePolicy
 from .epdevices import Delegate, OrtEpDevice, providers_by_policy
 from .exceptions import Fail, error_of
+from .logs import level_of
 from .values import OrtValue
 
 __all__ = ["RunOptions", "SessionOptions", "refuse_terminated"]
@@ -76,6 +77,7 @@ class _Entries:
 
 
 _VALUES: dict[str, type | tuple[type, ...]] = {"str": str, "int": (int, np.integer), "bool": (int, np.bool_)}
+_VALUES.update((own.__name__, own) for own in (GraphOptimizationLevel, ExecutionMode, ExecutionOrder))
 """Types of the values that an attribute takes, by its annotation."""
 
 
@@ -112,7 +114,7 @@ class SessionOptions(_Declared):
     """
 
     intra_op_num_threads: int = 0
-    graph_optimization_level: int = GraphOptimizationLevel.ORT_ENABLE_ALL
+    graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL
     enable_mem_reuse: bool = True
     optimized_model_filepath: str = ""
     enable_profiling: bool = False
@@ -121,8 +123,8 @@ class SessionOptions(_Declared):
     log_verbosity_level: int = 0
     logid: str = ""
     inter_op_num_threads: int = 0
-    execution_mode: int = ExecutionMode.ORT_SEQUENTIAL
-    execution_order: int = ExecutionOrder.DEFAULT
+    execution_mode: ExecutionMode = ExecutionMode.ORT_SEQUENTIAL
+    execution_order: ExecutionOrder = ExecutionOrder.DEFAULT
     enable_cpu_mem_arena: bool = True
     enable_mem_pattern: bool = True
     use_deterministic_compute: bool = False
@@ -288,11 +290,8 @@ class SessionOptions(_Declared):
             found["num_threads"] = int(self.intra_op_num_threads)
         if not self.enable_mem_reuse:
             found["memory_reuse"] = False
-        if self.graph_optimization_level not in list(GraphOptimizationLevel):
-            levels = ", ".join(level.name for level in GraphOptimizationLevel)
-            raise OptionError(
-                f"graph_optimization_level is {self.graph_optimization_level!r}, expected one of {levels}"
-            )
+        if self.log_severity_level != -1:
+            level_of(self.log_severity_level)
         if self.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL:
             found["fast_math"] = False
         if _PLAN_CACHE in self._entries.values:
@@ -343,13 +342,16 @@ def refuse_terminated(options: object) -> None:
     """Raise if the options of a run, or None, end the run.
 
     Raises:
-        OptionError: ``options`` is neither None nor `RunOptions`; also a TypeError, as in ONNX Runtime.
+        OptionError: ``options`` is neither None nor `RunOptions` (also a TypeError, as in ONNX Runtime), or its
+            ``log_severity_level`` is not a severity.
         Fail: ``terminate`` is set.
     """
     if options is None:
         return
     if not isinstance(options, RunOptions):
         raise error_of(TypeError, OptionError, f"run_options must be RunOptions, got {type(options).__name__}")
+    if options.log_severity_level != -1:
+        level_of(options.log_severity_level, Fail)
     if options.terminate:
         raise Fail("the run was ended: RunOptions.terminate is set")
 

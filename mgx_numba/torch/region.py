@@ -161,6 +161,7 @@ def lower(graph_module: GraphModule, args: Sequence[Any], constant: Sequence[int
     graph = graph_module.graph
     names = [node.name for node in graph.find_nodes(op="placeholder")]
     given = dict(zip(names, args))
+    _declare_types(graph_module, given)
     constants = _row_major(graph_module, {names[place]: args[place].detach() for place in constant})
     orders = transpose_inputs(graph_module)
     output = graph.output_node()
@@ -183,6 +184,19 @@ def lower(graph_module: GraphModule, args: Sequence[Any], constant: Sequence[int
     wanted = set(made.get_parameter_names())
     inputs = [(name, place, orders.get(name)) for place, name in enumerate(names) if name in wanted]
     return Lowered(made, inputs, back, target, on_device)
+
+
+def _declare_types(graph_module: GraphModule, given: Mapping[str, Any]) -> None:
+    """Convert inputs that a graph declares in another type: Dynamo declares numbers of ``random.Random`` as float32."""
+    graph = graph_module.graph
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    for node in graph.find_nodes(op="placeholder"):
+        declared, found = node.meta.get("val"), given[node.name]
+        if isinstance(declared, torch.Tensor) and isinstance(found, torch.Tensor) and declared.dtype != found.dtype:
+            with graph.inserting_before(first):
+                as_declared = graph.call_function(torch.ops.aten._to_copy.default, (node,), {"dtype": declared.dtype})
+            node.replace_all_uses_with(as_declared, delete_user_cb=lambda user, new=as_declared: user is not new)
+            as_declared.meta["val"], node.meta["val"] = declared, declared.to(found.dtype)
 
 
 def _row_major(graph_module: GraphModule, constants: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

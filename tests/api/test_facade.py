@@ -356,9 +356,13 @@ def test_an_error_inside_of_a_program_is_not_taken_for_a_missing_method():
         (lambda: migraphx.create_argument(None, [1]), ShapeError, "a shape is needed, got None"),
         (lambda: migraphx.argument_from_pointer((2,), 64), ShapeError, r"a shape is needed, got \(2,\)"),
         (lambda: migraphx.allocate_gpu([2]), ShapeError, r"a shape is needed, got \[2\]"),
+        (lambda: migraphx.parse_onnx_buffer(b"", map_input_dims=[1]), OptionError, r"a mapping by name, got \[1\]"),
+        (lambda: migraphx.parse_onnx_buffer(b"", dim_params=4), OptionError, "dim_params must be a mapping by name"),
+        (lambda: migraphx.parse_onnx_buffer(b"", map_dyn_input_dims="x"), OptionError, "a mapping by name, got 'x'"),
+        (lambda: migraphx.parse_tf("a.pb", map_input_dims="x"), OptionError, "a mapping by name, got 'x'"),
         (lambda: migraphx.optimize(3), OptionError, "a program is needed, got int"),
     ],
 )
-def test_what_is_no_shape_and_no_program(call: Any, error: type[Exception], message: str) -> None:
+def test_arguments_of_other_kinds_are_named(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()

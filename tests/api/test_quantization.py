@@ -135,7 +135,7 @@ def test_wrong_arguments() -> None:
         mgx_numba.quantize_int8(model(), "ref")  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="Parameter not found: input"):
         mgx_numba.quantize_int8(model(), REF, [{"inptu": X}])
-    for given, told in ((None, "None"), ({"input": X}, "one mapping")):
+    for given, told in ((None, "None"), ({"input": X}, "one mapping"), (3, "3"), ("input", "'input'")):
         with pytest.raises(OptionError, match=f"calibration must be a list of mappings, .*: got {told}"):
             mgx_numba.quantize_int8(model(), REF, given)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="fp16 and bf16 exclude each other"):

@@ -16,6 +16,7 @@ from .support import FLOAT, INT64, assert_like_onnxruntime, ints, run, single
 
 U8, I32 = 2, 6
 X4 = normal(2, 3, 6, 5)
+ENDS = np.array([np.inf, -np.inf, np.nan, 2, -2], np.float32)
 
 
 def u8(*lens: int, seed: int = 0) -> np.ndarray:
@@ -36,6 +37,10 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "squeeze_13_all": ("Squeeze", [normal(1, 3, 1)], {"opset": 13}),
     "unsqueeze_7_attribute": ("Unsqueeze", [normal(3, 2)], {"opset": 7, "axes": [0, 3]}),
     "unsqueeze_13_input": ("Unsqueeze", [normal(3, 2), ints(-1, 0)], {"opset": 13, "constant": [1]}),
+    **{
+        f"clip_6_of_infinity_{k}": ("Clip", [ENDS], {"opset": 6, **b})
+        for k, b in enumerate(({}, {"min": 0.0}, {"max": 1.0}))
+    },
     "slice_9_attributes": ("Slice", [X4], {"opset": 9, "starts": [0, 1], "ends": [1, -1], "axes": [0, 2]}),
     "slice_7_no_axes": ("Slice", [X4], {"opset": 7, "starts": [0, 1], "ends": [2, 9999]}),
     "slice_10_inputs": (
@@ -231,6 +236,14 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         [normal(1, 3, 4, 1), normal(3, 2, 3, 1, seed=1), normal(2, seed=2)],
         {"opset": 11, "strides": [1, 3], "pads": [1, 1, 1, 0], "output_padding": [0, 1]},
     ),
+    **{
+        f"conv_transpose_longer_than_the_sum_{k}": (
+            "ConvTranspose",
+            [normal(1, 3, 4, 2), normal(3, 2, 1, 2, seed=1), normal(2, seed=2)],
+            {"opset": 11, "strides": [3, 1], "output_shape": [12, 3], **pads},
+        )
+        for k, pads in enumerate(({}, {"auto_pad": "SAME_UPPER"}, {"auto_pad": "SAME_LOWER"}))
+    },
     "conv_transpose_same_upper": (
         "ConvTranspose",
         [X4, normal(3, 4, 3, 3, seed=1)],

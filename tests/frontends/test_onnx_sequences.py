@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 import mgx_numba as migraphx
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
-from mgx_numba.errors import MgxError, ParameterError, ParseError, ShapeError
+from mgx_numba.errors import IndexRangeError, MgxError, ParameterError, ParseError, ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.validate import validate
@@ -150,7 +150,7 @@ def test_positions_out_of_range() -> None:
         inputs = {"s": sequence(), "x": tensor([2]), "p": tensor([], INT64)}
         model = model_of([helper.make_node(op_type, ["s", *others], ["y"])], inputs, {"y": result})
         for target in TARGETS:
-            with pytest.raises(ShapeError, match="position 4 is out of range for a sequence of 3"):
+            with pytest.raises(IndexRangeError, match="position 4 is out of range for a sequence of 3"):
                 results(model, {"s": ITEMS, "x": normal(2), "p": np.array(4)}, target)
 
 

@@ -151,6 +151,17 @@ def test_elementwise_operators_at_special_values(arity: int, dtype: Any) -> None
             check(name, np.asarray(found), expected, dtype, fast)
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("given", [{}, {"approximate": "tanh"}])
+def test_gelu_of_the_largest_numbers_is_finite(given: dict[str, Any], dtype: Any) -> None:
+    """It was infinite without ``fast_math``, since ``x * (1 + erf)`` was halved last."""
+    x = np.array([1, 0.6, -1], dtype) * np.finfo(dtype).max
+    model = make_model([helper.make_node("Gelu", ["x"], ["y"], **given)], {"x": x}, {"y": TYPES[dtype]}, opset=20)
+    for target, fast in (("ref", False), ("ref", True), ("cpu", False), ("cpu", True)):
+        (found,) = migraphx.parse_onnx(model).compile(target, fast_math=fast).run({"x": x})
+        np.testing.assert_array_equal(np.asarray(found), np.maximum(x, 0))
+
+
 @pytest.mark.parametrize("target", ["ref", "cpu", "gpu"])
 def test_a_float16_product_is_rounded_before_it_is_converted(target: str) -> None:
     """ONNX Runtime, which multiplies in float32, leaves the rounding out."""

@@ -312,6 +312,8 @@ def binary_cases() -> list[Case]:
     i, j = RNG.integers(-9, 9, (4, 5)).astype(np.int32), np.array([-3, -2, 2, 3, 5], np.int32)
     whole = ("AddV2", "FloorDiv", "FloorMod", "Maximum", "Mul", "Sub", "TruncateMod", "Equal")
     cases += [case(op, [i, j], BINARY[op](i, j), label="int") for op in whole]
+    ends = np.array([-(2**31), -(2**31) + 1, 2**31 - 1], np.int32)[:, None]
+    cases.append(case("FloorDiv", [ends, j], ends // j, label="least"))
     cases.append(case("TruncateDiv", [i, j], np.trunc(i / j).astype(np.int32)))
     for op, f in (("BitwiseAnd", np.bitwise_and), ("BitwiseOr", np.bitwise_or), ("BitwiseXor", np.bitwise_xor)):
         cases.append(case(op, [i, j], f(i, j)))

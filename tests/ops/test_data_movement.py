@@ -8,7 +8,7 @@ import pytest
 
 from mgx_numba.core.shape import DynamicDimension, Shape
 from mgx_numba.core.types import Type
-from mgx_numba.errors import ShapeError
+from mgx_numba.errors import IndexRangeError, ShapeError
 
 from ..values import counting
 from .running import call, onnx_reference, onnx_runtime, shape
@@ -83,7 +83,7 @@ def test_gather_of_ranges_and_what_it_refuses() -> None:
     assert shape("gather", counting(3), np.int64(0)).scalar
     with pytest.raises(ShapeError, match="integers"):
         shape("gather", counting(3), counting(3))
-    with pytest.raises(ShapeError, match="index 3 is out of range for axis 0 of length 3"):
+    with pytest.raises(IndexRangeError, match="index 3 is out of range for axis 0 of length 3"):
         call("gather", counting(3), np.array([3]))
 
 
@@ -147,7 +147,7 @@ def test_the_last_of_several_updates_counts_however_indices_lie() -> None:
 def test_scatter_out_of_bounds() -> None:
     x, indices, updates = counting(3), np.array([5, 1, -4]), np.array([7, 8, 9], np.float32)
     assert call("scatter_none", x, indices, updates, skip_out_of_bounds=True).tolist() == [0, 8, 2]
-    with pytest.raises(ShapeError, match="index 5 is out of range"):
+    with pytest.raises(IndexRangeError, match="index 5 is out of range"):
         call("scatter_add", x, indices, updates)
     for args, message in (
         ((x, indices[:2], updates), "indices and updates"),

@@ -50,6 +50,12 @@ def run(names: Any, feed: Any, source: bytes = IDENTITY) -> Callable[[Any], Any]
     return lambda ort: made(source)(ort).run(names, feed)
 
 
+def severe(ort: Any) -> Any:
+    options = ort.RunOptions()
+    options.log_severity_level = 9
+    return made(IDENTITY)(ort).run(None, {"x": X}, options)
+
+
 def terminated(ort: Any) -> Any:
     options = ort.RunOptions()
     options.terminate = True
@@ -87,6 +93,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], type[Exception]]] = {
         run(None, {"x": X[:, 0], "i": np.array([5])}, model(node("Reshape", "x", "i"), inputs=PAIR)),
         errors.ShapeError,
     ),
+    "a run with an unknown severity": (severe, errors.OptionError),
     "a run that is ended": (terminated, errors.MgxError),
     "a library of custom operators": (
         lambda ort: ort.SessionOptions().register_custom_ops_library("/no.so"),
@@ -139,6 +146,9 @@ def test_texts_of_options_of_other_types_are_type_errors() -> None:
         ("intra_op_num_threads", 1.5),
         ("log_verbosity_level", "a"),
         ("enable_profiling", "x"),
+        ("graph_optimization_level", 1),
+        ("execution_mode", 0),
+        ("execution_order", 9),
     ],
 )
 def test_numbers_and_flags_of_other_types_are_type_errors(name: str, value: Any) -> None:

@@ -382,7 +382,7 @@ def test_bound_memory_that_does_not_fit(path: str) -> None:
         ((None, None, "CPUExecutionProvider"), OptionError, "expected a sequence of names"),
         ((None, None, [3]), OptionError, "a provider is 3"),
         ((None, None, ["CPUExecutionProvider"], [{}, {}]), OptionError, "2 entries"),
-        ((None, mgx_numba.session.SessionOptions(graph_optimization_level=7)), OptionError, "ORT_DISABLE_ALL"),
+        ((None, mgx_numba.session.SessionOptions(log_severity_level=9)), OptionError, "severity is 9"),
         ((None, mgx_numba.session.SessionOptions(optimized_model_filepath="a.ort")), OptionError, ".mxr"),
         ((None, mgx_numba.session.SessionOptions(intra_op_num_threads=-1)), OptionError, "num_threads"),
     ],

@@ -6,6 +6,7 @@ import configparser
 import copy
 import importlib
 import logging
+import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -374,3 +375,22 @@ def test_views_by_strides_are_those_of_the_memory() -> None:
     agree(compiled(strided)(x, y), strided(x, y))
     with pytest.raises(MgxError, match="as_strided.*not row-major"):
         mgx.from_torch(module_of(strided), (x, y))
+
+
+def test_numbers_of_a_random_generator_are_computed_in_their_own_type(programs: list[Any]) -> None:
+    """Dynamo gives them as float64, in a graph that declares float32: the call was refused."""
+
+    def shifted(x: Tensor) -> Tensor:
+        own = random.Random(3)
+        return x * own.uniform(2, 3) + own.random() - own.randint(1, 9) + x.sum()
+
+    x = torch.randn(3, 4)
+    agree(compiled(shifted)(x), shifted(x))
+    assert programs
+
+
+@torch.no_grad()
+def test_random_leaky_relu_of_inference_is_compiled(programs: list[Any]) -> None:
+    model, x = nn.Sequential(nn.Linear(4, 3), nn.RReLU(), nn.Linear(3, 2)).eval(), torch.randn(3, 4)
+    agree(compiled(model, target="ref")(x), model(x))
+    assert len(programs) == 1

@@ -260,6 +260,28 @@ def test_attention_forms() -> None:
     check(attention, [q, k, torch.randn(2, 1, 3, 5)])
 
 
+def test_attention_broadcasts_outer_axes() -> None:
+    """Lengths of 1 and missing axes of the queries, and merged axes of masks, were refused."""
+
+    def attention(q: Any, k: Any, v: Any, mask: Any) -> Any:
+        call = f.scaled_dot_product_attention
+        return (
+            *(call(q, k[0], v[0], is_causal=True), call(q[0], k[0, 0], v[0, 0]), call(q[0, 0], k, v)),
+            *(call(q[:, :1], k[0, :1], v[:1]), call(k[:, :1], k, v, mask[0]), call(k, k, v, mask)),
+        )
+
+    torch.manual_seed(12)
+    q, k, v = torch.randn(1, 2, 3, 8), torch.randn(3, 2, 2, 5, 8), torch.randn(3, 2, 2, 5, 6)
+    check(attention, [q, k, v, torch.randn(1, 2, 1, 5, 5)])
+
+
+def test_scalars_as_vectors() -> None:
+    check(
+        lambda s, x: (torch.inner(s, x), torch.inner(x, s), s.unfold(0, 1, 1), s.unfold(0, 0, 1)),
+        [torch.tensor(2.5), torch.randn(2, 3)],
+    )
+
+
 def test_tensors_that_are_empty_or_without_axes() -> None:
     def edge(x: Any, s: Any) -> Any:
         return (
@@ -324,6 +346,13 @@ def test_products_of_three_tensors_and_pairs() -> None:
 
     torch.manual_seed(10)
     check(products, [torch.randn(3, 3), torch.randn(3, 3), torch.randn(4, 3, 3)])
+
+
+def test_distances_of_each_order() -> None:
+    orders = (0.0, 0.5, 1.0, 2.0, 3.5, float("inf"))
+    for a, b in ((torch.randn(2, 4, 3).round(), torch.randn(1, 5, 3).round()), (torch.ones(4, 0), torch.ones(2, 0))):
+        check(lambda a, b: [torch.cdist(a, b, p) for p in orders], [a, b])
+        check(lambda a: [f.pdist(a.flatten(0, -2), p) for p in orders], [a])
 
 
 def test_search_in_a_sequence_sorted_by_positions() -> None:
@@ -468,3 +497,12 @@ def test_hypotenuses_whose_squares_overflow(target: str, dtype: Any) -> None:
     check(torch.hypot, [x[:, None].repeat(1, len(x)), x.repeat(len(x), 1)], target=target, tolerance=1e-2)
     tiny = torch.tensor([least, 4 * least], dtype=dtype)
     check(lambda a, b: torch.hypot(a, b) / least, [3 * tiny, 4 * tiny], target=target, tolerance=1e-2)
+
+
+def test_ranges_between_tensors() -> None:
+    def ranges(a: Any, b: Any) -> Any:
+        ends = (a, b), (a, 3), (1, b)
+        return [torch.linspace(*e, n, dtype=t) for e in ends for n in (0, 1, 2, 7) for t in (None, torch.int64)]
+
+    for pair in ((torch.tensor(-1.5), torch.tensor(4.0)), (torch.tensor(9), torch.tensor(-2))):
+        check(ranges, pair, tolerance=1e-6)

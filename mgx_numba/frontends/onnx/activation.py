@@ -53,7 +53,7 @@ def _compared(g: Builder, op: str, x: Instruction, limit: float) -> Instruction:
 def gelu_erf(g: GraphBuilder, x: Instruction) -> Instruction:
     """Emit ``0.5 * x * (1 + erf(x / sqrt(2)))``."""
     erf = g.op("erf", mul_scalar(g, x, math.sqrt(0.5)))
-    return mul_scalar(g, g.op("mul", x, add_scalar(g, erf, 1)), 0.5)
+    return g.op("mul", mul_scalar(g, x, 0.5), add_scalar(g, erf, 1))  # ``2 * x`` may overflow
 
 
 def gelu_tanh(g: GraphBuilder, x: Instruction) -> Instruction:
@@ -61,7 +61,7 @@ def gelu_tanh(g: GraphBuilder, x: Instruction) -> Instruction:
     cube = g.op("mul", x, g.op("mul", x, x))
     inner = g.op("add", x, mul_scalar(g, cube, 0.044715))
     tanh = g.op("tanh", mul_scalar(g, inner, math.sqrt(2 / math.pi)))
-    return mul_scalar(g, g.op("mul", x, add_scalar(g, tanh, 1)), 0.5)
+    return g.op("mul", mul_scalar(g, x, 0.5), add_scalar(g, tanh, 1))
 
 
 def swish(g: GraphBuilder, x: Instruction, alpha: float = 1.0) -> Instruction:

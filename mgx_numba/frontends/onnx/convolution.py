@@ -185,10 +185,10 @@ def conv_transpose(
 
 
 def _pads_for(full: list[int], wanted: list[int], upper: bool) -> list[int]:
-    """Return the cuts that reduce the full result to the lengths ``wanted``: before all axes, then after them."""
-    small, large = [], []
-    for n, m in zip(full, wanted, strict=False):
-        total = n - m
-        small.append(total // 2)
-        large.append(total - total // 2)
-    return [*small, *large] if upper else [*large, *small]
+    """Return the cuts that reduce the full result to the lengths ``wanted``: before all axes, then after them.
+
+    Zeros that a longer result needs come after it, as in ONNX Runtime and TensorFlow.
+    """
+    totals = [n - m for n, m in zip(full, wanted, strict=False)]
+    begins = [max(0, total // 2 if upper else total - total // 2) for total in totals]
+    return [*begins, *(total - begin for total, begin in zip(totals, begins))]

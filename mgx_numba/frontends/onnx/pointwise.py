@@ -99,10 +99,17 @@ def where(g: Builder, node: Node, condition: Instruction, a: Instruction, b: Ins
 def clip(
     g: Builder, node: Node, x: Instruction, low: Instruction | None = None, high: Instruction | None = None
 ) -> Instruction:
-    """Emit Clip: bounds are attributes before operator set 11, inputs from then on."""
+    """Emit Clip: bounds are attributes before operator set 11, inputs from then on.
+
+    Operator set 6 declares the largest float32 numbers as defaults. An absent bound of later sets bounds nothing.
+    """
     if node.opset < 11:
-        low = g.like(node.get_float("min", 0.0), x) if node.has("min") else None
-        high = g.like(node.get_float("max", 0.0), x) if node.has("max") else None
+        low, high = (
+            g.like(node.get_float(name, sign * float(np.finfo(np.float32).max)), x)
+            if node.has(name) or (node.opset >= 6 and x.shape.type is Type.float_type)
+            else None
+            for name, sign in (("min", -1), ("max", 1))
+        )
     for bound in (low, high):
         if bound is not None and not bound.shape.is_dynamic and bound.shape.elements != 1:
             raise ParseError(f"bounds must have one element, got {list(bound.shape.lens)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ...core.types import Type
 from ...errors import ParseError
@@ -83,6 +84,14 @@ def rrelu(
     if training:
         raise ParseError("rrelu in training mode takes random numbers")
     return g.op("leaky_relu", x, alpha=(lower + upper) / 2)
+
+
+@register("rrelu_with_noise_functional")
+def rrelu_with_noise(
+    g: AtenBuilder, node: AtenNode, x: Instruction, noise: Instruction, *options: Any
+) -> list[Instruction | None]:
+    """Emit `rrelu`; the noise is for training."""
+    return [rrelu(g, node, x, *options), None]
 
 
 @register("hardsigmoid")

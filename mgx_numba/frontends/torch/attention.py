@@ -6,13 +6,15 @@ import math
 
 import numpy as np
 
-from ...core.dim import Dim, Length, known_equal
+from ...core.dim import Dim, Length, known_equal, known_same
+from ...core.shape import common_lens
 from ...core.types import Type
 from ...errors import ShapeError
 from ...graph.instruction import Instruction
 from .builder import AtenBuilder, rank
 from .node import AtenNode
 from .registry import register
+from .types import Lens
 
 
 @register("scaled_dot_product_attention")
@@ -109,22 +111,25 @@ def attend(
     causal: bool,
     scale: float | None,
 ) -> Instruction:
-    """Emit ``softmax(scale * q @ k^T + mask) @ v`` for [..., heads, positions, features].
+    """Emit ``softmax(scale * q @ k^T + mask) @ v`` for [..., heads, positions, features], whose outer axes broadcast.
 
     ``causal`` hides from query i the keys after i, also where there are more keys than queries.
     """
-    lens = g.lens(q)
-    outer = lens[:-2]
-    q, k, v = (_of_four(g, x) for x in (q, k, v))
+    axes = max(rank(x) for x in (q, k, v))
+    batch = common_lens(*(g.lens(x)[:-3] for x in (q, k, v)))
+    q, k, v = (_of_four(g, x, batch) for x in (q, k, v))
     _, heads, s, d = g.lens(q)
     _, shared, t, _ = g.lens(k)
+    if known_equal(heads, 1) and not known_equal(shared, 1):
+        heads = shared
+        q = g.broadcast(q, (g.lens(q)[0], heads, s, d))
     if shared != heads and not known_equal(shared, 1) and heads % shared:
         raise ShapeError(f"{shared} key heads do not divide {heads} query heads")
     factor = scale if scale is not None else None if isinstance(d, Dim) else 1 / math.sqrt(d) if d else 1.0
     if factor is None:
         raise ShapeError("attention needs a fixed number of features")
     if mask is not None:
-        mask = _of_four(g, mask)
+        mask = _of_four(g, mask, batch if rank(mask) > 4 else g.lens(mask)[:-3])
         if mask.shape.type is not Type.bool_type:
             mask = g.cast(mask, q.shape.type)
     if causal and not known_equal(s, t):
@@ -132,7 +137,7 @@ def attend(
         mask = seen if mask is None else g.pointwise("logical_and", mask, seen)
         causal = False
     y = g.op("attention", q, k, v, *([] if mask is None else [mask]), scale=factor, causal=causal)
-    return g.reshape(y, (*outer, s, g.lens(v)[3]))
+    return g.reshape(y, (*(*batch, heads)[: axes - 2], s, g.lens(v)[3]))
 
 
 def _lower(g: AtenBuilder, s: Length, t: Length) -> Instruction:
@@ -142,11 +147,8 @@ def _lower(g: AtenBuilder, s: Length, t: Length) -> Instruction:
     return g.literal(np.arange(t) <= np.arange(s)[:, None])
 
 
-def _of_four(g: AtenBuilder, x: Instruction) -> Instruction:
-    """Return ``x`` with four axes: missing ones have length 1, outer ones are merged."""
-    lens = g.lens(x)
-    if rank(x) == 4:
-        return x
-    if rank(x) < 4:
-        return g.reshape(x, (*(1,) * (4 - rank(x)), *lens))
-    return g.reshape(x, (math.prod(lens[:-3]), *lens[-3:]))
+def _of_four(g: AtenBuilder, x: Instruction, batch: Lens) -> Instruction:
+    """Return ``x`` with four axes: outer axes are broadcast to the lengths ``batch`` and merged."""
+    lens = (*(1,) * (3 - rank(x)), *g.lens(x))
+    wide = g.broadcast(x, (*batch, *lens[-3:])) if batch and not known_same(batch, lens[:-3]) else x
+    return g.reshape(wide, (math.prod(batch), *lens[-3:]))

@@ -87,8 +87,10 @@ def arange_from(
 @register("linspace")
 def linspace(g: AtenBuilder, node: AtenNode, start: float, end: float, steps: int, **_: object) -> Instruction:
     """Emit evenly spaced numbers, both ends included."""
-    if any(isinstance(v, (Dim, Instruction)) for v in (start, end, steps)):
-        raise UnsupportedError("linspace between computed values is not supported")
+    if isinstance(start, Instruction) or isinstance(end, Instruction):
+        return _between(g, node.type, start, end, steps)
+    if any(isinstance(v, Dim) for v in (start, end, steps)):
+        raise UnsupportedError("linspace between lengths is not supported")
     if node.type.is_integral:
         start, end = int(start), int(end)
     end = start if steps == 1 else end
@@ -96,6 +98,18 @@ def linspace(g: AtenBuilder, node: AtenNode, start: float, end: float, steps: in
     after = np.arange(steps)
     before = after[::-1]
     return g.literal(np.where(after < before, start + step * after, end - step * before), node.type)
+
+
+def _between(g: AtenBuilder, type: Type, start: Operand, end: Operand, steps: int) -> Instruction:
+    """Emit `linspace` between computed numbers."""
+    wide = Type.double_type if type.is_integral else type
+    low, high = (g.cast(g.value(v, type), wide) for v in (start, end))
+    high = low if steps == 1 else high
+    step = g.pointwise("div", g.pointwise("sub", high, low), g.like(max(steps - 1, 1), low))
+    after = np.arange(steps)
+    up, down = (g.pointwise("mul", step, g.literal(k, wide)) for k in (after, after[::-1]))
+    halves = g.pointwise("add", low, up), g.pointwise("sub", high, down)
+    return g.cast(g.pointwise("where", g.literal(after < after[::-1]), *halves), type)
 
 
 @register("eye", "eye.m")

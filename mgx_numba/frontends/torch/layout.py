@@ -293,6 +293,8 @@ def _strided_places(
 @register("unfold", "unfold_copy")
 def unfold(g: AtenBuilder, node: AtenNode, x: Instruction, dimension: int, size: int, step: int) -> Instruction:
     """Emit windows along an axis, whose elements are a new last axis."""
+    if not rank(x):
+        return g.op("slice", g.reshape(x, (1,)), axes=(0,), starts=(0,), ends=(size,))
     axis, axes = g.axis(dimension, rank(x)), rank(x)
     count = (g.lens(x)[axis] - size) // step + 1
     starts = g.iota(count, 0, 2)

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...core.dim import Dim
+from ...core.dim import Dim, known_equal
 from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from .builder import AtenBuilder, rank
 from .node import AtenNode
 from .pointwise import scaled
+from .reduction import vector_norm
 from .registry import register
 from .types import Results
 
@@ -20,11 +21,13 @@ from .types import Results
 @register("mm", "bmm", "matmul", "mv", "dot", "vdot", "inner", "_int_mm")
 def matmul(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, *_: object) -> Instruction:
     """Emit the product of matrices, batches of matrices, or vectors."""
-    if node.base == "inner" and rank(b) > 1:
+    if node.base == "inner" and rank(a) and rank(b) > 1:
         b = g.swap_last(b)
     if node.base == "_int_mm":
         return g.op("quant_dot", a, b)
     wide = g.value(a, node.type), g.value(b, node.type)
+    if not (rank(a) and rank(b)):
+        return g.pointwise("mul", *wide)
     if rank(a) == rank(b) == 1:
         return g.reduce("reduce_sum", g.pointwise("mul", *wide), [0], keep=False)
     return g.matmul(*wide)
@@ -59,14 +62,14 @@ def outer(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction) -> Ins
 
 @register("cdist", "_cdist_forward")
 def cdist(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, p: float = 2.0, *_: object) -> Instruction:
-    """Emit the distances of all pairs of rows in the norm of order 1 or 2."""
+    """Emit the distances of all pairs of rows in the norm of order ``p``."""
     difference = g.pointwise("sub", g.unsqueeze(a, [rank(a) - 1]), g.unsqueeze(b, [rank(b) - 2]))
-    last = [rank(difference) - 1]
-    if p == 1:
-        return g.reduce("reduce_sum", g.op("abs", difference), last, keep=False)
-    if p != 2:
-        raise UnsupportedError(f"cdist of order {p} is not supported")
-    return g.op("sqrt", g.reduce("reduce_sum", g.op("mul", difference, difference), last, keep=False))
+    return _length(g, node, difference, p)
+
+
+def _length(g: AtenBuilder, node: AtenNode, x: Instruction, p: float) -> Instruction:
+    """Emit the norm of order ``p`` along the last axis; that of no element is 0."""
+    return vector_norm(g, node, x, 1 if known_equal(g.lens(x)[-1], 0) else p, [-1])
 
 
 @register("linalg_inv_ex", "inverse")
@@ -118,14 +121,11 @@ def trilinear(
 def pairwise_distances(g: AtenBuilder, node: AtenNode, x: Instruction, p: float = 2.0) -> Instruction:
     """Emit the distance of each pair of rows i < j, pairs in order."""
     rows = g.lens(x)[0]
-    if isinstance(rows, Dim) or p not in (1, 2):
-        raise UnsupportedError(f"pdist of order {p}, or of an open number of rows, is not supported")
+    if isinstance(rows, Dim):
+        raise UnsupportedError("pdist of an open number of rows is not supported")
     g.limit(rows * rows, "pairs of rows")
     ends = (g.op("gather", x, g.literal(places), axis=0) for places in np.triu_indices(rows, 1))
-    difference = g.op("sub", *ends)
-    if p == 1:
-        return g.reduce("reduce_sum", g.op("abs", difference), [1], keep=False)
-    return g.op("sqrt", g.reduce("reduce_sum", g.op("mul", difference, difference), [1], keep=False))
+    return _length(g, node, g.op("sub", *ends), p)
 
 
 @register("cross", "linalg_cross")

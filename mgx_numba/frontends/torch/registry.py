@@ -21,7 +21,8 @@ FAMILIES = {
     "activation": (
         "relu relu6 gelu silu sigmoid tanh elu selu celu leaky_relu hardtanh hardsigmoid hardswish mish softplus "
         "log_sigmoid log_sigmoid_forward softmax softmax.int _softmax log_softmax log_softmax.int _log_softmax "
-        "_safe_softmax prelu _prelu_kernel glu softshrink hardshrink threshold rrelu logit logsumexp"
+        "_safe_softmax prelu _prelu_kernel glu softshrink hardshrink threshold rrelu "
+        "rrelu_with_noise_functional logit logsumexp"
     ),
     "creation": (
         "full full_like zeros zeros_like ones ones_like empty.memory_format empty_like new_full new_zeros new_ones "

@@ -40,7 +40,7 @@ def gelu_quick(e: MacroBuilder, x: Instruction, alpha: float) -> Instruction:
 def gelu_erf(e: MacroBuilder, x: Instruction) -> Instruction:
     """``0.5 * x * (1 + erf(x / sqrt(2)))``."""
     outer = e.number("add", e.op("erf", e.number("mul", x, 1 / sqrt(2))), 1)
-    return e.number("mul", e.op("mul", x, outer), 0.5)
+    return e.op("mul", e.number("mul", x, 0.5), outer)  # ``2 * x`` may overflow
 
 
 @macro("gelu_tanh", inputs=(1, 1), fast=False)
