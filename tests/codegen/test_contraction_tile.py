@@ -13,7 +13,7 @@ from mgx_numba.codegen.cpu.contraction.tile_source import tile_source
 from mgx_numba.codegen.cpu.microkernels.register_tile import RegisterTile, TileState
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILE_BLOCK, TILE_TABLE_ROWS, TILES, declared_tile, tile_for
 from mgx_numba.codegen.kernel import KernelSource
-from mgx_numba.codegen.problems.element_types import ElementTypes, element_types
+from mgx_numba.codegen.problems.element_types import ITEMSIZE, ElementTypes, element_types
 from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.errors import ShapeError, UnsupportedError
 
@@ -99,7 +99,7 @@ def test_declared_tiles_fit_their_registers_and_the_table(tile: RegisterTile) ->
     assert max(tile.variants()) * tile.vectors + tile.vectors + 1 <= registers
     assert max(tile.variants()) < TILE_TABLE_ROWS
     assert tile.heights[-1] == 1 and list(tile.heights) == sorted(tile.heights, reverse=True)
-    assert tile.columns * (4 if tile.dtype == "float32" else 8) == tile.vectors * tile.bits // 8
+    assert tile.columns * ITEMSIZE[tile.dtype] == tile.vectors * tile.bits // 8
 
 
 def test_tiles_of_other_registers_serve_this_machine_too(monkeypatch: pytest.MonkeyPatch) -> None:

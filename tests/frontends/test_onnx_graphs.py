@@ -61,7 +61,7 @@ def test_convolution_and_bias_print_as_in_migraphx() -> None:
         ),
         ("Softmax", [(2, 3)], {}, ["softmax"]),
         ("GlobalAveragePool", [(1, 2, 3, 3)], {}, ["pooling"]),
-        ("Gelu", [(2, 3)], {}, "multibroadcast mul erf multibroadcast add mul multibroadcast mul".split()),
+        ("Gelu", [(2, 3)], {}, "multibroadcast mul erf multibroadcast mul multibroadcast add mul".split()),
         ("LSTM", [(2, 1, 3), (1, 8, 3), (1, 8, 2)], {"hidden_size": 2}, ["undefined"] * 5 + ["lstm"]),
         ("Attention", [(1, 2, 3, 4)] * 3, {"is_causal": 1}, ["attention"]),
     ],

@@ -9,7 +9,7 @@ from ..kernel import KernelSource
 from . import host
 from .microkernels.amx_table import AMX_TILES
 from .microkernels.register_tile import RegisterTile
-from .microkernels.tile_table import TILES
+from .microkernels.tile_table import TILES, WIDE_INTEGERS
 
 _FAMILIES = {
     "amx": "AMX",
@@ -28,8 +28,8 @@ _FAMILIES = {
 
 
 def unit_of(kernels: Sequence[KernelSource]) -> str:
-    """Return the unit of the first tile among kernels that call each other; "" where they multiply in float32 or
-    float64 vectors."""
+    """Return the unit of the first tile among kernels that call each other; "" where they multiply in vectors of
+    one dtype."""
     tiles = _tiles(host.host())
     names = (kernel.name.partition("_tile_")[0] for kernel in kernels if "_tile_" in kernel.name)
     return next((_unit_name(tiles[name]) for name in names if name in tiles and not _plain(tiles[name])), "")
@@ -69,6 +69,6 @@ def units() -> list[str]:
     """Return the unit of the first tile that the CPU can run for each dtype of right operands, for readers."""
     found: dict[tuple[str, int], str] = {}
     for tile in (*AMX_TILES, *TILES):
-        if tile.isa(host.host()) and not tile.name.endswith("_stored"):
+        if tile.isa(host.host()) and not tile.name.endswith("_stored") and tile.types.uniform not in WIDE_INTEGERS:
             found.setdefault((tile.types.b, tile.packing.parts), _unit_name(tile))
     return list(found.values())
