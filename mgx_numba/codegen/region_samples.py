@@ -8,6 +8,9 @@ from __future__ import annotations
 from ..ops.detection import RoiAlign
 from .printer import CodeBuffer
 
+LARGEST_BIN = 1.7976931348623157e308
+"""The largest float64: bins of regions that end at infinity are above it, and take no samples."""
+
 
 def samples(buffer: CodeBuffer, op: RoiAlign, axis: str, region: str, side: int) -> None:
     """Emit, along an axis, a region's start, the length of its bins, and the samples per bin."""
@@ -21,6 +24,8 @@ def samples(buffer: CodeBuffer, op: RoiAlign, axis: str, region: str, side: int)
     buffer.line(f"{axis}_count = ratio")
     with buffer.block("if ratio == 0:"):
         buffer.line(f"{axis}_count = imax(cast_int64(ceil({axis}_bin)), 0)")
+        with buffer.block(f"if gt({axis}_bin, {LARGEST_BIN!r}):"):
+            buffer.line(f"{axis}_count = 0")
 
 
 def neighbours(buffer: CodeBuffer, axis: str, number: str, sample: str) -> None:

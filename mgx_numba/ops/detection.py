@@ -21,9 +21,9 @@ class RoiAlign(Operator):
     """ONNX RoiAlign: regions of [n, c, h, w] pooled to [regions, c, output_height, output_width].
 
     Inputs are the features, the regions [regions, 4] as x1, y1, x2, y2, and for each region the index of its
-    image. ``sampling_ratio`` 0 takes ceil(region / output) samples a bin and axis. With ``max`` a sample is
-    the largest of its four weighted neighbours. A region is at least one element wide unless the mode is
-    ``half_pixel``.
+    image. ``sampling_ratio`` 0 takes ceil(region / output) samples a bin and axis, none of a region that is not
+    finite. With ``max`` a sample is the largest of its four weighted neighbours. A region is at least one element wide
+    unless the mode is ``half_pixel``.
     """
 
     name: ClassVar[str] = "roialign"
@@ -68,12 +68,12 @@ class RoiAlign(Operator):
         offset = 0.5 if self.coordinate_transformation_mode == "half_pixel" else 0.0
         start, end = start - offset, end - offset
         size = end - start if offset else max(end - start, 1.0)
-        per_bin = self.sampling_ratio or max(0, int(np.ceil(size / bins)))
+        per_bin = self.sampling_ratio or (max(0, int(np.ceil(size / bins))) if np.isfinite(size) else 0)
         step = size / bins
         places = start + step * (np.arange(bins)[:, None] + (np.arange(per_bin) + 0.5) / max(per_bin, 1))
         places = places.reshape(-1)
         inside = (places >= -1.0) & (places <= length)
-        places = np.clip(places, 0, length - 1)
+        places = np.where(inside, np.clip(places, 0, length - 1), 0)
         low = np.floor(places).astype(np.int64)
         high = np.minimum(low + 1, length - 1)
         t = places - low

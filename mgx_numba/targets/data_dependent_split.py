@@ -24,8 +24,8 @@ instructions after a data-dependent length run in fallback steps, which handle a
 LIGHT = frozenset("gather gather_elements gathernd softmax logsoftmax concat layernorm argmax argmin topk".split())
 """Operators, beside those on elements and reductions, of which several justify a second stage."""
 FEWEST_LIGHT = 4
-"""A fallback step takes 50 to 90 us, a stage 100 us (Zen 3, 2 NumPy operators of 1,000 elements included). The kernels
-of a stage take time to compile, so that a few steps do not pay."""
+"""A fallback step takes 50 to 90 us, a second stage about 100 us in all (Zen 3, 1,000 elements). The kernels of a stage
+also have to be compiled, which a few steps do not pay for."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,10 @@ def _passed(late: dict[Instruction, None]) -> dict[Instruction, None]:
 
 
 def _is_constant(ins: Instruction, known: dict[Instruction, bool]) -> bool:
-    """Return whether a value is computed from literals alone; ``known`` keeps the answers. Each stage would draw a seed
-    of its own."""
+    """Return whether a value is computed from literals alone; ``known`` keeps the answers.
+
+    A random seed is not constant: two stages would draw different ones.
+    """
     if ins not in known:
         varies = ins.is_param or bool(ins.module_args) or isinstance(ins.op, RandomSeed)
         known[ins] = not varies and all(_is_constant(i, known) for i in ins.inputs)

@@ -47,7 +47,7 @@ def check(names: list[str], results: list[np.ndarray], expected: list[np.ndarray
 @pytest.mark.parametrize("limit", ["", "avx2", "sse"], ids=["native", "avx2", "sse"])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_remainders_are_exact(dtype: str, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of numbers of any magnitude, of multiples, and of the numbers beside these, whose quotient rounds to a whole."""
+    """Dividends of any magnitude, multiples of the divisor, and floats next to multiples: their quotients round up."""
     monkeypatch.setenv("MGX_CPU_FEATURES", limit)
     rng, count = np.random.default_rng(2), 5000
     bits = np.iinfo(f"uint{8 * np.dtype(dtype).itemsize}")

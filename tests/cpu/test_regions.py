@@ -75,6 +75,14 @@ def test_infinities_nan_no_regions_and_no_channels() -> None:
     check([x[:, :0], ROIS, BATCH], pooled(output_height=3, output_width=3, sampling_ratio=2))
 
 
+@pytest.mark.parametrize("ratio", [0, 2])
+def test_regions_that_are_not_finite_have_no_samples(ratio: int) -> None:
+    """A region that ends at infinity took samples for ever."""
+    rois = ROIS.copy()
+    rois[0, 2], rois[1, 1], rois[2, 0], rois[3] = np.inf, -np.inf, np.nan, np.inf
+    native([images(2, 3, 5, 7), rois, BATCH], pooled(output_height=2, output_width=2, sampling_ratio=ratio))
+
+
 def test_an_image_that_there_is_not_is_an_error() -> None:
     inputs = [images(2, 3, 5, 7), ROIS, BATCH.copy()]
     made = migraphx.program.wrap(program_of(inputs, pooled())).compile(migraphx.get_target("cpu"))

@@ -97,7 +97,7 @@ def test_reductions(name, dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int32])
 @pytest.mark.parametrize("cols", range(1, 9))
 def test_many_tiny_rows(cols, dtype):
-    """Lanes run across the rows where these are many and tiny."""
+    """A vector holds one element of each of several rows if there are at least 64 rows of at most 6 elements."""
     names = ["reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_mean"]
     rtol = 1e-2 if dtype is np.float16 else 1e-5
     for lens in ((63, cols), (64, cols), (2, 131, cols)):

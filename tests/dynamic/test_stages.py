@@ -92,7 +92,7 @@ def test_several_light_operators_behind_such_a_length_take_kernels(target: str) 
 
 
 def test_both_stages_see_one_random_number() -> None:
-    """Each stage drew a seed of its own."""
+    """Two stages drew different seeds for one instruction."""
     program = Program()
     main = program.main
     x = main.add_parameter("x", Shape(Type.float_type, (9,)))

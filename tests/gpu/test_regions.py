@@ -46,6 +46,13 @@ def test_infinities_nan_and_no_regions(on: Engine) -> None:
         assert_agrees(made.run(feeds), reference(program, feeds))
 
 
+def test_regions_that_are_not_finite_have_no_samples(on: Engine) -> None:
+    images, rois, batch = operands()
+    rois[0, 2], rois[1, 1], rois[2, 0], rois[3] = np.inf, -np.inf, np.nan, np.inf
+    for ratio in (0, 2):
+        check_operator(on, "roialign", [images, rois, batch], output_height=2, output_width=2, sampling_ratio=ratio)
+
+
 def test_an_image_that_there_is_not_is_an_error(on: Engine) -> None:
     images, rois, batch = operands()
     made = compiled(operator_program("roialign", [images, rois, batch]), on)

@@ -110,7 +110,7 @@ def compress(g: Builder, node: Node, x: Instruction, condition: Instruction) -> 
         axis = g.axis(node.get_int("axis"), rank(x))
     known = g.constants.value(condition)
     if known is None:
-        places = g.op("nonzero", condition, use_dyn_output=True)
+        places = g.op("nonzero", g.flat(condition), use_dyn_output=True)
         return g.op("gather", x, g.squeeze(places, [0]), axis=axis)
     keep = np.flatnonzero(known).astype(np.int64)
     if keep.size and keep[-1] >= g.lens(x)[axis]:

@@ -143,7 +143,7 @@ def compute(
 
 
 def _result_shape(ins: Instruction, args: Sequence[Any], spread: bool, known: dict[tuple[object, ...], Shape]) -> Shape:
-    """Return the shape of a result on these values."""
+    """Return the shape of an instruction's result for inputs of these lengths, from ``known`` if it is there."""
     lengths = tuple((a.shape, a.dtype) if isinstance(a, np.ndarray) else None for a in args)
     found = known.get(lengths)
     if found is None:

@@ -49,15 +49,7 @@ def sort_launch(
     - ``x``, ``values`` and ``positions`` (int64), the latter two of length ``k`` along the axis.
     - scratch memory: ``keys`` [groups, 2, pitch] of `key_dtype` and int32 ``places`` [groups, 2, pitch].
 
-    Args:
-        k: number of elements.
-        axis: has length k in the results.
-        largest: the largest elements, else the smallest.
-        x: the input.
-        values: the elements.
-        positions: their positions.
-        groups: number of tasks; a task sorts several rows.
-        origin: the computation, for comments.
+    Arguments are those of `topk.topk_launch`; ``groups`` is the number of tasks, each of which sorts several rows.
     """
     key, storage = key_dtype(x), dtype_name(x.type)
     lanes = host.lanes(key)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from ....codegen.cpu.data.collected_rows import collected_rows
 from ....codegen.cpu.data.regions import regions_launch
-from ....codegen.cpu.data.row_sort import key_dtype, sort_pitch
 from ....codegen.cpu.data.suppression import PLANES, kept_pitch, suppression_launch
-from ....core.dim import is_symbolic, known_in, less, minimum, preferred
+from ....core.dim import is_symbolic, known_in, less, preferred
 from ....core.shape import Shape
-from ....core.types import Type, from_numpy
+from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.detection import NonMaxSuppression, RoiAlign
 from ...lowering.buffers import View
@@ -20,10 +19,9 @@ from ...lowering.launched import regions_rule
 from ...lowering.lowering import Lowering
 from ...lowering.steps import function_step
 from ...lowering.suppression_operands import suppression_operands
+from .sort_scratch import sort_scratch
 from .table import lowering
 
-TASKS_PER_THREAD = 4
-"""Groups of rows for each thread: rows differ in their number of boxes, so one group for each would end unevenly."""
 COPIED_READS = 1
 """Mean reads of a pixel from which images are copied to channels-last memory before regions are pooled.
 
@@ -59,13 +57,11 @@ def lower_suppression(low: Lowering, ins: Instruction) -> None:
     if not known_in(scores.strides[2], 0, 1):
         scores = low.materialized(scores, (classes * count, count, 1), ins)
     rows = images * classes
-    groups = minimum(rows, TASKS_PER_THREAD * low.threads)
-    lens = (groups, 2, sort_pitch(count))
+    groups, scratch = sort_scratch(low, scores, rows, count)
     made = {
         "picked": low.allocate(Shape(Type.int64_type, (rows, room))),
         "counts": low.allocate(Shape(Type.int64_type, (rows,))),
-        "keys": low.allocate(Shape(from_numpy(key_dtype(scores.tensor)), lens)),
-        "places": low.allocate(Shape(Type.int32_type, lens)),
+        **scratch,
         "planes": low.allocate(Shape(Type.double_type, (groups, len(PLANES), kept_pitch(room)))),
     }
     tensors = boxes.tensor, scores.tensor, [v.tensor for v in limits]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from math import prod
 
 from ....codegen.cpu.data.argreduce import arg_join_launch, arg_part_launch, arg_parts, argreduce_launch
-from ....codegen.cpu.data.row_sort import key_dtype, sort_launch, sort_pitch
+from ....codegen.cpu.data.row_sort import sort_launch
 from ....codegen.cpu.data.scan import part_sums_launch, scan_launch, scan_parts
 from ....codegen.cpu.data.topk import is_sorted_faster, topk_launch, topk_share
-from ....core.dim import known_in, known_less, known_less_equal, less, less_equal, maximum, minimum, preferred
+from ....core.dim import known_in, known_less, known_less_equal, less, less_equal, preferred
 from ....core.shape import Shape
-from ....core.types import Type, from_numpy
+from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.reduce import ArgReduction
 from ....ops.softmax import PrefixScanSum
@@ -18,11 +18,10 @@ from ....ops.topk import TopK
 from ...lowering.buffers import View
 from ...lowering.lowering import Lowering
 from ...lowering.output_aliasing import keeps_inner_axis
+from .sort_scratch import sort_scratch
 from .table import lowering
 
 LONGEST_AXIS = 1 << 31  # kernels store positions as int32
-TASKS_PER_THREAD = 4
-"""Groups of rows for each thread where rows are sorted: one for each could end unevenly."""
 SHORTEST_ROW = 16
 """Least length of strided rows that are copied to contiguous memory before sorting."""
 
@@ -99,12 +98,7 @@ def _sort_rows(low: Lowering, ins: Instruction, x: View, values: View, positions
     assert isinstance(op, TopK)
     axis = op.axis % len(x.lens)
     rows = prod(n for a, n in enumerate(x.lens) if a != axis)
-    groups = maximum(1, minimum(rows, TASKS_PER_THREAD * low.threads))
-    lens = (groups, 2, sort_pitch(x.lens[axis]))
-    made = {
-        "keys": low.allocate(Shape(from_numpy(key_dtype(x.tensor)), lens)),
-        "places": low.allocate(Shape(Type.int32_type, lens)),
-    }
+    groups, made = sort_scratch(low, x, rows, x.lens[axis])
     tensors = x.tensor, values.tensor, positions.tensor
     solution = low.solve(sort_launch, op.k, axis, op.largest, *tensors, groups, low.origin(ins))
     low.launch_all(solution, {"x": x, "values": values, "positions": positions, **made}, ins)
