@@ -31,6 +31,8 @@ def main(pytest_arguments: list[str]) -> int:
         print(f"\n== {name}", flush=True)
         if subprocess.run([sys.executable, *command, *arguments], cwd=ROOT, check=False).returncode != 0:
             failed.append(name)
+    if failed:
+        print(f"\nfailed: {', '.join(failed)}", flush=True)
     return 1 if failed else 0
 
 

@@ -15,7 +15,7 @@ from .checking import buffer_of, check
 from .results import result_of
 
 if TYPE_CHECKING:
-    from ..runtime.gpu.held_call import HeldCall
+    from ..targets.base import RecordableCall
     from .compiled_form import CompiledForm
     from .program import program
 
@@ -95,7 +95,7 @@ class StandingCall:
         checked = {name: self._checked(name, value) for name, value in params.items()}
         return self._on.run_there({**self._standing, **checked}, stream)
 
-    def held(self) -> HeldCall | None:
+    def held(self) -> RecordableCall | None:
         """Return a call on the standing inputs that can be part of a recording; see `OnDevice.held`."""
         return self._on.held(self._standing)
 

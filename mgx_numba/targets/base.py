@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..codegen.kernel import KernelSource
+    from ..core.device_array import DeviceArray
     from ..core.shape import Shape
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
-    from ..runtime.gpu.held_call import HeldCall
     from ..runtime.library_form import LibraryForm
     from ..runtime.plan import Plan, PlannedStep, TensorView
     from .split_point import SplitPoint
@@ -241,6 +241,26 @@ class Exportable(Protocol):
         """
 
 
+class RecordableCall(Protocol):
+    """A call with all data on a device, which a recording can hold beside others.
+
+    Attributes:
+        results: the memory of the results.
+    """
+
+    results: list[DeviceArray]
+
+    def enqueue(self, queue: Any) -> None:
+        """Enqueue the call; ``queue`` is a device's queue that is recording."""
+
+    def raise_fault(self) -> None:
+        """Raise the error that a kernel recorded, once the call is complete.
+
+        Raises:
+            IndexRangeError: an index is out of range.
+        """
+
+
 @runtime_checkable
 class OnDevice(Protocol):
     """A compiled program that runs on a device: inputs may lie on the device (`DeviceArray`). Results stay there unless
@@ -264,7 +284,7 @@ class OnDevice(Protocol):
     def run_there(self, inputs: Mapping[str, object], stream: int | None = None) -> list[Any]:
         """Run with results that stay on the device, whatever `offload_copy` says; with a stream as `run_in` does."""
 
-    def held(self, inputs: Mapping[str, Any]) -> HeldCall | None:
+    def held(self, inputs: Mapping[str, Any]) -> RecordableCall | None:
         """Return a call on these inputs, all on the device, to record with others; results stay there.
 
         None if the host takes part in the call, or if results are tuples.

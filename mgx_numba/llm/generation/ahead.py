@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ...api.device import device_argument
     from ...api.placing import StandingCall
     from ...runtime.gpu.engine import Event, Recording
-    from ...runtime.gpu.held_call import HeldCall
+    from ...targets.base import RecordableCall
 
 _STREAM = 0
 """The device's default stream, in which all steps and choices run in order."""
@@ -55,7 +55,7 @@ class StepsAhead:
         self._numbers: np.ndarray | None = None  # that the pending token was drawn with
         self._turn = 0  # of the two slots of pinned memory
         self._refused = False  # whether the host takes part in the programs
-        self._calls: list[HeldCall] = []
+        self._calls: list[RecordableCall] = []
         self._step: Recording
 
     @property
