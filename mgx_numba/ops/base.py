@@ -81,6 +81,15 @@ class Operator:
         """Return `compute`, to which a `BodyOperator` passes ``run``, the evaluator of the submodules (`RunModule`)."""
         return self.compute(output, args)
 
+    def counted(self, inputs: Sequence[Shape]) -> tuple[Operator, tuple[int, ...]] | None:
+        """Return the form of an operator with a data-dependent length that also returns this length, and the lengths of
+        its result, -1 for that one; None if there is no such form.
+
+        The form's result is a tuple: the operator's result in flat memory with room for the most elements that it may
+        have, and the length (int64, one element).
+        """
+        return None
+
     def viewed(self, output: Shape, source: Strided, inputs: Sequence[Shape]) -> Strided | None:
         """Return the strided description of the result in the first input's memory; None if the result is not a view of
         it.

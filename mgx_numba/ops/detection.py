@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from ..dataclass import dataclass
 from .base import Operator, register
 from .dims import any_dynamic, meet_dim
 from .pooling import PoolingMode
+from .selection import counted_shape, counted_value
 
 
 @register
@@ -113,12 +115,14 @@ class NonMaxSuppression(Operator):
     NaN is never kept.
 
     The result has room for all boxes of all classes, and rows of zeros at its end; with ``use_dyn_output`` it
-    has just the rows found.
+    has just the rows found. With ``counts`` it is a tuple, see `Operator.counted`.
     """
 
     name: ClassVar[str] = "nonmaxsuppression"
+    UNLESS_SET: ClassVar[tuple[str, ...]] = ("counts",)
     center_point_box: bool = False
     use_dyn_output: bool = False
+    counts: bool = False
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 2, 3, 4, 5)
@@ -131,13 +135,18 @@ class NonMaxSuppression(Operator):
         images = meet_dim(self, "numbers of images", boxes.dims[0], scores.dims[0])
         count = meet_dim(self, "numbers of boxes", boxes.dims[1], scores.dims[2])
         rows = images.max * scores.dims[1].max * count.max
+        if self.counts:
+            return counted_shape(3 * rows)
         if self.use_dyn_output:
             return Shape.dynamic(Type.int64_type, [DynamicDimension(0, rows), 3])
         if any_dynamic(inputs):
             raise self.fail("needs static lengths without use_dyn_output")
         return Shape(Type.int64_type, (rows, 3))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
+    def counted(self, inputs: Sequence[Shape]) -> tuple[Operator, tuple[int, ...]] | None:
+        return None if any_dynamic(inputs) else (replace(self, counts=True), (-1, 3))
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         boxes, scores = args[0].astype(np.float64), args[1].astype(np.float64)
         limits = [a.reshape(-1)[0].item() for a in args[2:]]
         keep = int(limits[0]) if limits else 0
@@ -150,6 +159,8 @@ class NonMaxSuppression(Operator):
                 for c in range(scores.shape[1]):
                     rows += [(n, c, k) for k in _suppress(corners, scores[n, c], keep, overlap, lowest)]
         found = np.array(rows, np.int64).reshape(-1, 3)
+        if self.counts:
+            return counted_value(output, found, len(rows))
         if self.use_dyn_output:
             return found
         return np.pad(found, ((0, output.lens[0] - found.shape[0]), (0, 0)))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import ClassVar
 
 import numpy as np
 
-from ..core.dim import minimum
+from ..core.dim import Length, minimum
+from ..core.evenly_spaced import evenly_spaced
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type
 from ..dataclass import dataclass
@@ -61,29 +63,49 @@ class OneHot(Operator):
         return np.where(wide == position, values[1:], values[:1])
 
 
+def counted_shape(room: Length) -> Shape:
+    """Return the shape of a result with room for ``room`` int64 elements and its length; see `Operator.counted`."""
+    return Shape.tuple([Shape(Type.int64_type, (room,)), Shape(Type.int64_type, (1,))])
+
+
+def counted_value(output: Shape, found: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a result of shape `counted_shape` that holds the elements of ``found``, then zeros."""
+    room = output.sub_shapes[0].lens[0]
+    return np.pad(found.reshape(-1), (0, room - found.size)), np.array([length], np.int64)
+
+
 @register
 @dataclass(frozen=True)
 class NonZero(Operator):
     """Positions of the elements that are not zero, in row-major order: int64 [rank, count].
 
     The result has room for every element and zeros after the last position; with ``use_dyn_output`` it has
-    just the columns found.
+    just the columns found. With ``counts`` it is a tuple, see `Operator.counted`.
     """
 
     name: ClassVar[str] = "nonzero"
+    UNLESS_SET: ClassVar[tuple[str, ...]] = ("counts",)
     use_dyn_output: bool = False
+    counts: bool = False
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         self.expect_inputs(inputs, 1)
         shape = inputs[0]
+        if self.counts:
+            return counted_shape(shape.ndim * shape.elements)
         if self.use_dyn_output:
             return Shape.dynamic(Type.int64_type, [shape.ndim, DynamicDimension(0, shape.elements)])
         if shape.is_dynamic:
             raise self.fail(f"needs static lengths without use_dyn_output, got {shape}")
         return Shape(Type.int64_type, (shape.ndim, shape.elements))
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
+    def counted(self, inputs: Sequence[Shape]) -> tuple[Operator, tuple[int, ...]] | None:
+        return None if inputs[0].is_dynamic else (replace(self, counts=True), (inputs[0].ndim, -1))
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         found = np.array(np.nonzero(args[0]), np.int64)
+        if self.counts:
+            return counted_value(output, found, found.shape[1])
         if self.use_dyn_output:
             return found
         return np.pad(found, ((0, 0), (0, output.lens[1] - found.shape[1])))
@@ -157,8 +179,4 @@ class DynamicRange(Operator):
         return Shape.dynamic(inputs[0].type, [DynamicDimension(0, UNBOUNDED)])
 
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
-        start, limit, delta = (a.reshape(-1)[0].item() for a in args)
-        if delta == 0:
-            raise self.fail("delta is 0")
-        count = max(0, int(np.ceil((limit - start) / delta)))
-        return (start + np.arange(count) * delta).astype(args[0].dtype)
+        return evenly_spaced(*args)

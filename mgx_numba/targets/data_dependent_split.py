@@ -1,10 +1,14 @@
 """Cut programs in which lengths depend on data into two stages.
 
 The first stage computes the tensors whose lengths are known before the run. The second stage is a program of its own,
-whose inputs' lengths are known once the first has run.
+whose inputs' lengths are known once the first has run. Where a kernel can count what it finds, the first stage has no
+fallback step (`Operator.counted`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 from ..dataclass import dataclass
 from ..graph.instruction import Instruction
@@ -12,7 +16,8 @@ from ..graph.module import Module
 from ..graph.passes import run_passes
 from ..graph.program import Program
 from ..ops.sampling import RandomSeed
-from .split_point import SplitPoint
+from ..ops.selection import DynamicRange
+from .split_point import Counted, Spaced, SplitPoint
 
 WORTHWHILE = frozenset(
     "dot quant_dot matmul_nbits convolution convolution_backwards quant_convolution quant_convolution_backwards"
@@ -43,20 +48,73 @@ class ProgramSplit:
     split_point: SplitPoint
 
 
-def split(program: Program) -> ProgramSplit | None:
-    """Return the two stages of a program; None if no length depends on data, or if a second stage is not worthwhile."""
+def split(program: Program, on_host: bool = False) -> ProgramSplit | None:
+    """Return the two stages of a program; None if no length depends on data, or if a second stage is not worthwhile.
+
+    Args:
+        program: the program, which is not changed.
+        on_host: whether the target computes on the host. Then kernels count what they find, and the second stage takes
+            the program's inputs as they are.
+    """
     late = _late(program.main)
-    if not any(map(_is_worthwhile, late)) and sum(map(_is_light, late)) < FEWEST_LIGHT:
-        return None
     results = program.main.results()
     kept = [ins for ins in dict.fromkeys(results) if ins not in late]
     passed = list(_passed(late))
+    if not _pays(late, [*kept, *passed], on_host):
+        return None
+    shared = [ins for ins in passed if on_host and ins.is_param]
+    passed = [ins for ins in passed if ins not in shared]
     position = {ins: k for k, ins in enumerate(program.main)}
-    head = _clone(program, position, [*kept, *passed], [])
+    head = _clone(program, position, [*kept, *passed])
+    completed = _completed(head.main, len(passed)) if on_host else ()
     ending = [ins for ins in dict.fromkeys(results) if ins in late]
-    tail = _clone(program, position, ending, passed)
+    tail = _clone(program, position, ending, passed, shared)
+    names = tuple(ins.op.parameter for ins in shared)
+    inputs = tuple(name for name in tail.parameter_shapes() if name not in names)
     places = tuple((r not in late, (ending if r in late else kept).index(r)) for r in results)
-    return ProgramSplit(head, tail, SplitPoint(tuple(tail.parameter_shapes()), places))
+    return ProgramSplit(head, tail, SplitPoint(inputs, places, completed, names))
+
+
+def _pays(late: dict[Instruction, None], early: list[Instruction], on_host: bool) -> bool:
+    """Return whether a second stage is worthwhile that computes ``late``; the first computes ``early``."""
+    if any(map(_is_worthwhile, late)) or sum(map(_is_light, late)) >= FEWEST_LIGHT:
+        return True
+    unknown = [ins for ins in early if ins.shape.is_dynamic]
+    known_after = on_host and unknown and all(map(_is_completed, unknown))
+    return bool(known_after) and all(_is_light(ins) or ins.op.view for ins in late)
+
+
+def _is_completed(ins: Instruction) -> bool:
+    """Return whether the host makes the value of an instruction from results of kernels (`SplitPoint.completed`)."""
+    return isinstance(ins.op, DynamicRange) or ins.op.counted([i.shape for i in ins.inputs]) is not None
+
+
+def _completed(head: Module, passed: int) -> tuple[Counted | Spaced, ...]:
+    """Replace results of the first stage that `_is_completed`; return how the host makes them.
+
+    The numbers that determine their lengths become results before the last ``passed`` ones.
+    """
+    results, added = head.results(), list[Instruction]()
+    kept, made = len(results) - passed, dict[Instruction, tuple[Instruction, Callable[[int], Counted | Spaced]]]()
+    for ins in dict.fromkeys(results):
+        if not ins.shape.is_dynamic or not _is_completed(ins):
+            continue
+        place = kept + len(added)
+        counted = ins.op.counted([i.shape for i in ins.inputs])
+        if counted is None:
+            made[ins] = ins.inputs[0], partial(Spaced, limit=place, delta=place + 1)
+            added += ins.inputs[1:]
+        else:
+            form, lens = counted
+            both = head.add_instruction(form, ins.inputs)
+            value, count = (head.add_instruction("get_tuple_elem", [both], index=index) for index in range(2))
+            made[ins] = value, partial(Counted, count=place, lens=lens)
+            added.append(count)
+    replaced = [made[ins][0] if ins in made else ins for ins in results]
+    head.replace_return([*replaced[:kept], *added, *replaced[kept:]])
+    head.remove_unused()
+    numbers = [*range(kept), *range(kept + len(added), len(results) + len(added))]
+    return tuple(made[ins][1](number) for number, ins in zip(numbers, results, strict=True) if ins in made)
 
 
 def _late(main: Module) -> dict[Instruction, None]:
@@ -134,7 +192,11 @@ def _is_constant(ins: Instruction, known: dict[Instruction, bool]) -> bool:
 
 
 def _clone(
-    program: Program, position: dict[Instruction, int], results: list[Instruction], given: list[Instruction]
+    program: Program,
+    position: dict[Instruction, int],
+    results: list[Instruction],
+    given: list[Instruction] | None = None,
+    shared: list[Instruction] | None = None,
 ) -> Program:
     """Return a copy of the program that computes ``results`` of the main module.
 
@@ -142,18 +204,22 @@ def _clone(
         program: the whole program.
         position: number of each instruction in the main module.
         results: instructions that become the copy's results.
-        given: instructions that become the copy's inputs; empty: the copy has the program's own inputs.
+        given: instructions that become the copy's inputs; None: the copy has the program's own inputs.
+        shared: the program's inputs that the copy has, too.
     """
     copy = program.clone()
     main = copy.main
     twins, own = list(main), main.parameters()
     mark = "#"
-    while any(main.parameter(f"{mark}{k}") is not None for k in range(len(given))):
+    while any(p.op.parameter.startswith(mark) for p in own):  # type: ignore[attr-defined]
         mark += "#"
-    for k, ins in enumerate(given):
+    for k, ins in enumerate(given or ()):
         main.replace_instruction(twins[position[ins]], main.add_parameter(f"{mark}{k}", ins.shape))
     main.replace_return([twins[position[ins]] for ins in results])
     run_passes(copy, ["dead_code_elimination"])
-    for parameter in own if given else ():
-        main.remove_instruction(parameter)
+    if given is not None:
+        kept = {twins[position[ins]] for ins in shared or ()}
+        for parameter in own:
+            if parameter not in kept:
+                main.remove_instruction(parameter)
     return copy

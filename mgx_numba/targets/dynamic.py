@@ -7,7 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from ..codegen.launch import Grid, TaskRange
 from ..core.device_array import lens_of
@@ -84,6 +84,9 @@ class OpenPlans(ServingPlans[P], ABC):
     lengths the first run makes another plan. Where lengths cannot be symbols, a plan with fixed lengths is made.
     """
 
+    on_host: ClassVar[bool] = False
+    """Whether the target computes on the host; see `split`."""
+
     def open(
         self,
         program: Program,
@@ -154,7 +157,7 @@ class OpenPlans(ServingPlans[P], ABC):
         self, program: Program, scope: Scope, late: Sequence[Lens], trees: list[Tree] | None, progress: Progress | None
     ) -> P:
         """Return a program whose inputs have symbolic lengths, compiled in stages where lengths depend on data."""
-        stages = split(program)
+        stages = split(program, self.on_host)
         if stages is None:
             return self._lowered(program, scope, trees, progress)
         head = self._lowered(stages.head, scope, None, progress)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from ..runtime.plan_file import PlanFile, file_pieces
 from ..runtime.plan_json import PlansReader, PlansWriter
 from .base import Kept, KeptChoice, KeptPlan, KeptSplit
 from .fallback_file import read_host
-from .split_point import SplitPoint
+from .split_point import Counted, Spaced, SplitPoint
 
 
 def kept_pieces(
@@ -66,12 +67,10 @@ def written_kept(kept: Kept, writer: PlansWriter) -> dict[str, object]:
         return {"plan": writer.plan(kept.plan), "trees": kept.trees, "symbols": list(kept.symbols)}
     if isinstance(kept, KeptSplit):
         stages = {"head": written_kept(kept.head, writer), "tail": written_kept(kept.tail, writer)}
-        return {
-            **stages,
-            "seam": [kept.split_point.inputs, kept.split_point.results],
-            "trees": kept.trees,
-            "given": kept.given,
-        }
+        point = kept.split_point
+        completed = [astuple(one) for one in point.completed]
+        seam = [point.inputs, point.results, completed, point.shared]
+        return {**stages, "seam": seam, "trees": kept.trees, "given": kept.given}
     fixed = [[key, written_kept(one, writer)] for key, one in kept.fixed]
     return {"names": kept.names, "plans": [written_kept(one, writer) for one in kept.plans], "fixed": fixed}
 
@@ -81,11 +80,18 @@ def read_kept(written: Mapping[str, Any], reader: PlansReader) -> Kept:
     if "plan" in written:
         return KeptPlan(reader.plan(written["plan"]), written["trees"], written["symbols"])
     if "seam" in written:
-        inputs, results = written["seam"]
-        split_point = SplitPoint(tuple(inputs), tuple([(early, k) for early, k in results]))
+        inputs, results, completed, shared = [*written["seam"], [], []][:4]  # files of 0.2 have the first two
+        places = tuple([(early, k) for early, k in results])
+        split_point = SplitPoint(tuple(inputs), places, tuple(map(_completed, completed)), tuple(shared))
         head, tail = read_kept(written["head"], reader), read_kept(written["tail"], reader)
         return KeptSplit(head, tail, split_point, written["trees"], written["given"])
     fixed = [(tuple(map(tuple, key)), read_kept(one, reader)) for key, one in written["fixed"]]
     return KeptChoice(
         tuple(written["names"]), tuple([read_kept(one, reader) for one in written["plans"]]), tuple(fixed)
     )
+
+
+def _completed(written: list[Any]) -> Counted | Spaced:
+    """Return what completes a result between the stages; `Counted` has lengths as its last value."""
+    number, other, last = written
+    return Counted(number, other, tuple(last)) if isinstance(last, (list, tuple)) else Spaced(number, other, last)

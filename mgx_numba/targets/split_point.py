@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
+from ..core.evenly_spaced import evenly_spaced
 from ..dataclass import dataclass
 from .base import Growing, Kept, KeptSplit, Observer, Stage, Tree, grouped, without_buffers
 
@@ -28,6 +30,45 @@ class _Part(Protocol):
 
 
 @dataclass(frozen=True)
+class Counted:
+    """A result of the first stage whose memory has room for more elements than there are (`Operator.counted`).
+
+    Attributes:
+        number: the result's number.
+        count: number of the result that holds the length.
+        lens: the lengths, with -1 for the one that ``count`` gives.
+    """
+
+    number: int
+    count: int
+    lens: tuple[int, ...]
+
+    def value(self, results: list[Any]) -> np.ndarray:
+        """Return the elements that there are."""
+        length = results[self.count].item()
+        lens = [length if n < 0 else n for n in self.lens]
+        return results[self.number][: prod(lens)].reshape(lens)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Spaced:
+    """Evenly spaced numbers, of which the first stage computes start, limit and step: results ``number``, ``limit`` and
+    ``delta``."""
+
+    number: int
+    limit: int
+    delta: int
+
+    def value(self, results: list[Any]) -> np.ndarray:
+        """Return the numbers.
+
+        Raises:
+            MgxError: see `evenly_spaced`.
+        """
+        return evenly_spaced(results[self.number], results[self.limit], results[self.delta])
+
+
+@dataclass(frozen=True)
 class SplitPoint:
     """The connection of two stages of a program.
 
@@ -35,15 +76,31 @@ class SplitPoint:
         inputs: names of the second stage's inputs: the first stage's last results, in order.
         results: for each result of the program, whether the first stage computes it, and its number among that stage's
             results.
+        completed: results of the first stage that take their lengths from others, between the stages.
+        shared: names of the program's inputs that the second stage takes, too.
     """
 
     inputs: tuple[str, ...]
     results: tuple[tuple[bool, int], ...]
+    completed: tuple[Counted | Spaced, ...] = ()
+    shared: tuple[str, ...] = ()
 
     def run(self, inputs: Inputs, head: Run, tail: Run) -> list[Any]:
         """Run both stages and return the program's results."""
         first = head(inputs)
-        second = tail(dict(zip(self.inputs, first[len(first) - len(self.inputs) :], strict=True)))
+        given = self.given(inputs, first)
+        return self.together(first, tail(given))
+
+    def given(self, inputs: Inputs, first: list[Any]) -> dict[str, Any]:
+        """Return the second stage's inputs; complete the first stage's results ``first`` in place."""
+        for one in self.completed:
+            first[one.number] = one.value(first)
+        given = dict(zip(self.inputs, first[len(first) - len(self.inputs) :], strict=True))
+        given.update((name, inputs[name]) for name in self.shared)
+        return given
+
+    def together(self, first: list[Any], second: list[Any]) -> list[Any]:
+        """Return the program's results from those of both stages."""
         return [(first if early else second)[k] for early, k in self.results]
 
     def stages(self, inputs: Mapping[str, np.ndarray], head: _Part, tail: _Part) -> list[Stage]:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 from ..core.device_array import lens_of
 from ..core.dim import Dim
+from ..runtime.explicit_lengths import explicit_lengths, is_explicit
 from ..runtime.plan import Plan
 from .base import Stage, without_buffers
 from .split_point import SplitCompiled
@@ -67,18 +68,23 @@ class SymbolicSplit(SplitCompiled):
         Raises:
             UnservedLengths: the second stage's plan does not serve the lengths.
         """
-        values = self._head.symbol_values(inputs)
-        assert values is not None
         lens: Lens = {name: lens_of(value) for name, value in given.items()}
-        from ..runtime.explicit_lengths import explicit_lengths
-
-        explicit = {**given, **explicit_lengths(self._tail.first_plan(), values)}
+        explicit = self._explicit(inputs, given)
         if not self._tail.serves(explicit):
             raise UnservedLengths([lens])
         try:
             return use(self._tail, explicit)
         except UnservedLengths as error:
             raise UnservedLengths([lens, *error.late]) from None
+
+    def _explicit(self, inputs: Inputs, given: Inputs) -> Inputs:
+        """Return the second stage's inputs, including the lengths of the first stage's inputs that it takes."""
+        own = list(filter(is_explicit, self._tail.first_plan().parameters))
+        if not own:
+            return given
+        values = self._head.symbol_values(inputs)
+        assert values is not None
+        return {**given, **explicit_lengths(self._tail.first_plan(), values)}
 
 
 class _Later:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import numpy as np
 
@@ -28,6 +29,8 @@ from .split_program import CpuSymbolicSplit
 
 class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
     """A program with dynamic inputs, compiled for the CPU; see `OpenPlans`."""
+
+    on_host: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -77,7 +77,7 @@ def compile_program(
 
         return DynamicProgram(program, options, progress, fixed, known)
     arrays, trees = without_tuples(program)
-    stages = split(arrays)
+    stages = split(arrays, on_host=True)
     if stages is None:
         return CpuProgram(program, options, progress, weights)
     whole_module("mgx_numba.targets.cpu.split_program")

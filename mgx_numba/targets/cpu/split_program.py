@@ -4,13 +4,13 @@ found."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from ...codegen.kernel import KernelSource
 from .. import symbolic_split
-from ..base import Tree, grouped
+from ..base import FastPath, Tree, grouped
 from ..split_point import SplitCompiled, SplitPoint
 from .compiled import LoweredProgram
 
@@ -39,6 +39,37 @@ class SplitProgram(SplitCompiled, LoweredProgram):
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[object]:
         return grouped(self.trees, self._in_stages(inputs, lambda stage, given: stage.run(given)))
 
+    def direct(
+        self, result_type: type[np.ndarray], prefer: Callable[[FastPath | None], None] | None = None
+    ) -> FastPath | None:
+        """Return a fast path that runs the fast paths of both stages; see `LoweredProgram.direct`."""
+        if self.trees is not None:
+            return None
+        head, tail = self._head.direct(result_type), self._tail.direct(result_type)
+        if head is None or tail is None:
+            return None
+        point = self._split_point
+        ends = all(early for early, _ in point.results)  # the second stage computes nothing
+
+        def for_inputs(inputs: Any) -> list[Any] | None:
+            first = head(inputs)
+            if first is None:
+                return None
+            given = point.given(inputs, first)
+            if ends:
+                return point.together(first, [])
+            for name, array in given.items():
+                if array.dtype == np.uint8:  # the fast path takes no other class of arrays of bytes
+                    given[name] = array.view(np.ndarray)
+            second = tail(self._with_lengths(inputs, given))
+            return None if second is None else point.together(first, second)
+
+        return for_inputs
+
+    def _with_lengths(self, inputs: Mapping[str, Any], given: dict[str, Any]) -> Mapping[str, Any]:
+        """Return the second stage's inputs with the lengths of the first stage's inputs that it takes."""
+        return given
+
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[object], list[ThreadSpan]]:
         """Run both stages and return their spans; see `LoweredProgram.timeline`."""
         spans: list[ThreadSpan] = []
@@ -66,3 +97,6 @@ class SplitProgram(SplitCompiled, LoweredProgram):
 
 class CpuSymbolicSplit(symbolic_split.SymbolicSplit, SplitProgram):
     """Two symbolic stages on the CPU; see `symbolic_split.SymbolicSplit`."""
+
+    def _with_lengths(self, inputs: Mapping[str, Any], given: dict[str, Any]) -> Mapping[str, Any]:
+        return self._explicit(inputs, given)

@@ -20,6 +20,10 @@ from .rules import RuleTable
 PADS = ("pad", "pad_with")
 WALKS = ("concat", *PADS, "pointwise", "pooling")
 """Operators whose kernels read strided memory at full speed, besides single pointwise operations."""
+STRIDED_TUPLES = ("pointwise", "fused_reduce", "if", "if_short")
+"""Operators with tuples as results whose rules write into lent memory of any strides."""
+FLAT_TUPLES = ("nonzero", "nonmaxsuppression", "topk")
+"""Those whose rules write into lent memory that is row-major."""
 RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze", "reshape_lazy")
 
 
@@ -117,7 +121,8 @@ class _Donor:
         if ins.name == "get_tuple_elem":
             producer = ins.inputs[0]
             once = sum(u.op == ins.op for u in producer.users) == 1
-            return producer.name in ("pointwise", "fused_reduce", "if", "if_short") and once
+            whole = producer.name in FLAT_TUPLES and shape.standard
+            return (whole or producer.name in STRIDED_TUPLES) and once
         rule = self._rules.get(ins.op.rule_name)
         return rule is not None and rule.accepts(ins, shape)
 

@@ -139,6 +139,38 @@ def suppression_launch(
     )
 
 
+def suppression_rows_launch(rows: Length, classes: Length, room: Length, origin: str = "") -> Launch:
+    """Return the launch that makes the result's rows (image, class, box) from the boxes picked; one task.
+
+    Operands: ``picked`` and ``counts`` as of `suppression_launch`; int64 ``out`` with room for all rows, and their
+    number ``count`` [1].
+
+    Args:
+        rows: images times classes.
+        classes: number of classes.
+        room: length of the rows of ``picked``.
+        origin: printed instruction.
+    """
+    arguments = Arguments()
+    for name in ("picked", "counts", "out", "count"):
+        arguments.pointer(f"p_{name}", name, "int64")
+    arguments.integers(rows=rows, classes=classes, room=room)
+    one_row = [
+        "image = idiv(row, classes)",
+        "for k in range(load_scalar(p_counts, row)):",
+        "    store_scalar(p_out, 3 * found, image)",
+        "    store_scalar(p_out, 3 * found + 1, row - image * classes)",
+        "    store_scalar(p_out, 3 * found + 2, load_scalar(p_picked, row * room + k))",
+        "    found += 1",
+    ]
+    task = ["found = 0", "for row in range(rows):", *indent(one_row), "store_scalar(p_count, 0, found)"]
+    return Launch(
+        kernel=cpu_kernel("suppression_rows_kernel", kernel_text([*arguments.bind(), *for_tasks(task)]), origin),
+        args=arguments.values,
+        geometry=TaskRange(1),
+    )
+
+
 def _limit_lines(limits: Sequence[Tensor]) -> list[str]:
     lines = ["keep = imin(room, cast_int64(load_scalar(p_limit0, 0)))"]
     overlap = "cast_float64(load_scalar(p_limit1, 0))" if len(limits) > 1 else "0.0"

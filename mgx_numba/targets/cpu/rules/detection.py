@@ -1,13 +1,14 @@
 """Lower RoiAlign and non-maximum suppression.
 
-For suppression a kernel picks the boxes of every class, and a fallback step makes the result's rows.
+For suppression a kernel picks the boxes of every class; where the rows found are counted, another makes the result's
+rows, else a fallback step.
 """
 
 from __future__ import annotations
 
 from ....codegen.cpu.data.collected_rows import collected_rows
 from ....codegen.cpu.data.regions import regions_launch
-from ....codegen.cpu.data.suppression import PLANES, kept_pitch, suppression_launch
+from ....codegen.cpu.data.suppression import PLANES, kept_pitch, suppression_launch, suppression_rows_launch
 from ....core.dim import is_symbolic, known_in, less, preferred
 from ....core.shape import Shape
 from ....core.types import Type
@@ -44,7 +45,8 @@ lowering("roialign")(regions_rule(regions_launch, _channels_last))
 
 @lowering("nonmaxsuppression", dynamic=True)
 def lower_suppression(low: Lowering, ins: Instruction) -> None:
-    """Append a kernel and a small fallback step; a fallback step alone if no box can be kept or scores are not floats.
+    """Append a kernel that picks boxes, and a kernel or a small fallback step that makes the result's rows; a fallback
+    step alone if no box can be kept or scores are not floats.
 
     Strided scores (a transpose's) are first copied to contiguous memory, since nearly all scores are only compared.
     """
@@ -68,7 +70,12 @@ def lower_suppression(low: Lowering, ins: Instruction) -> None:
     solution = low.solve(suppression_launch, op.center_point_box, *tensors, room, groups, low.origin(ins))
     given = {f"limit{k}": v for k, v in enumerate(limits)}
     low.launch_all(solution, {"boxes": boxes, "scores": scores, **given, **made}, ins)
-    _append_rows(low, ins, made["picked"], made["counts"])
+    if op.counts:
+        out, total = low.outputs_of(ins)
+        found = {"picked": made["picked"], "counts": made["counts"], "out": out, "count": total}
+        low.launch(suppression_rows_launch(rows, classes, room, low.origin(ins)), found, ins)
+    else:
+        _append_rows(low, ins, made["picked"], made["counts"])
 
 
 def _append_rows(low: Lowering, ins: Instruction, picked: View, counts: View) -> None:

@@ -1,10 +1,11 @@
-"""Lower arg-reductions, top-k selections and prefix sums."""
+"""Lower arg-reductions, top-k selections, positions of elements that are not zero, and prefix sums."""
 
 from __future__ import annotations
 
 from math import prod
 
 from ....codegen.cpu.data.argreduce import arg_join_launch, arg_part_launch, arg_parts, argreduce_launch
+from ....codegen.cpu.data.nonzero import nonzero_launch
 from ....codegen.cpu.data.row_sort import sort_launch
 from ....codegen.cpu.data.scan import part_sums_launch, scan_launch, scan_parts
 from ....codegen.cpu.data.topk import is_sorted_faster, topk_launch, topk_share
@@ -13,6 +14,7 @@ from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.reduce import ArgReduction
+from ....ops.selection import NonZero
 from ....ops.softmax import PrefixScanSum
 from ....ops.topk import TopK
 from ...lowering.buffers import View
@@ -90,6 +92,20 @@ def lower_topk(low: Lowering, ins: Instruction) -> None:
     tensors = x.tensor, values.tensor, positions.tensor
     solution = low.solve(topk_launch, op.k, axis, op.largest, *tensors, origin, 0, bool(places))
     low.launch_all(solution, {"x": x, "values": values, "positions": positions, **places}, ins)
+
+
+@lowering("nonzero", dynamic=True)
+def lower_nonzero(low: Lowering, ins: Instruction) -> None:
+    """Append a kernel that also counts; a fallback step where no count is asked for."""
+    op, x = ins.op, low.input(ins, 0)
+    assert isinstance(op, NonZero)
+    if not op.counts:
+        low.host(ins, "how many elements are not zero is known after the kernel")
+        return
+    x = low.materialized(x, Shape(x.type, x.lens).strides, ins)
+    positions, count = low.outputs_of(ins)
+    solution = low.solve(nonzero_launch, x.tensor, low.origin(ins))
+    low.launch_all(solution, {"x": x, "positions": positions, "count": count}, ins)
 
 
 def _sort_rows(low: Lowering, ins: Instruction, x: View, values: View, positions: View) -> None:
