@@ -65,7 +65,7 @@ class OneHot(Operator):
 
 def counted_shape(room: Length) -> Shape:
     """Return the shape of a result with room for ``room`` int64 elements and its length; see `Operator.counted`."""
-    return Shape.tuple([Shape(Type.int64_type, (room,)), Shape(Type.int64_type, (1,))])
+    return Shape.tuple([Shape(Type.int64_type, (room,)), Shape(Type.int64_type, (1,))])  # type: ignore[arg-type]
 
 
 def counted_value(output: Shape, found: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:

@@ -69,7 +69,7 @@ def split(program: Program, on_host: bool = False) -> ProgramSplit | None:
     completed = _completed(head.main, len(passed)) if on_host else ()
     ending = [ins for ins in dict.fromkeys(results) if ins in late]
     tail = _clone(program, position, ending, passed, shared)
-    names = tuple(ins.op.parameter for ins in shared)
+    names = tuple(ins.op.parameter for ins in shared)  # type: ignore[attr-defined]
     inputs = tuple(name for name in tail.parameter_shapes() if name not in names)
     places = tuple((r not in late, (ending if r in late else kept).index(r)) for r in results)
     return ProgramSplit(head, tail, SplitPoint(inputs, places, completed, names))

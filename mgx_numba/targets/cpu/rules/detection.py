@@ -72,8 +72,8 @@ def lower_suppression(low: Lowering, ins: Instruction) -> None:
     low.launch_all(solution, {"boxes": boxes, "scores": scores, **given, **made}, ins)
     if op.counts:
         out, total = low.outputs_of(ins)
-        found = {"picked": made["picked"], "counts": made["counts"], "out": out, "count": total}
-        low.launch(suppression_rows_launch(rows, classes, room, low.origin(ins)), found, ins)
+        operands = {"picked": made["picked"], "counts": made["counts"], "out": out, "count": total}
+        low.launch(suppression_rows_launch(rows, classes, room, low.origin(ins)), operands, ins)
     else:
         _append_rows(low, ins, made["picked"], made["counts"])
 
