@@ -26,7 +26,7 @@ def evenly_spaced(start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> np
         raise ShapeError(f"dynamic_range: no finite count from {first} to {last} in steps of {step}")
     try:
         if isinstance(first, int):
-            return np.arange(first, first + max(0, count) * step, step, start.dtype)
+            return np.arange(first, first + max(0, count) * step, step, dtype=start.dtype)
         return (first + np.arange(max(0, math.ceil(count))) * step).astype(start.dtype)
     except (MemoryError, ValueError, OverflowError) as error:  # of NumPy, beyond its largest sizes
         raise MgxError(f"dynamic_range: not enough memory for {math.ceil(count)} numbers: {error}") from error

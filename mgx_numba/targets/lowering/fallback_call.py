@@ -16,7 +16,7 @@ from ...graph.program import Program
 from ...graph.substitution import settled, with_numbers
 from ...ops.control import If
 from ...runtime.plan_json import LengthsWriter
-from ..ref.interpreter import compute, evaluate_module
+from ..ref.interpreter import StepMemory, compute, evaluate_module
 from .fallback_values import has_symbols, leaves, numbered, rebuild, returned
 from .instruction_json import InstructionWriter
 from .rules import Body
@@ -45,7 +45,7 @@ class FallbackCall:
             bodies: see the attribute.
         """
         self._ins, self._layout, self._captured, self.bodies = ins, layout, captured, bodies
-        self._shapes: dict[tuple[object, ...], Shape] = {}
+        self._memory = StepMemory()
 
     @property
     def symbolic(self) -> bool:
@@ -59,10 +59,16 @@ class FallbackCall:
         with np.errstate(all="ignore"):
             if bodies is None:
                 run = partial(_evaluated, outer)
-                return leaves(compute(ins, values[:count], run, shapes=self._shapes))
+                return leaves(compute(ins, values[:count], run, memory=self._memory))
             runs = cache(lambda module: bodies[module].within(outer))
             return leaves(
-                compute(ins, values[:count], lambda m, a: runs(m)(a), lambda m, *how: bodies[m].repeat(outer, *how))
+                compute(
+                    ins,
+                    values[:count],
+                    lambda m, a: runs(m)(a),
+                    lambda m, *how: bodies[m].repeat(outer, *how),
+                    self._memory,
+                )
             )
 
     def at(self, values: Mapping[Dim, int]) -> FallbackCall:

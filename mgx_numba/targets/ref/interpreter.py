@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from ...core.argument import Argument
 from ...core.dim import is_symbolic
 from ...core.shape import Shape, common_lens
 from ...core.types import Type, from_numpy
+from ...dataclass import dataclass
 from ...errors import MgxError, ParameterError, ShapeError
 from ...graph.deferred import reader
 from ...graph.folding import Constants
@@ -25,8 +27,24 @@ from ...runtime.memory import expect_room
 from ..base import Outgrown
 
 Trace = Callable[[Instruction, Any], None]
-REMEMBERED_SHAPES = 64
-"""Most shapes of results that a fallback step keeps: more than a loop of a model has lengths."""
+REMEMBERED = 64
+"""Most shapes of results, and most programs, that a fallback step keeps: more than a loop of a model has lengths."""
+LARGEST_LITERAL = 64
+"""Elements of a deferred node's input up to which its values, not only its lengths, determine the node's program.
+Lengths, axes and bounds are shorter."""
+
+
+@dataclass
+class StepMemory:
+    """What a fallback step keeps from one run to the next.
+
+    Attributes:
+        shapes: shapes of earlier results, by the lengths of their inputs.
+        programs: programs of a deferred node, by what determines them; None: they need the values of all inputs.
+    """
+
+    shapes: dict[tuple[object, ...], Shape] = field(default_factory=dict)
+    programs: dict[tuple[object, ...], Program | None] = field(default_factory=dict)
 
 
 @np.errstate(all="ignore")
@@ -100,7 +118,7 @@ def compute(
     args: Sequence[Any],
     run: Callable[[Module, Sequence[Any]], list],
     repeat: Repeat | None = None,
-    shapes: dict[tuple[object, ...], Shape] | None = None,
+    memory: StepMemory | None = None,
 ) -> Any:
     """Return the value of one instruction on evaluated inputs.
 
@@ -109,13 +127,13 @@ def compute(
         args: values of its inputs.
         run: see `RunModule`.
         repeat: see `RunModule.repeat`.
-        shapes: shapes of earlier results of the instruction, by the lengths of their inputs.
+        memory: what the fallback step of the instruction keeps.
     """
     shape = ins.shape
     try:
         if isinstance(ins.op, Deferred):
-            program = expanded(ins, args)
-            return deferred_value(ins.op, program, evaluate(program, {}))
+            program, given = _program_for(ins, args, {} if memory is None else memory.programs)
+            return deferred_value(ins.op, program, evaluate(program, given))
         spread = ins.op.pointwise and any(i.shape.is_dynamic for i in ins.inputs)
         if spread:
             # lengths with equal ranges may differ in a run: 1 and another length
@@ -123,7 +141,7 @@ def compute(
             args = [np.broadcast_to(a, lens) for a in args]
         branches = isinstance(ins.op, If)  # only the branch that runs determines the shape
         if not branches and (shape.is_dynamic or any(i.shape.is_dynamic for i in ins.inputs)):
-            shape = _result_shape(ins, args, spread, {} if shapes is None else shapes)
+            shape = _result_shape(ins, args, spread, {} if memory is None else memory.shapes)
         if ins.op.true_ranks:
             args = [a.reshape(()) if i.shape.without_axes else a for i, a in zip(ins.inputs, args)]
         known = not (shape.is_dynamic or is_symbolic(shape.bytes))  # lengths that the data decide are not known yet
@@ -150,19 +168,56 @@ def _result_shape(ins: Instruction, args: Sequence[Any], spread: bool, known: di
         actual = [_actual(i.shape, a, spread) for i, a in zip(ins.inputs, args)]
         found = ins.op.result_shape(actual, ins.module_args)
         if None not in lengths:
-            if len(known) >= REMEMBERED_SHAPES:
+            if len(known) >= REMEMBERED:
                 known.clear()
             known[lengths] = found
     return found
 
 
-def expanded(ins: Instruction, args: Sequence[Any]) -> Program:
-    """Return the program of a deferred node whose inputs are literals with the values ``args``."""
+def _program_for(
+    ins: Instruction, args: Sequence[Any], known: dict[tuple[object, ...], Program | None]
+) -> tuple[Program, dict[str, np.ndarray]]:
+    """Return the program of a deferred node for these inputs and its own inputs: those that are not small.
+
+    Args:
+        ins: the node.
+        args: values of its inputs.
+        known: see `StepMemory.programs`.
+    """
+    if not all(isinstance(a, np.ndarray) and not a.dtype.hasobject for a in args):
+        return expanded(ins, args), {}
+    given = {k: a for k, a in enumerate(args) if a.size > LARGEST_LITERAL}
+    key = tuple([(a.shape, a.dtype, None if k in given else a.tobytes()) for k, a in enumerate(args)])
+    program = known.get(key)
+    if program is None and key not in known:
+        if len(known) >= REMEMBERED:
+            known.clear()
+        program = known[key] = _reusable(ins, args, list(given))
+    return (expanded(ins, args), {}) if program is None else (program, {f"x{k}": a for k, a in given.items()})
+
+
+def _reusable(ins: Instruction, args: Sequence[Any], given: Sequence[int]) -> Program | None:
+    """Return the program of a deferred node whose inputs ``given`` (positions) are parameters x0, x1, ...; None if it
+    needs their values."""
+    try:
+        program = expanded(ins, args, given)
+    except MgxError:  # a wrong input, too: it is reported when all values are known
+        return None
+    unknown = any(i.shape.is_dynamic or isinstance(i.op, Deferred) for i in program.main)
+    return None if unknown else program
+
+
+def expanded(ins: Instruction, args: Sequence[Any], given: Sequence[int] = ()) -> Program:
+    """Return the program of a deferred node whose inputs are literals with the values ``args``, but for those in the
+    positions ``given``, which are parameters."""
     assert isinstance(ins.op, Deferred)
     program = Program()
     inputs = []
-    for i, value in zip(ins.inputs, args):
-        inputs.append(_known(program.main, value.reshape(()) if i.shape.without_axes else value, i.shape))
+    for k, (i, value) in enumerate(zip(ins.inputs, args, strict=True)):
+        if k in given:
+            inputs.append(program.main.add_parameter(f"x{k}", Shape(i.shape.type, value.shape)))
+        else:
+            inputs.append(_known(program.main, value.reshape(()) if i.shape.without_axes else value, i.shape))
     constants = Constants(program.allowance)
     program.main.add_return(reader(ins.op.reader, program, constants).expand(program.main, ins.op, inputs))
     whole_module("mgx_numba.graph.passes")
