@@ -43,15 +43,18 @@ class SplitProgram(SplitCompiled, LoweredProgram):
         self, result_type: type[np.ndarray], prefer: Callable[[FastPath | None], None] | None = None
     ) -> FastPath | None:
         """Return a fast path that runs the fast paths of both stages; see `LoweredProgram.direct`."""
-        if self.trees is not None:
-            return None
+        if result_type not in self._direct:
+            self._direct[result_type] = None if self.trees is not None else self._both(result_type)
+        return self._direct[result_type]
+
+    def _both(self, result_type: type[np.ndarray]) -> FastPath | None:
         head, tail = self._head.direct(result_type), self._tail.direct(result_type)
         if head is None or tail is None:
             return None
         point = self._split_point
         ends = all(early for early, _ in point.results)  # the second stage computes nothing
 
-        def for_inputs(inputs: Any) -> list[Any] | None:
+        def run(inputs: Any) -> list[Any] | None:
             first = head(inputs)
             if first is None:
                 return None
@@ -64,7 +67,7 @@ class SplitProgram(SplitCompiled, LoweredProgram):
             second = tail(self._with_lengths(inputs, given))
             return None if second is None else point.together(first, second)
 
-        return for_inputs
+        return run
 
     def _with_lengths(self, inputs: Mapping[str, Any], given: dict[str, Any]) -> Mapping[str, Any]:
         """Return the second stage's inputs with the lengths of the first stage's inputs that it takes."""
