@@ -16,9 +16,10 @@ from mgx_numba.frontends.onnx.functions import EXPANDED
 from mgx_numba.frontends.onnx.tensors import ELEMENT_NAMES, ir_type
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.specialize import is_dynamic
-from mgx_numba.runtime.plan import FallbackStep
+from mgx_numba.runtime.plan import FallbackStep, Plan
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.program import optimize
+from mgx_numba.targets.data_dependent_split import split
 from mgx_numba.targets.gpu.lower import lowering, optimized
 from mgx_numba.targets.lowering.job import LoweringJob
 from mgx_numba.targets.lowering.tuples import without_tuples
@@ -138,7 +139,12 @@ def _both(column: tuple[str, ...]) -> str:
 
 def _on_cpu(program: Program) -> str:
     options = TargetOptions(num_threads=1)
-    return _planned(program, lambda p: lower(optimize(p, options), options))
+
+    def first_plan(program: Program) -> Plan:
+        stages = split(program, on_host=True)
+        return lower(optimize(program if stages is None else stages.head, options), options)
+
+    return _planned(program, first_plan)
 
 
 def _on_gpu(program: Program) -> str:
