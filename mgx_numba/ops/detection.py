@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -14,7 +13,7 @@ from ..dataclass import dataclass
 from .base import Operator, register
 from .dims import any_dynamic, meet_dim
 from .pooling import PoolingMode
-from .selection import counted_shape, counted_value
+from .selection import counted_form, counted_shape, counted_value
 
 
 @register
@@ -144,7 +143,7 @@ class NonMaxSuppression(Operator):
         return Shape(Type.int64_type, (rows, 3))
 
     def counted(self, inputs: Sequence[Shape]) -> tuple[Operator, tuple[int, ...]] | None:
-        return None if any_dynamic(inputs) else (replace(self, counts=True), (-1, 3))
+        return counted_form(self, inputs, (-1, 3))
 
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         boxes, scores = args[0].astype(np.float64), args[1].astype(np.float64)

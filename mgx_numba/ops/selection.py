@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 from typing import ClassVar
 
 import numpy as np
 
-from ..core.dim import Length, minimum
+from ..core.dim import Length, known_less, minimum
 from ..core.evenly_spaced import evenly_spaced
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type
@@ -63,6 +62,23 @@ class OneHot(Operator):
         return np.where(wide == position, values[1:], values[:1])
 
 
+MOST_COUNTED = 1 << 27
+"""Most elements (1 GiB) that a counted result has room for. Memory that is not used costs nothing, but more of it than
+the machine has may be refused."""
+
+
+def counted_form(
+    op: Operator, inputs: Sequence[Shape], lens: tuple[int, ...]
+) -> tuple[Operator, tuple[int, ...]] | None:
+    """Return what `Operator.counted` returns for an operator with an attribute ``counts``: None also if the result may
+    have more than `MOST_COUNTED` elements."""
+    if any(s.is_dynamic for s in inputs):
+        return None
+    form = op.with_attributes(counts=True)
+    room = form.compute_shape(inputs).sub_shapes[0].elements
+    return None if known_less(MOST_COUNTED, room) else (form, lens)
+
+
 def counted_shape(room: Length) -> Shape:
     """Return the shape of a result with room for ``room`` int64 elements and its length; see `Operator.counted`."""
     return Shape.tuple([Shape(Type.int64_type, (room,)), Shape(Type.int64_type, (1,))])  # type: ignore[arg-type]
@@ -100,7 +116,7 @@ class NonZero(Operator):
         return Shape(Type.int64_type, (shape.ndim, shape.elements))
 
     def counted(self, inputs: Sequence[Shape]) -> tuple[Operator, tuple[int, ...]] | None:
-        return None if inputs[0].is_dynamic else (replace(self, counts=True), (inputs[0].ndim, -1))
+        return counted_form(self, inputs, (inputs[0].ndim, -1))
 
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         found = np.array(np.nonzero(args[0]), np.int64)

@@ -17,8 +17,10 @@ from mgx_numba.core.types import Type
 from mgx_numba.errors import MgxError, ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
+from mgx_numba.ops import selection
 from mgx_numba.ops.base import make_op
 from mgx_numba.session import InferenceSession
+from mgx_numba.targets.cpu.rules import ordering
 from mgx_numba.targets.ref.interpreter import evaluate
 
 from ..values import normal
@@ -239,3 +241,20 @@ def test_results_are_new_arrays() -> None:
     np.testing.assert_array_equal(np.asarray(first[1]), np.arange(8))
     np.testing.assert_array_equal(np.asarray(second[1]), [3])
     assert np.asarray(second[0]).flags.writeable and np.asarray(second[0]).flags.c_contiguous
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_more_elements_than_memory_may_hold_are_found_without_that_room(
+    opened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Positions of a mask of 2**30 voxels would have needed room for 25 GB."""
+    monkeypatch.setattr(selection, "MOST_COUNTED", 40)
+    monkeypatch.setattr(ordering, "MOST_COUNTED", 40)
+    g = Graph()
+    found = g.op("NonZero", "x")
+    made = compiled(parse_onnx(g.model({"x": (FLOAT, ["n" if opened else 9, 3])}, [found])))
+    for n in (9, 2, 9, 6, 7) if opened else (9,):
+        x = normal(n, 3, seed=n) * (normal(n, 3) > 0)
+        np.testing.assert_array_equal(np.asarray(made.run({"x": x})[0]), np.array(np.nonzero(x)))
+        hosted = any(label.startswith("ref::") for label in labels_of(made, {"x": x}))
+        assert hosted == (2 * 3 * n > 40)

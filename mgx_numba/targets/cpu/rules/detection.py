@@ -9,11 +9,12 @@ from __future__ import annotations
 from ....codegen.cpu.data.collected_rows import collected_rows
 from ....codegen.cpu.data.regions import regions_launch
 from ....codegen.cpu.data.suppression import PLANES, kept_pitch, suppression_launch, suppression_rows_launch
-from ....core.dim import is_symbolic, known_in, less, preferred
+from ....core.dim import is_symbolic, known_in, less, less_equal, preferred
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.detection import NonMaxSuppression, RoiAlign
+from ....ops.selection import MOST_COUNTED
 from ...lowering.buffers import View
 from ...lowering.function_call import FunctionCall
 from ...lowering.launched import regions_rule
@@ -72,6 +73,7 @@ def lower_suppression(low: Lowering, ins: Instruction) -> None:
     low.launch_all(solution, {"boxes": boxes, "scores": scores, **given, **made}, ins)
     if op.counts:
         out, total = low.outputs_of(ins)
+        low.require(less_equal(out.lens[0], MOST_COUNTED))
         operands = {"picked": made["picked"], "counts": made["counts"], "out": out, "count": total}
         low.launch(suppression_rows_launch(rows, classes, room, low.origin(ins)), operands, ins)
     else:

@@ -14,7 +14,7 @@ from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.reduce import ArgReduction
-from ....ops.selection import NonZero
+from ....ops.selection import MOST_COUNTED, NonZero
 from ....ops.softmax import PrefixScanSum
 from ....ops.topk import TopK
 from ...lowering.buffers import View
@@ -104,6 +104,7 @@ def lower_nonzero(low: Lowering, ins: Instruction) -> None:
         return
     x = low.materialized(x, Shape(x.type, x.lens).strides, ins)
     positions, count = low.outputs_of(ins)
+    low.require(less_equal(positions.lens[0], MOST_COUNTED))
     solution = low.solve(nonzero_launch, x.tensor, low.origin(ins))
     low.launch_all(solution, {"x": x, "positions": positions, "count": count}, ins)
 
