@@ -26,7 +26,7 @@ WORTHWHILE = frozenset(
 )
 """Operators that justify a second stage, with a plan of its own. Without such an operator, or `FEWEST_LIGHT` others,
 instructions after a data-dependent length run in fallback steps, which handle any length."""
-LIGHT = frozenset("gather gather_elements gathernd softmax logsoftmax concat layernorm argmax argmin topk".split())
+LIGHT = frozenset("gather gather_elements gathernd softmax logsoftmax concat argmax argmin topk".split())
 """Operators, beside those on elements and reductions, of which several justify a second stage."""
 FEWEST_LIGHT = 4
 """A fallback step takes 50 to 90 us, a second stage about 100 us in all (Zen 3, 1,000 elements). The kernels of a stage
@@ -41,11 +41,13 @@ class ProgramSplit:
         head: computes all tensors with lengths known before a run, and those that determine the other lengths.
         tail: computes the rest.
         split_point: the values passed from head to tail, and the origin of each result.
+        optional: whether the two are worthwhile only if one plan of the tail serves all lengths.
     """
 
     head: Program
     tail: Program
     split_point: SplitPoint
+    optional: bool = False
 
 
 def split(program: Program, on_host: bool = False) -> ProgramSplit | None:
@@ -60,7 +62,8 @@ def split(program: Program, on_host: bool = False) -> ProgramSplit | None:
     results = program.main.results()
     kept = [ins for ins in dict.fromkeys(results) if ins not in late]
     passed = list(_passed(late))
-    if not _pays(late, [*kept, *passed], on_host):
+    optional = not any(map(_is_worthwhile, late)) and sum(map(_is_light, late)) < FEWEST_LIGHT
+    if optional and not (on_host and _is_counted(late, [*kept, *passed])):
         return None
     shared = [ins for ins in passed if on_host and ins.is_param]
     passed = [ins for ins in passed if ins not in shared]
@@ -72,16 +75,14 @@ def split(program: Program, on_host: bool = False) -> ProgramSplit | None:
     names = tuple(ins.op.parameter for ins in shared)  # type: ignore[attr-defined]
     inputs = tuple(name for name in tail.parameter_shapes() if name not in names)
     places = tuple((r not in late, (ending if r in late else kept).index(r)) for r in results)
-    return ProgramSplit(head, tail, SplitPoint(inputs, places, completed, names))
+    return ProgramSplit(head, tail, SplitPoint(inputs, places, completed, names), optional)
 
 
-def _pays(late: dict[Instruction, None], early: list[Instruction], on_host: bool) -> bool:
-    """Return whether a second stage is worthwhile that computes ``late``; the first computes ``early``."""
-    if any(map(_is_worthwhile, late)) or sum(map(_is_light, late)) >= FEWEST_LIGHT:
-        return True
+def _is_counted(late: dict[Instruction, None], early: list[Instruction]) -> bool:
+    """Return whether kernels count all lengths that are known before ``late`` and unknown before a run, and all of
+    ``late`` are tensors that kernels may compute."""
     unknown = [ins for ins in early if ins.shape.is_dynamic]
-    known_after = on_host and unknown and all(map(_is_completed, unknown))
-    return bool(known_after) and all(_is_light(ins) or ins.op.view for ins in late)
+    return bool(unknown) and all(map(_is_completed, unknown)) and all(_is_tensor(ins) for ins in late)
 
 
 def _is_completed(ins: Instruction) -> bool:
@@ -138,9 +139,14 @@ def _is_worthwhile(ins: Instruction) -> bool:
     return any(map(is_worthwhile, ins.module_args))
 
 
+def _is_tensor(ins: Instruction) -> bool:
+    """Return whether an instruction's results are tensors of known rank that kernels compute."""
+    parts = ins.shape.flatten()
+    return all(s.ranked and s.element is None and not s.type.hosted for s in parts)
+
+
 def _is_light(ins: Instruction) -> bool:
-    is_tensor = ins.shape.element is None and not ins.shape.type.hosted
-    return is_tensor and (ins.op.pointwise or ins.name in LIGHT or ins.name.startswith("reduce_"))
+    return _is_tensor(ins) and (ins.op.pointwise or ins.name in LIGHT or ins.name.startswith("reduce_"))
 
 
 def has_data_dependent_lengths(ins: Instruction) -> bool:

@@ -161,8 +161,13 @@ class OpenPlans(ServingPlans[P], ABC):
         if stages is None:
             return self._lowered(program, scope, trees, progress)
         head = self._lowered(stages.head, scope, None, progress)
-        tail = symbolic_program(stages.tail, scope, late[0] if late else None)
-        after = self._stage(tail, scope, late[1:], None, progress)
+        try:
+            tail = symbolic_program(stages.tail, scope, late[0] if late else None)
+            after = self._stage(tail, scope, late[1:], None, progress)
+        except MgxError:
+            if not stages.optional:
+                raise
+            return self._lowered(program, scope, trees, progress)
         return self._in_two(head, after, stages.split_point, trees, program)
 
     def _for(self, inputs: Inputs) -> P:

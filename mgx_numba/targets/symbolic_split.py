@@ -3,13 +3,16 @@ pass."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
+
 from ..core.device_array import lens_of
 from ..core.dim import Dim
-from ..runtime.explicit_lengths import explicit_lengths, is_explicit
+from ..runtime.explicit_lengths import is_explicit
 from ..runtime.plan import Plan
 from .base import Stage, without_buffers
 from .split_point import SplitCompiled
@@ -79,12 +82,21 @@ class SymbolicSplit(SplitCompiled):
 
     def _explicit(self, inputs: Inputs, given: Inputs) -> Inputs:
         """Return the second stage's inputs, including the lengths of the first stage's inputs that it takes."""
-        own = list(filter(is_explicit, self._tail.first_plan().parameters))
-        if not own:
-            return given
-        values = self._head.symbol_values(inputs)
-        assert values is not None
-        return {**given, **explicit_lengths(self._tail.first_plan(), values)}
+        added = {
+            name: np.empty((lens_of(inputs[source])[axis], 0), np.bool_)
+            for name, (source, axis) in self._length_sources.items()
+        }
+        return {**given, **added} if added else given
+
+    @functools.cached_property
+    def _length_sources(self) -> dict[str, tuple[str, int]]:
+        """The input of the first stage, and its axis, that has each length that the second stage takes, by name."""
+        places = {
+            id(length): (parameter.name, axis)
+            for parameter in self._head.first_plan().parameters
+            for axis, length in enumerate(parameter.lens)
+        }
+        return {p.name: places[id(p.lens[0])] for p in self._tail.first_plan().parameters if is_explicit(p)}
 
 
 class _Later:

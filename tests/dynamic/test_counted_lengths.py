@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 import mgx_numba as migraphx
 from mgx_numba.api.program import program as public_program
@@ -20,6 +23,7 @@ from mgx_numba.graph.program import Program
 from mgx_numba.ops import selection
 from mgx_numba.ops.base import make_op
 from mgx_numba.session import InferenceSession
+from mgx_numba.targets import dynamic
 from mgx_numba.targets.cpu.rules import ordering
 from mgx_numba.targets.ref.interpreter import evaluate
 
@@ -258,3 +262,97 @@ def test_more_elements_than_memory_may_hold_are_found_without_that_room(
         np.testing.assert_array_equal(np.asarray(made.run({"x": x})[0]), np.array(np.nonzero(x)))
         hosted = any(label.startswith("ref::") for label in labels_of(made, {"x": x}))
         assert hosted == (2 * 3 * n > 40)
+
+
+def chosen(g: Graph) -> tuple[str, str]:
+    """Positions and values of the elements of s that are greater than 0."""
+    found = g.op("Squeeze", g.op("NonZero", g.op("Greater", "s", g.const(np.float32(0)))), g.ints(0))
+    return found, g.op("Gather", "s", found)
+
+
+def chosen_below(g: Graph, values: str, limit: float) -> str:
+    below = g.op("NonZero", g.op("Less", values, g.const(np.float32(limit))))
+    return g.op("Gather", values, g.op("Squeeze", below, g.ints(0)))  # type: ignore[no-any-return]
+
+
+def summed(g: Graph, values: str) -> str:
+    """The sum by a loop with a trip for each value, from which the loop gathers."""
+    trip = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["c"], ["c1"]),
+            helper.make_node("Gather", [values, "k"], ["one"]),
+            helper.make_node("Add", ["sum", "one"], ["sum1"]),
+        ],
+        "body",
+        [trip("k", INT64, []), trip("c", onnx.TensorProto.BOOL, []), trip("sum", FLOAT, [])],
+        [trip("c1", onnx.TensorProto.BOOL, []), trip("sum1", FLOAT, [])],
+    )
+    return g.op("Loop", g.op("Size", values), g.const(True), g.const(np.float32(0)), body=body)  # type: ignore[no-any-return]
+
+
+BEHIND: dict[str, tuple[Callable[[Graph, str, str], str], Callable[[np.ndarray, np.ndarray], np.ndarray]]] = {
+    "chosen again": (lambda g, i, t: chosen_below(g, t, 1.0), lambda i, t: t[t < 1]),
+    "tiled": (lambda g, i, t: g.op("Tile", t, g.ints(3)), lambda i, t: np.tile(t, 3)),
+    "reversed": (
+        lambda g, i, t: g.op("Slice", t, g.ints(-1), g.ints(-9999), g.ints(0), g.ints(-1)),
+        lambda i, t: t[::-1],
+    ),
+    "scattered": (
+        lambda g, i, t: g.op("ScatterElements", "s", i, g.op("Neg", t)),
+        lambda i, t: t,  # replaced below: the result has the length of s
+    ),
+    "distinct": (lambda g, i, t: g.op("Unique", g.op("Cast", t, to=INT64)), lambda i, t: np.unique(t.astype(np.int64))),
+    "summed by a loop": (lambda g, i, t: summed(g, t), lambda i, t: np.float32(sum(t.tolist()))),
+    "padded": (lambda g, i, t: g.op("Pad", t, g.ints(1, 2)), lambda i, t: np.pad(t, (1, 2))),
+    "counted": (
+        lambda g, i, t: g.op("Range", g.const(0, np.int64), g.op("Size", t), g.const(2, np.int64)),
+        lambda i, t: np.arange(0, t.size, 2),
+    ),
+    "outer": (
+        lambda g, i, t: g.op("MatMul", g.op("Unsqueeze", t, g.ints(1)), g.op("Unsqueeze", t, g.ints(0))),
+        lambda i, t: np.outer(t, t),
+    ),
+}
+
+
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("name", BEHIND)
+def test_any_operator_may_follow_a_counted_length(name: str, opened: bool) -> None:
+    """Each was a chain of fallback steps of 50 us, or 4 ms for the loop."""
+    build, meaning = BEHIND[name]
+    g = Graph(18)
+    made = compiled(parse_onnx(g.model({"s": (FLOAT, ["n" if opened else 20])}, [build(g, *chosen(g))])))
+    for n in (20, 3, 1, 20, 31) if opened else (20,):
+        for seed, shift in ((0, 0.0), (1, 0.0), (2, 9.0), (3, -9.0)):
+            s = normal(n, seed=seed) + np.float32(shift)
+            positions = np.flatnonzero(s > 0)
+            wanted = np.where(s > 0, -s, s) if name == "scattered" else meaning(positions, s[s > 0])
+            (found,) = (np.asarray(r) for r in made.run({"s": s}))
+            assert found.shape == wanted.shape
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    steps = {label for label in labels_of(made, {"s": normal(20)}) if label.startswith("ref::")}
+    assert steps <= {"ref::unique", "ref::loop"}
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_light_operators_whose_lengths_cannot_be_symbols_stay_in_one_plan(
+    opened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second stage without a plan for all lengths would be compiled for each number of elements found."""
+    make = dynamic.symbolic_program
+
+    def refuse(program: Program, *more: Any) -> Program:
+        if any(name.startswith("#") for name in program.parameter_shapes()):
+            raise MgxError("no symbols")
+        return make(program, *more)
+
+    monkeypatch.setattr(dynamic, "symbolic_program", refuse)
+    g = Graph()
+    made = compiled(parse_onnx(g.model({"s": (FLOAT, ["n" if opened else 9])}, [g.op("Relu", chosen(g)[1])])))
+    for seed in range(3):
+        s = normal(9, seed=seed)
+        np.testing.assert_array_equal(np.asarray(made.run({"s": s})[0]), s[s > 0])
+    assert made.compiled is not None
+    plans = made.compiled.own_plans()  # type: ignore[attr-defined]
+    assert len(plans) == 1 and bool(plans[0].symbols) == opened

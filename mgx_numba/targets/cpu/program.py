@@ -81,10 +81,14 @@ def compile_program(
     if stages is None:
         return CpuProgram(program, options, progress, weights)
     whole_module("mgx_numba.targets.cpu.split_program")
+    from .choice import PlanChoice
     from .split_program import SplitProgram
 
     common = weights or SharedWeights(arrays)
-    head, tail = (compile_program(stage, options, progress, common) for stage in (stages.head, stages.tail))
+    tail = compile_program(stages.tail, options, progress, common)
+    if stages.optional and isinstance(tail, PlanChoice) and not tail.symbolic_plans:
+        return CpuProgram(program, options, progress, weights)
+    head = compile_program(stages.head, options, progress, common)
     return SplitProgram(head, tail, stages.split_point, trees, lambda: arrays)
 
 
