@@ -9,6 +9,17 @@ from typing import Any
 import pytest
 
 from .loaded import Loaded
+from .support import CC, CXX
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kept_compilers() -> Iterator[None]:
+    """Libraries are linked by compilers that keep what they make."""
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, command in (("CC", CC), ("CXX", CXX)):
+            if command is not None:
+                patch.setenv(variable, command)
+        yield
 
 
 @pytest.fixture
