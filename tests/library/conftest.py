@@ -14,7 +14,7 @@ from .support import CC, CXX
 
 @pytest.fixture(autouse=True, scope="module")
 def kept_compilers() -> Iterator[None]:
-    """Libraries are linked by compilers that keep what they make."""
+    """Link libraries with the compilers of `support`, which cache their results."""
     with pytest.MonkeyPatch.context() as patch:
         for variable, command in (("CC", CC), ("CXX", CXX)):
             if command is not None:

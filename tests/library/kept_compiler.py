@@ -6,6 +6,7 @@ that write more than one file, or whose result names folders, go to the compiler
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -58,11 +59,16 @@ def _kept(folder: Path, compiler: str, options: list[str], sources: list[str], o
         part = folder / f"{path.name}.{os.getpid()}"
         shutil.copy(output, part)
         part.replace(path)
-        oldest = time.time() - UNUSED_DAYS * 86400
-        for other in folder.iterdir():
-            if other.stat().st_mtime < oldest:
-                other.unlink(missing_ok=True)
+        _remove_unused(folder)
     return done.returncode
+
+
+def _remove_unused(folder: Path) -> None:
+    oldest = time.time() - UNUSED_DAYS * 86400
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):  # another process may be renaming or removing it
+            if path.stat().st_mtime < oldest:
+                path.unlink()
 
 
 if __name__ == "__main__":

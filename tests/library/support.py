@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import shutil
@@ -14,7 +15,6 @@ import numpy as np
 import pytest
 
 import mgx_numba as migraphx
-from mgx_numba.codegen.files import replace_file
 from mgx_numba.core.types import from_numpy
 
 from ..caches import kept_folder
@@ -28,13 +28,20 @@ def _compiler(variable: str, *commands: str) -> str | None:
     found = next(filter(None, map(shutil.which, [chosen] if chosen else commands)), None)
     if found is None or Path(found).parent == kept_folder() / "compilers":
         return found
-    script = kept_folder() / "compilers" / f"{variable}-{Path(found).name}"
     made = kept_folder() / "compiled"
-    made.mkdir(parents=True, exist_ok=True)
-    script.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-E", "-S", str(Path(__file__).with_name("kept_compiler.py")), str(made), found]
-    replace_file(script, f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n'.encode())
-    script.chmod(0o755)
+    text = f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n'.encode()
+    script = kept_folder() / "compilers" / hashlib.sha256(text).hexdigest()[:16]  # each checkout has its own
+    try:
+        for folder in (made, script.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        if not script.exists():
+            part = script.with_suffix(f".{os.getpid()}")
+            part.write_bytes(text)
+            part.chmod(0o755)
+            part.replace(script)
+    except OSError:
+        return found
     return str(script)
 
 
