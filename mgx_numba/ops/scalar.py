@@ -166,7 +166,7 @@ def converted(x: np.ndarray, dtype: Type) -> np.ndarray:
         return x.astype(target)
     info = np.iinfo(target)
     wide = x.astype(np.float64)
-    clipped = np.clip(np.nan_to_num(np.trunc(wide), nan=0.0, posinf=np.inf, neginf=-np.inf), info.min, info.max)
+    clipped = np.minimum(np.maximum(np.where(wide == wide, np.trunc(wide), 0.0), info.min), info.max)
     result = np.where(
         wide >= float(info.max),
         info.max,

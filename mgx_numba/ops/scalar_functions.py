@@ -94,11 +94,11 @@ def _min(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.logical_or(a, b) if a.dtype == np.bool_ else np.add(a, b)
+    return np.logical_or(a, b) if a.dtype.kind == "b" else np.add(a, b)
 
 
 def _sub(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.logical_xor(a, b) if a.dtype == np.bool_ else np.subtract(a, b)
+    return np.logical_xor(a, b) if a.dtype.kind == "b" else np.subtract(a, b)
 
 
 def _erf(x: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import numpy as np
 import onnx
@@ -10,9 +11,10 @@ import pytest
 
 import mgx_numba
 
-pytest.importorskip("sklearn")
-
 from .digits import Digits, accuracy, digits, train_cnn, train_mlp
+
+# Not imported to find out: every worker imports this file, and one needs scikit-learn.
+pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="no scikit-learn")
 
 NETWORKS: dict[str, Callable[[Digits], onnx.ModelProto]] = {"mlp": train_mlp, "cnn": train_cnn}
 

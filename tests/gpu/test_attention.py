@@ -135,15 +135,15 @@ def test_float32_as_one_product_in_tf32(queries: int, on: Engine) -> None:
     attention(F32, (1, 2, 2, queries, 130, 16, 24), on, precision="medium")
 
 
-@pytest.mark.parametrize("key", [5, 100])
 @pytest.mark.parametrize(
-    ("name", "type", "queries"),
-    [  # queries fill the rows of a tile; of float32, sm_90a takes the kernel of sm_80
-        ("sm_80", F32, 64),
-        ("sm_80", BF16, 64),
-        ("sm_90a", BF16, 64),
-        ("gfx942", F32, 128),
-        ("gfx942", BF16, 128),
+    ("name", "type", "queries", "key"),
+    [  # queries fill the rows of a tile; of float32, sm_90a takes the kernel of sm_80; keys of a first and a later step
+        ("sm_80", F32, 64, 5),
+        ("sm_80", BF16, 64, 100),
+        ("sm_90a", BF16, 64, 5),
+        ("sm_90a", BF16, 64, 100),
+        ("gfx942", F32, 128, 100),
+        ("gfx942", BF16, 128, 5),
     ],
 )
 def test_scores_far_from_zero(name: str, type: Type, queries: int, key: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,9 +235,14 @@ def test_attention_without_a_kernel_is_written_out(precision: str, features: int
     assert not any("attention" in step.label for step in made.executable.plan.steps)
 
 
-@pytest.mark.parametrize("kind", [Type.int8_type, Type.uint8_type, Type.fp8e4m3fn_type])
-@pytest.mark.parametrize("lens", [(2, 3, 3, 20, 70, 16, 16), (1, 2, 1, 1, 900, 16, 32), (1, 2, 2, 66, 70, 64, 64)])
-@pytest.mark.parametrize("merged", [False, True])
+QUANTISED = (Type.int8_type, Type.uint8_type, Type.fp8e4m3fn_type)
+LENS = ((2, 3, 3, 20, 70, 16, 16), (1, 2, 1, 1, 900, 16, 32), (1, 2, 2, 66, 70, 64, 64))
+
+
+@pytest.mark.parametrize(
+    ("kind", "lens", "merged"),
+    [(kind, lens, (i + j) % 2 == 1) for i, kind in enumerate(QUANTISED) for j, lens in enumerate(LENS)],
+)
 def test_quantised_results(
     kind: Type, lens: tuple[int, ...], merged: bool, on: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

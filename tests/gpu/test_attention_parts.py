@@ -49,17 +49,18 @@ def agree(
 
 
 @pytest.mark.parametrize(
-    ("lens", "mask", "tile"),
+    ("lens", "mask", "tile", "causal"),
     [
-        ((1, 2, 1, 70, 300, 16, 24), None, AttentionTile(1, 64, 3, 1)),
-        ((1, 1, 1, 130, 200, 40, 40), None, AttentionTile(3, 64, 2, 1)),
-        ((1, 1, 1, 70, 130, 80, 80), None, AttentionTile(2, 64, 2, 1)),
-        ((1, 1, 1, 3, 5, 4, 8), (F32, (3, 5)), SMALL),
-        ((2, 1, 1, 9, 140, 68, 72), (BOOL, (2, 1, 1, 140)), SMALL),
-        ((1, 2, 1, 17, 100, 12, 32), (F32, (1, 2, 17, 100)), AttentionTile(2, 64, 3, 1)),
+        ((1, 2, 1, 70, 300, 16, 24), None, AttentionTile(1, 64, 3, 1), False),
+        ((1, 2, 1, 70, 300, 16, 24), None, AttentionTile(1, 64, 3, 1), True),
+        ((1, 1, 1, 130, 200, 40, 40), None, AttentionTile(3, 64, 2, 1), True),
+        ((1, 1, 1, 70, 130, 80, 80), None, AttentionTile(2, 64, 2, 1), False),
+        ((1, 1, 1, 3, 5, 4, 8), (F32, (3, 5)), SMALL, True),
+        ((2, 1, 1, 9, 140, 68, 72), (BOOL, (2, 1, 1, 140)), SMALL, False),
+        ((2, 1, 1, 9, 140, 68, 72), (BOOL, (2, 1, 1, 140)), SMALL, True),
+        ((1, 2, 1, 17, 100, 12, 32), (F32, (1, 2, 17, 100)), AttentionTile(2, 64, 3, 1), False),
     ],
 )
-@pytest.mark.parametrize("causal", [False, True])
 def test_values(
     lens: tuple[int, ...], mask: Mask, tile: AttentionTile, causal: bool, on: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ from mgx_numba.runtime.gpu.transfers import to_device, to_host
 from mgx_numba.targets.gpu.program import GpuProgram
 
 from ..cpu.agreement import reference
+from .device_data import PLACES
 from .nvidia_libraries import standing_in
 from .programs import compiled, interpreter, labels
 
@@ -42,7 +43,7 @@ ALLOWED = {F64: 1e-12, F32: 2e-6, F16: 2e-3, BF16: 2e-2, I8: 0, F8: 5e-4}
 """Errors relative to the largest result: those of rounding the result; tensor cores add float8 with fewer bits."""
 
 
-@pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
+@pytest.fixture(params=PLACES)
 def on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """Return an engine with libraries."""
     if request.param == "device":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -39,10 +40,9 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
 TILINGS = [(WarpgroupTile(64, 64, 2, 1), 0), (WarpgroupTile(128, 128, 2, 1), 1), (WarpgroupTile(64, 128, 2, 1, 2), 2)]
 
 
-@pytest.fixture(params=TILINGS, ids=["", "registers", "pairs"])
-def forced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tile whose ring is shorter than sums, and in some cases so few blocks that each takes several tiles."""
-    tile, cores = request.param
+def force(tiling: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use a tile whose ring is shorter than sums, and in some cases so few blocks that each takes several tiles."""
+    tile, cores = TILINGS[tiling]
     monkeypatch.setattr(solvers, "SOLVERS", (solvers.WarpgroupBf16Split(),))
     monkeypatch.setattr(wgmma, "chosen_tile", lambda *_: (tile, 1))
     if cores:
@@ -81,19 +81,24 @@ def agree(got: np.ndarray, wanted: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "rows", "columns", "depth", "right"),
-    [
-        ((), 70, 72, 128, "constant"),
-        ((), 70, 64, 136, "constant"),
-        ((), 130, 136, 100, "columns"),
-        ((), 5, 24, 8, "depth"),
-        ((2, 2), 33, 40, 72, "columns"),
-        ((3,), 9, 40, 64, "constant"),
+    ("batch", "rows", "columns", "depth", "right", "tiling"),
+    [  # each tile with each kind of right-hand side
+        ((), 70, 72, 128, "constant", 0),
+        ((), 70, 72, 128, "constant", 1),
+        ((), 70, 64, 136, "constant", 2),
+        ((), 130, 136, 100, "columns", 1),
+        ((), 130, 136, 100, "columns", 2),
+        *(((), 5, 24, 8, "depth", tiling) for tiling in range(len(TILINGS))),
+        ((2, 2), 33, 40, 72, "columns", 0),
+        ((2, 2), 33, 40, 72, "columns", 1),
+        ((3,), 9, 40, 64, "constant", 2),
     ],
 )
 def test_products(
-    batch: tuple[int, ...], rows: int, columns: int, depth: int, right: str, forced: None, on: Engine
-) -> None:
+    batch: tuple[int, ...], rows: int, columns: int, depth: int, right: str, tiling: int, on: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    force(tiling, monkeypatch)
     program, inputs, values = product(batch, rows, columns, depth, right)
     made = compiled(program, on, fast_math=True)
     assert labels(made) == [HALVING] * (right != "constant") + ["gpu::gemm_warpgroup_parts_float32_add_kernel"]
@@ -112,15 +117,18 @@ def test_long_sums_are_added_in_turns(splits: int, monkeypatch: pytest.MonkeyPat
     agree(got, inputs["a"].astype(np.float64) @ values + inputs["r"])
 
 
-@pytest.mark.parametrize(
-    ("batch", "lens", "channels", "out", "kernel", "stride", "pad", "group"),
-    [(2, (7, 5), 64, 40, 3, 1, 1, 1), (1, (9, 8), 40, 72, 3, 2, 1, 1), (1, (6, 6), 64, 64, 1, 1, 0, 2)],
-)
-def test_convolutions(
-    batch: int, lens: tuple[int, ...], channels: int, out: int, kernel: int, stride: int, pad: int, group: int,
-    forced: None, on: Engine,
-) -> None:  # fmt: skip
-    program, inputs = convolution(batch, lens, channels, out, kernel, stride, pad, group)
+IMAGES = {
+    (2, (7, 5), 64, 40, 3, 1, 1, 1): (1, 2),
+    (1, (9, 8), 40, 72, 3, 2, 1, 1): (0, 2),
+    (1, (6, 6), 64, 64, 1, 1, 0, 2): (0, 1),
+}
+"""Arguments of `convolution`, and the tiles that compute it."""
+
+
+@pytest.mark.parametrize(("lens", "tiling"), [(lens, tiling) for lens, own in IMAGES.items() for tiling in own])
+def test_convolutions(lens: tuple[Any, ...], tiling: int, on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    force(tiling, monkeypatch)
+    program, inputs = convolution(*lens)
     made = compiled(program, on, fast_math=True)
     assert "gpu::convolution_warpgroup_parts_float32_relu_kernel" in labels(made)
     assert HALVING not in labels(made)

@@ -263,14 +263,16 @@ class BlockAsync:
         if not 0 <= piece < ROW // PIECE or row < 0 or start + PIECE > to.allocation.data.size:
             raise KernelFault(f"there is no piece {piece} of row {row} from byte {to.start} of {to.allocation.name} on")
         self._check_write(to.allocation, start, start + PIECE, thread, "stores")
-        count = to.allocation.data.size // PIECE
-        made = _Stored(to.allocation, np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, bool))
-        own, at = self._stored.setdefault(id(to.allocation), made), start // PIECE
+        own, at = self._stored.get(id(to.allocation)), start // PIECE
+        if own is None:
+            times = np.zeros((2, to.allocation.data.size // PIECE), np.int64)
+            own = self._stored[id(to.allocation)] = _Stored(to.allocation, *times, times[0] > 0)
         if own.time[at] > self._clocks[thread, own.thread[at]]:
             raise KernelFault(f"stores bytes {start} to {start + PIECE}, which thread {own.thread[at]} may be storing")
         own.thread[at], own.time[at], own.fenced[at] = thread, self._clocks[thread, thread], False
         bytes = np.ascontiguousarray(value, to.dtype).view(np.uint8)
-        to.allocation.data[_swizzled(np.arange(start, start + PIECE))] = bytes
+        first = _swizzled(start)  # of the piece, which stays together
+        to.allocation.data[first : first + PIECE] = bytes
 
     def fence(self, thread: int) -> None:
         """Interpret ``operand_fence``."""
@@ -307,23 +309,23 @@ class BlockAsync:
         """
         depth, columns = ROW // product.size, sums.shape[1]
         if isinstance(a, Place):
-            a = self._operand(a, first, np.arange(64 * ROW), numpy_dtype(product.a)).reshape(64, depth)
+            a = self._operand(a, first, 64 * ROW, numpy_dtype(product.a)).reshape(64, depth)
         lines = -(-columns // depth) * depth if turned else columns  # of those that are turned boxes come whole
-        right = self._operand(b, first, np.arange(lines * ROW), numpy_dtype(product.b))
+        right = self._operand(b, first, lines * ROW, numpy_dtype(product.b))
         if turned:
             right = right.reshape(-1, depth, depth).transpose(0, 2, 1)
         own, used = self._products[first], steps * STEP_BYTES // product.size
         right = right.reshape(lines, depth)[:columns, :used]
         return added_products(sums, a[:, :used], right), own.complete + len(own.committed) + 1
 
-    def _operand(self, p: Place, first: int, offsets: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    def _operand(self, p: Place, first: int, size: int, dtype: np.dtype) -> np.ndarray:
         step = p.start % (8 * ROW)  # of the first row
         start = p.start - step
-        stop = start + offsets.size
+        stop = start + size
         if p.dtype != dtype or step % STEP_BYTES or step >= ROW or stop > p.allocation.data.size:
             raise KernelFault(f"no operand of {dtype} is at byte {start} of {p.allocation.name}")
         clock = self._clocks[first]
-        covered = np.zeros(offsets.size, bool)
+        covered = np.zeros(size, bool)
         for landing in self._landings:
             if _meets(landing, p.allocation, start, stop):
                 if clock[landing.entry] < landing.phase:
@@ -335,7 +337,7 @@ class BlockAsync:
         reading = _Reading(p.allocation, start, stop, first)
         self._readings.append(reading)
         self._products.setdefault(first, _Products()).current.append(reading)
-        bytes = p.allocation.data[_swizzled(start + offsets)]
+        bytes = p.allocation.data[start:stop][_swizzled_offsets(size)]  # ``start`` is a multiple of 8 rows
         bytes[~(covered if stored is None else stored | covered)] = _STALE
         if step:
             rows = bytes.reshape(-1, ROW)
@@ -412,9 +414,17 @@ def _meets(known: _Landing | _Reading, allocation: Allocation, start: int, stop:
     return known.allocation is allocation and known.start < stop and start < known.stop
 
 
-def _swizzled(places: np.ndarray) -> np.ndarray:
+def _swizzled(places: Any) -> Any:
     """Return the swizzled offsets of byte offsets in 128-byte rows."""
     return places ^ (places // ROW % 8 * 16)
+
+
+@functools.lru_cache(maxsize=64)
+def _swizzled_offsets(size: int) -> np.ndarray:
+    """Return the swizzled offsets of the first ``size`` bytes; read-only."""
+    offsets = _swizzled(np.arange(size))
+    offsets.flags.writeable = False
+    return offsets
 
 
 def _box(memory: Memory, layout: TensorLayout, address: int, place: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ import numpy as np
 
 from mgx_numba.core.types import from_numpy, numpy_dtype
 from mgx_numba.ops.scalar import converted, evaluator
-from mgx_numba.ops.scalar_functions import FUNCTIONS
+from mgx_numba.ops.scalar_functions import BINARY, BITWISE, COMPARE, FUNCTIONS, LOGICAL
 
 from .memory import KernelFault, Place
 
@@ -28,6 +28,7 @@ _STORAGE = ("float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e
 DTYPES = ("bool", *_INTEGERS, "float32", "float64", *_STORAGE)
 _WEAK = (np.dtype(np.int64), np.dtype(np.float64))
 _BOOL = np.dtype(np.bool_)
+_BINARY = BINARY | BITWISE | COMPARE | LOGICAL
 _COMPUTED = frozenset("?bBhHiIlLqQfd")
 """NumPy's codes of the dtypes in which functions compute; others are converted to float32 and rounded."""
 
@@ -62,6 +63,14 @@ def _elementwise(name: str) -> Callable[..., Any]:
     function = _fma if name == "fma" else evaluator(name)
     meaning = _fma if name == "fma" else FUNCTIONS[name].meaning
 
+    def binary(a: Any, b: Any) -> Any:
+        dtype = getattr(a, "dtype", None)
+        if dtype is not None and getattr(b, "dtype", None) is dtype and dtype.char in _COMPUTED:
+            result = meaning(a, b)
+            if result.dtype is dtype or result.dtype is _BOOL:
+                return result
+        return function(*_meet((a, b)))
+
     def call(*operands: Any) -> Any:
         dtype = getattr(operands[0], "dtype", None)
         for other in operands:
@@ -72,7 +81,7 @@ def _elementwise(name: str) -> Callable[..., Any]:
         result = meaning(*operands)  # no operand is converted, and most results need no conversion either
         return result if result.dtype is dtype or result.dtype is _BOOL else function(*_meet(operands))
 
-    return call
+    return binary if name in _BINARY else call
 
 
 _multiplied, _added = evaluator("mul"), evaluator("add")
@@ -81,13 +90,14 @@ _multiplied, _added = evaluator("mul"), evaluator("add")
 def _fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """Return a * b + c, rounded once except for float64."""
     dtype = a.dtype
-    if dtype != np.float32:
+    if dtype.char != "f":
         return _added(_multiplied(a, b), c)
     return (a.astype(np.float64) * b + c).astype(dtype)
 
 
 def _where(condition: Any, a: Any, b: Any) -> Any:
-    a, b = _meet((a, b))
+    if getattr(a, "dtype", None) is not getattr(b, "dtype", 0):
+        a, b = _meet((a, b))
     return np.where(condition, a, b)
 
 
@@ -112,7 +122,7 @@ def _kept_constant(dtype: np.dtype, value: float, sign: float, lanes: int) -> An
 
 
 def _cast(dtype: np.dtype, x: Any) -> Any:
-    return converted(np.asarray(x), from_numpy(dtype))
+    return x if getattr(x, "dtype", None) is dtype else converted(np.asarray(x), from_numpy(dtype))
 
 
 def _bits(dtype: np.dtype, x: Any) -> Any:
@@ -120,7 +130,7 @@ def _bits(dtype: np.dtype, x: Any) -> Any:
 
 
 def _reduced(name: str) -> Callable[[np.ndarray], Any]:
-    combine = evaluator(name)
+    combine = _elementwise(name)
 
     def call(v: np.ndarray) -> Any:
         while v.size > 1:
@@ -229,10 +239,6 @@ def _idiv32(a: int, b: int) -> int:
     return a // b
 
 
-def _load(p: Place, i: int, lanes: int) -> np.ndarray:
-    return p.read(i, lanes)
-
-
 def _load_aligned(p: Place, i: int, lanes: int) -> np.ndarray:
     _expect_aligned(p, i, lanes)
     return p.read(i, lanes)
@@ -271,10 +277,10 @@ def memory_names() -> dict[str, Any]:
     """Return the functions that take pointers."""
     return {
         "offset": lambda p, i: p[int(i) :] if isinstance(p, list) else p.moved(int(i)),  # a list: the argument block
-        "load": _load,
+        "load": Place.read,
         "load_aligned": _load_aligned,
         "load_scalar": lambda p, i: p.read(i, 1)[0],
-        "load_splat": lambda p, i, lanes: np.full(lanes, p.read(i, 1)[0]),
+        "load_splat": lambda p, i, lanes: p.read(i, 1).repeat(lanes),
         "grid_wait": lambda: None,  # one launch comes after the other
         "prefetch_l2": lambda p, i: None,
         "note_fault": _note_fault,

@@ -92,21 +92,47 @@ operands."""
 _OF_BLOCKS = ("cluster_barrier", "cluster_wait", "grid_barrier")
 """Functions at which all threads of all co-scheduled blocks meet."""
 _STOPPING = frozenset(("barrier", *_OF_BLOCKS, "mbarrier_wait", "tagged_load4", *COLLECTIVES, *WARPGROUP_NAMES))
-_Steps = Generator[tuple[str, int, tuple[Any, ...]], Any, None]
+_POLLED = ("mbarrier_wait", "tagged_load4")
+"""Functions at which each thread waits for itself."""
+_Site = tuple[str, int]
+"""A collective call: the function's name and the line."""
+_Steps = Generator[tuple[_Site, tuple[Any, ...]], Any, None]
 
 
-class _Collective(ast.NodeTransformer):
-    """Rewrites calls of collective functions into yields of the coroutine."""
+class _Prepared(ast.NodeTransformer):
+    """Rewrites calls of collective functions into yields of the coroutine, and collects constants.
+
+    Attributes:
+        constants: statements that compute, once for all threads, the constants in whose place names stand.
+    """
+
+    def __init__(self) -> None:
+        self.constants: list[ast.stmt] = []
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Yield the name, the line and the operands instead of a collective call."""
+        """Yield the site and the operands instead of a collective call; name a constant of literals."""
         self.generic_visit(node)
-        if not isinstance(node.func, ast.Name) or node.func.id not in _STOPPING:
+        if not isinstance(node.func, ast.Name):
             return node
-        request = ast.Tuple(
-            [ast.Constant(node.func.id), ast.Constant(node.lineno), ast.Tuple(node.args, ast.Load())], ast.Load()
-        )
-        return ast.copy_location(ast.Yield(request), node)
+        if node.func.id in _STOPPING:
+            site = ast.Constant((node.func.id, node.lineno))
+            return _located(ast.Yield(ast.Tuple([site, ast.Tuple(node.args, ast.Load())], ast.Load())), node)
+        if node.func.id.startswith("const_") and all(map(_is_literal, node.args)):
+            name = f"_constant{len(self.constants)}"
+            self.constants.append(_located(ast.Assign([ast.Name(name, ast.Store())], node), node))
+            return _located(ast.Name(name, ast.Load()), node)
+        return node
+
+
+def _is_literal(node: ast.expr) -> bool:
+    if isinstance(node, ast.UnaryOp):
+        return _is_literal(node.operand)
+    return isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in ("INF", "NAN"))
+
+
+def _located(made: Any, node: ast.AST) -> Any:
+    """Return a new node whose new parts have the location of ``node``."""
+    return ast.fix_missing_locations(ast.copy_location(made, node))
 
 
 @functools.lru_cache(maxsize=256)
@@ -117,10 +143,12 @@ def _code(text: str, filename: str) -> python_types.CodeType:
         check_assignments(function)  # as the compiler does: a thread need not come to the place that has no value
     except Unassigned as error:
         raise CompileError(f"{filename}: {error}") from None
-    _Collective().visit(tree)
+    prepared = _Prepared()
+    prepared.visit(tree)
     never = ast.parse("if False:\n    yield").body  # makes a generator of a kernel without collectives, too
     function.body = [*never, *function.body]
-    return compile(ast.fix_missing_locations(tree), filename, "exec")
+    tree.body = [*prepared.constants, *tree.body]
+    return compile(tree, filename, "exec")
 
 
 def interpret(source: KernelSource, args: Sequence[int], geometry: Grid, memory: Memory) -> None:
@@ -132,7 +160,7 @@ def interpret(source: KernelSource, args: Sequence[int], geometry: Grid, memory:
     memory.forget()
     filename = f"<{source.name}>"
     code = _code(source.text, filename)
-    defined: dict[str, Any] = {}
+    defined = dict(elementwise_names())
     exec(code, defined)
     if defined["THREADS"] != geometry.threads[0] or geometry.threads[1:] != (1, 1):
         raise KernelFault(
@@ -335,8 +363,10 @@ def _run_together(blocks: Sequence[_RunningBlock], syncs: Sequence[BlockAsync]) 
         for block, given in zip(blocks, answers):
             block.advance(given)
         answers = [block.met() for block in blocks]
+        if any(answers):
+            continue
         places = {block.waits_for_others() for block in blocks}
-        if not any(answers) and len(places) == 1 and all(places):
+        if len(places) == 1 and all(places):
             blocks[0].count_blocks(len(blocks))
             answers = [block.resume_all() for block in blocks]
             for sync in syncs:
@@ -362,7 +392,8 @@ class _RunningBlock:
         self._steps = [kernel(args) for _ in range(state.threads)]
         self._warp_epochs = [0] * (-(-state.threads // WARP))
         self._epoch = 0
-        self._waiting: dict[int, tuple[str, int, tuple[Any, ...]]] = {}
+        self._waiting: dict[int, tuple[_Site, tuple[Any, ...]]] = {}
+        self._polled = any(name in line for line in lines for name in _POLLED)
 
     def resume_all(self) -> dict[int, Any]:
         """Return an empty answer for every thread: at the start, and after a barrier of several blocks."""
@@ -376,10 +407,13 @@ class _RunningBlock:
 
     def waits_for_others(self) -> int:
         """Return the line of a multi-block barrier at which all threads wait; 0 if they do not."""
-        places = {r[:2] for r in self._waiting.values()}
-        together = len(self._waiting) == len(self._steps) and len(places) == 1
-        name, line = next(iter(places)) if together else ("", 0)
+        name, line = self._everyone_at()
         return line if name in _OF_BLOCKS else 0
+
+    def _everyone_at(self) -> _Site:
+        """Return the call at which all threads of the block wait; ("", 0) if they do not."""
+        sites = {site for site, _ in self._waiting.values()}
+        return sites.pop() if len(self._waiting) == len(self._steps) and len(sites) == 1 else ("", 0)
 
     def count_blocks(self, blocks: int) -> None:
         """Update the counter of a grid barrier that all threads have reached; nothing for a cluster barrier.
@@ -387,16 +421,16 @@ class _RunningBlock:
         Raises:
             KernelFault: the launch is not cooperative, or threads expect another number of blocks.
         """
-        name, line, _ = self._waiting[0]
+        (name, line), _ = self._waiting[0]
         if name == "grid_barrier":
             self._told(0, line, functools.partial(self._count, blocks))
 
     def _count(self, blocks: int) -> None:
         if not self._cooperative:
             raise KernelFault("waits for all blocks of a launch that is not cooperative")
-        counted = _counted(self._waiting[0][2][0])
+        counted = _counted(self._waiting[0][1][0])
         counted[0] += blocks
-        wanted = {int(request[2][1]) for request in self._waiting.values()}
+        wanted = {int(operands[1]) for _, operands in self._waiting.values()}
         if wanted != {int(counted[0])}:
             raise KernelFault(f"waits for {sorted(wanted)} blocks; {counted[0]} have come, by the counter")
 
@@ -438,7 +472,7 @@ class _RunningBlock:
     def met(self) -> dict[int, Any]:
         """Return the answers of threads whose collective operation is complete, by thread."""
         found: dict[int, Any] = {}
-        for index, (name, line, given) in self._waiting.items():
+        for index, ((name, line), given) in self._waiting.items() if self._polled else ():
             if name == "tagged_load4":
                 value = self._told(index, line, functools.partial(self._tagged, *given))
                 if value is not None:
@@ -447,38 +481,38 @@ class _RunningBlock:
                 found[index] = None
         first = 0
         while first < len(self._steps):
-            lanes = WAVES.get(self._waiting.get(first, ("",))[0], WARP)
-            name, operands = ("", []) if first % lanes else self._agreed(range(first, first + lanes))
-            if name in COLLECTIVES:
+            name, line = self._site(first)
+            lanes = WAVES.get(name, WARP)
+            operands = self._agreed(range(first, first + lanes)) if name in COLLECTIVES and not first % lanes else []
+            if operands:
                 if name == "warp_barrier":
                     self._warp_epochs[first // WARP] += 1
                     self._sync.meet(range(self._first + first, self._first + first + WARP))
                 self._turn(first)
-                results = self._told(first, self._waiting[first][1], functools.partial(COLLECTIVES[name], operands))
+                results = self._told(first, line, functools.partial(COLLECTIVES[name], operands))
                 found.update(zip(range(first, first + lanes), results))
-            first += lanes if name else WARP
+            first += lanes if operands else WARP
         for first in range(0, len(self._steps), WARPGROUP):
-            name, operands = self._agreed(range(first, first + WARPGROUP))
-            if name in WARPGROUP_NAMES:
+            name, line = self._site(first)
+            operands = self._agreed(range(first, first + WARPGROUP)) if name in WARPGROUP_NAMES else []
+            if operands:
                 call = functools.partial(WARPGROUP_NAMES[name], self._sync, self._first + first, operands)
-                results = self._told(first, self._waiting[first][1], call)
-                found.update(zip(range(first, first + WARPGROUP), results))
-        if found:
+                found.update(zip(range(first, first + WARPGROUP), self._told(first, line, call)))
+        if found or self._everyone_at()[0] != "barrier":
             return found
-        everyone = len(self._waiting) == len(self._steps)
-        if everyone and {r[:2] for r in self._waiting.values()} == {("barrier", next(iter(self._waiting.values()))[1])}:
-            self._epoch += 1
-            self._sync.meet(range(self._first, self._first + len(self._steps)))
-            return dict.fromkeys(range(len(self._steps)))
-        return {}
+        self._epoch += 1
+        self._sync.meet(range(self._first, self._first + len(self._steps)))
+        return dict.fromkeys(range(len(self._steps)))
 
-    def _agreed(self, threads: range) -> tuple[str, list[tuple[Any, ...]]]:
-        """Return the function at which all ``threads`` wait, and their operands; "" if they do not all wait at one
-        call."""
+    def _site(self, index: int) -> _Site:
+        """Return the call at which a thread waits; ("", 0) if it does not."""
+        return self._waiting[index][0] if index in self._waiting else ("", 0)
+
+    def _agreed(self, threads: range) -> list[tuple[Any, ...]]:
+        """Return the operands of all ``threads``; none if they do not all wait at one call."""
         requests = [self._waiting[k] for k in threads if k in self._waiting]
-        if len(requests) < len(threads) or len({r[:2] for r in requests}) != 1:
-            return "", []
-        return requests[0][0], [r[2] for r in requests]
+        sites = [site for site, _ in requests]
+        return [operands for _, operands in requests] if sites.count(sites[0]) == len(threads) else []
 
     def _passed(self, index: int, barrier: Place, parity: int) -> bool:
         return self._sync.passed(barrier, parity, self._first + index)
@@ -511,7 +545,7 @@ class _RunningBlock:
     def _stuck(self) -> KernelFault:
         """Return the fault of a deadlock."""
         places: dict[str, list[int]] = {}
-        for index, (name, line, _) in sorted(self._waiting.items()):
+        for index, ((name, line), _) in sorted(self._waiting.items()):
             places.setdefault(f"{name} in line {line}", []).append(index)
         ended = len(self._steps) - len(self._waiting)
         told = [f"{len(who)} threads (the first is {who[0]}) wait at {place}" for place, who in places.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -81,15 +82,16 @@ def finite_sums(sums: HeldSums) -> np.int32:
 
 def sums_row(lanes: Sequence[tuple[Any, ...]]) -> list[np.ndarray]:
     """See the vocabulary; of all lanes of a warp."""
-    _, row, part, wide = lanes[0]
-    found = []
-    for lane in range(WARP):
-        q = lane % 4
-        columns = 4 * wide * part + _first_of(q, wide) + np.arange(wide)
-        neighbours = lane - q + columns % 8 // 2
-        places = columns // 8 * 4 + 2 * row + columns % 2
-        found.append(np.array([_ready(lanes[n][0])[k] for n, k in zip(neighbours, places)]))
-    return found
+    held = np.stack([_ready(sums) for sums, *_ in lanes])
+    return list(held[_places_of_row(*lanes[0][1:])])
+
+
+@functools.lru_cache(maxsize=256)
+def _places_of_row(row: int, part: int, wide: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lane and the number of each accumulator that `sums_row` gives a lane."""
+    lanes = np.arange(WARP)[:, None]
+    columns = np.array([4 * wide * part + _first_of(lane % 4, wide) + np.arange(wide) for lane in range(WARP)])
+    return lanes - lanes % 4 + columns % 8 // 2, columns // 8 * 4 + 2 * row + columns % 2
 
 
 def sums_in_turns(sums: HeldSums, row: int, part: int, wide: int) -> np.ndarray:
@@ -120,6 +122,7 @@ def _rows() -> np.ndarray:
     return thread // 32 * 16 + thread % 32 // 4
 
 
+@functools.lru_cache(maxsize=64)
 def _places(columns: int) -> tuple[np.ndarray, np.ndarray]:
     """Return row and column of each accumulator, by thread and number."""
     number, thread = np.arange(columns // 2), np.arange(WARPGROUP)

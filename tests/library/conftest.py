@@ -9,6 +9,17 @@ from typing import Any
 import pytest
 
 from .loaded import Loaded
+from .support import CC, CXX
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kept_compilers() -> Iterator[None]:
+    """Link libraries with the compilers of `support`, which cache their results."""
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, command in (("CC", CC), ("CXX", CXX)):
+            if command is not None:
+                patch.setenv(variable, command)
+        yield
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import shutil
@@ -16,10 +17,36 @@ import pytest
 import mgx_numba as migraphx
 from mgx_numba.core.types import from_numpy
 
+from ..caches import kept_folder
+
 __all__ = ["CC", "CXX", "build", "exported", "finished", "needs_compiler", "run_library", "with_driver"]
 
-CC = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-CXX = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+
+def _compiler(variable: str, *commands: str) -> str | None:
+    """Return a script that calls a compiler and keeps what it makes for later runs; None if there is no compiler."""
+    chosen = os.environ.get(variable)
+    found = next(filter(None, map(shutil.which, [chosen] if chosen else commands)), None)
+    if found is None or Path(found).parent == kept_folder() / "compilers":
+        return found
+    made = kept_folder() / "compiled"
+    command = [sys.executable, "-E", "-S", str(Path(__file__).with_name("kept_compiler.py")), str(made), found]
+    text = f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n'.encode()
+    script = kept_folder() / "compilers" / hashlib.sha256(text).hexdigest()[:16]  # each checkout has its own
+    try:
+        for folder in (made, script.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        if not script.exists():
+            part = script.with_suffix(f".{os.getpid()}")
+            part.write_bytes(text)
+            part.chmod(0o755)
+            part.replace(script)
+    except OSError:
+        return found
+    return str(script)
+
+
+CC = _compiler("CC", "cc", "gcc")
+CXX = _compiler("CXX", "c++", "g++")
 needs_compiler = pytest.mark.skipif(CXX is None, reason="no C++ compiler")
 _SECONDS = 120.0  # for a compiler on a machine that does much else
 

@@ -22,6 +22,11 @@ OPTIONS = [
 ]  # fmt: skip
 
 
+def written(folder):
+    """Return the folder of a decoder with few words: each is a column of a product on the interpreter."""
+    return write(tiny("grouped", vocabulary=16), folder / "grouped", vocabulary=16)
+
+
 def chosen(target, count, options, words, runs, rng):
     """Return tokens that a program chooses, and those of the host; the last run has a NaN and excluded tokens."""
     choice = token_choice(2, words, Type.float_type, count)
@@ -92,7 +97,7 @@ def test_rows_of_caches_are_copied_on_a_device(seed):
 
 def test_a_device_is_one_step_ahead_and_takes_it_back(tmp_path, monkeypatch):
     """Tokens are drawn on the device; after its logits were read the text goes on as on the host."""
-    folder = write(tiny("grouped"), tmp_path / "grouped")
+    folder = written(tmp_path)
     order = []
     enqueue = StepsAhead._enqueue
     monkeypatch.setattr(StepsAhead, "_enqueue", lambda self, tokens: (order.append(1), enqueue(self, tokens))[1])
@@ -139,7 +144,7 @@ def test_ties_and_infinities_of_greedy_search():
 
 def test_a_step_is_one_recording_until_the_caches_grow(tmp_path, monkeypatch):
     """Rows of different lengths; after the first token no step is run from the host."""
-    folder = write(tiny("grouped"), tmp_path / "grouped")
+    folder = written(tmp_path)
     monkeypatch.setattr("mgx_numba.llm.generation.engine._ROOM", 4)
     made, recorded = [], InterpreterQueue.recorded
 
@@ -158,7 +163,7 @@ def test_a_step_is_one_recording_until_the_caches_grow(tmp_path, monkeypatch):
         for target in ("cpu", "gpu"):
             params = GeneratorParams(LanguageModel(folder, target=target))
             params.set_search_options(
-                past_present_share_buffer=True, max_length=7, batch_size=2, ignore_eos=True, do_sample=True, top_k=5,
+                past_present_share_buffer=True, max_length=6, batch_size=2, ignore_eos=True, do_sample=True, top_k=5,
                 random_seed=1,
             )  # fmt: skip
             generator = Generator(params.model, params)
@@ -178,7 +183,7 @@ def test_a_step_is_one_recording_until_the_caches_grow(tmp_path, monkeypatch):
 
 
 def test_the_host_chooses_if_it_takes_part_in_a_step(tmp_path, monkeypatch):
-    folder = write(tiny("grouped"), tmp_path / "grouped")
+    folder = written(tmp_path)
     monkeypatch.setattr(StandingCall, "held", lambda self: None)
     texts = []
     with interpreted():

@@ -6,6 +6,8 @@ The models inside the onnx package have one number for all weights. Most are run
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -15,13 +17,25 @@ import mgx_numba
 from bench.agreement import exposed
 from bench.exact import FARTHEST, QUANTIZE, Exact
 from bench.light import randomize
-from bench.models import MODELS, build, inputs, light_models
+from bench.models import MODELS, bert, build, gpt2, inputs, light_models, vit
 
 TOLERANCE = {False: FARTHEST["exact"], True: FARTHEST["float32"]}
 LIGHT = sorted(light_models())
 BUILT = sorted(MODELS)
 LARGE = ["light_vgg19", "light_zfnet512"]
 """Models without a layer of a kind that no smaller one has; ref needs 15 s for the first."""
+SHORTER = {
+    "bert": (bert.CONFIGS, {"layers": 2, "vocabulary": 5003}),
+    "gpt2": (gpt2.CONFIGS, {"layers": 2, "vocabulary": 20011}),
+    "vit": (vit.CONFIGS, {"layers": 2}),
+}
+"""Fields of full models: later layers repeat the kernels of the second, as further rows of embeddings do."""
+
+
+def of_full_width(name: str) -> onnx.ModelProto:
+    configs, fields = SHORTER.get(name, ({}, {}))
+    with mock.patch.dict(configs, {"full": replace(configs["full"], **fields)} if configs else {}):
+        return build(name, scale="full")
 
 
 @functools.lru_cache(maxsize=1)
@@ -31,7 +45,7 @@ def load(name: str, scale: str) -> tuple[bytes, dict[str, np.ndarray]]:
         model = onnx.load(light_models()[name])
         model = randomize(model) if scale == "random" else model
     else:
-        model = build(name, scale=scale)
+        model = of_full_width(name) if scale == "full" else build(name, scale=scale)
     return model.SerializeToString(), inputs(name, model)
 
 
