@@ -74,8 +74,7 @@ class NonZero(Operator):
     use_dyn_output: bool = False
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1)
-        shape = inputs[0]
+        (shape,) = self.expect_inputs(inputs, 1)
         if self.use_dyn_output:
             return Shape.dynamic(Type.int64_type, [shape.ndim, DynamicDimension(0, shape.elements)])
         if shape.is_dynamic:
@@ -107,8 +106,7 @@ class Unique(Operator):
     equal_nan: bool = True
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1)
-        shape = inputs[0]
+        (shape,) = self.expect_inputs(inputs, 1)
         if self.axis is None:
             length = DynamicDimension(prod(d.min for d in shape.dims), shape.elements)
             outer: tuple[DynamicDimension, ...] = ()
