@@ -159,7 +159,7 @@ def _plain_init(cls: object) -> Callable[..., bool]:
     """
     calls, known = 0, None
 
-    def init(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def init(self: object, args: tuple[object, ...], kwargs: dict[str, Any]) -> bool:
         nonlocal calls, known
         calls += 1
         if calls > _PLAIN_CALLS:

@@ -38,7 +38,7 @@ class Parsed:
 
     program: Program
     external: Mapping[str, tuple[Path, os.stat_result]] = field(default_factory=dict)
-    beside: Mapping[str, Any] = field(default_factory=dict)
+    beside: Mapping[str, object] = field(default_factory=dict)
 
 
 Parse = Callable[[Any, "Mapping[str, memoryview] | None"], Parsed]

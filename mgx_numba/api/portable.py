@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..dataclass import dataclass
 from ..graph.origin import Origin
@@ -32,7 +32,7 @@ class Known:
     results: Sequence[Shape]
     origin: Origin
     messages: list[Messages]
-    beside: Mapping[str, Any]
+    beside: Mapping[str, object]
 
 
 class PortableForm:

@@ -57,7 +57,7 @@ class Alternative(Generic[T]):
 
 
 def alternatives(
-    problem: Any, solve: Callable[[Any], T], samples: Sequence[Mapping[Dim, int]] = ()
+    problem: object, solve: Callable[[Any], T], samples: Sequence[Mapping[Dim, int]] = ()
 ) -> list[Alternative[T]]:
     """Return the distinct results of a function of a problem; their conditions exclude each other.
 

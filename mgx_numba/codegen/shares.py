@@ -71,7 +71,7 @@ def fastest_where(
 
 
 def shares(
-    problem: Any,
+    problem: object,
     candidates: Sequence[K],
     where: Mapping[K, Length],
     table: Iterable[tuple[Sample, Mapping[K, float]]],

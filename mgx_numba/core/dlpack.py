@@ -197,7 +197,7 @@ def data_type_of(capsule: object) -> _DataType:
     return tensor_of(capsule).dtype
 
 
-def _head(capsule: Any) -> _VersionedHead:
+def _head(capsule: object) -> _VersionedHead:
     """Return the header before the tensor in an unconsumed capsule of version 1 or later."""
     return _VersionedHead.from_address(_pointer(capsule, _VERSIONED))
 

@@ -19,7 +19,7 @@ def plain_int(value: Any) -> int:
     return found
 
 
-def plain_ints(values: Sequence[Any]) -> tuple[Any, ...]:
+def plain_ints(values: Sequence[object]) -> tuple[Any, ...]:
     """Return the results of `plain_int` for a sequence."""
     if _PLAIN.issuperset(map(type, values)):
         return tuple(values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from ..core.argument import Argument
 from ..core.shape import Shape
@@ -12,6 +12,8 @@ from ..ops.base import Operator
 
 if TYPE_CHECKING:
     from .module import Module
+
+Op = TypeVar("Op", bound=Operator)
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,11 @@ class Instruction:
     def name(self) -> str:
         """Operator name."""
         return self.op.name
+
+    def operator(self, kind: type[Op]) -> Op:
+        """Return the operator, which must be of class ``kind``, for code that only such instructions reach."""
+        assert isinstance(self.op, kind), f"{self.op} is no {kind.__name__}"
+        return self.op
 
     def located(self, message: str) -> str:
         """Return a message prefixed with the names of the instruction's source nodes, if they are known."""

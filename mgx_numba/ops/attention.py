@@ -65,8 +65,7 @@ class Attention(Operator):
     fill: float = -math.inf
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 3, 4)
-        q, k, v = inputs[:3]
+        q, k, v = self.expect_inputs(inputs, 3, 4)[:3]
         self.expect_same_type(inputs[:3])
         if not q.type.is_floating:
             raise self.fail(f"inputs must be floating point, got {q.type.name}")
@@ -127,8 +126,7 @@ class GqaRotaryEmbedding(Operator):
     interleaved: bool = False
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 4)
-        heads, _, cosine, sine = inputs
+        heads, _, cosine, sine = self.expect_inputs(inputs, 4)
         if heads.ndim != 4 or heads.dims[1].max != self.num_heads + 2 * self.kv_num_heads:
             raise self.fail(
                 f"expected [b, {self.num_heads + 2 * self.kv_num_heads}, s, d] for {self.num_heads} query and"
@@ -181,8 +179,7 @@ class ConcatPastPresent(Operator):
     kv_num_heads: int = 0
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 3)
-        present, _, past = inputs
+        present, _, past = self.expect_inputs(inputs, 3)
         self.expect_same_type([present, past])
         if past.is_dynamic:
             raise self.fail(f"the cache must have static lengths, got {past}")

@@ -179,11 +179,12 @@ class Operator:
         """Return the error for an index among the values of a run; it names the operator."""
         return IndexRangeError(f"{self.name}: {message}")
 
-    def expect_inputs(self, inputs: Sequence[Shape], *counts: int) -> None:
-        """Raise ``ShapeError`` unless the number of inputs is one of ``counts``."""
+    def expect_inputs(self, inputs: Sequence[Shape], *counts: int) -> Sequence[Shape]:
+        """Return ``inputs``; raise ``ShapeError`` unless their number is one of ``counts``."""
         if len(inputs) not in counts:
             wanted = " or ".join(map(str, counts))
             raise self.fail(f"got {len(inputs)} inputs, expected {wanted}")
+        return inputs
 
     def expect_same_type(self, inputs: Sequence[Shape]) -> None:
         """Raise ``ShapeError`` unless all inputs have one element type."""

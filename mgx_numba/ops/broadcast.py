@@ -29,8 +29,7 @@ class Broadcast(Operator):
     out_dyn_dims: tuple[DynamicDimension, ...] = ()
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1, 2)
-        shape = inputs[0]
+        shape = self.expect_inputs(inputs, 1, 2)[0]
         target = _target(self, inputs)
         if not 0 <= self.axis < max(len(target), 1):
             raise self.fail(f"axis {self.axis} is out of range for {len(target)} dimensions")
@@ -97,8 +96,7 @@ class BroadcastWithDims(Operator):
     view: ClassVar[bool] = True
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 2)
-        shape, dims = inputs
+        shape, dims = self.expect_inputs(inputs, 2)
         if dims.is_dynamic or dims.ndim != 1 or not dims.type.is_integral:
             raise self.fail(f"second input must be a vector of integers of fixed length, got {dims}")
         rank = max(shape.ndim, dims.lens[0])
@@ -121,8 +119,7 @@ class BroadcastForDot(Operator):
     view: ClassVar[bool] = True
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 2)
-        a, b = inputs
+        a, b = self.expect_inputs(inputs, 2)
         if min(a.ndim, b.ndim) < 2:
             raise self.fail(f"inputs need at least 2 axes, got {a} and {b}")
         if any_dynamic(inputs):

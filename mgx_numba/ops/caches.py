@@ -36,8 +36,7 @@ class UpdateCache(Operator):
     length: int = -1
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 3)
-        cache, rows, positions = inputs
+        cache, rows, positions = self.expect_inputs(inputs, 3)
         self.expect_same_type([cache, rows])
         if cache.ndim != 4 or rows.ndim != 4 or positions.ndim != 2:
             raise self.fail(f"cache and rows need 4 axes, positions 2, got {cache}; {rows}; {positions}")
@@ -89,8 +88,7 @@ class CachedAttention(Operator):
     paged: bool = False
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 4 + self.paged + self.sink)
-        q, k, v, limits = inputs[:4]
+        q, k, v, limits = self.expect_inputs(inputs, 4 + self.paged + self.sink)[:4]
         self.expect_same_type([k, v])
         if not q.type.is_floating or k.type not in CACHE_TYPES:
             known = ", ".join(t.name for t in CACHE_TYPES)

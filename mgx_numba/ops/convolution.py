@@ -61,8 +61,7 @@ class ConvolutionBase(Operator):
 
     def check(self, inputs: Sequence[Shape]) -> None:
         """Check ranks and attributes."""
-        self.expect_inputs(inputs, 2)
-        x, w = inputs
+        x, w = self.expect_inputs(inputs, 2)
         if x.ndim != w.ndim or x.ndim < 3:
             raise self.fail(f"inputs need the same rank of at least 3, got {x} and {w}")
         if w.is_dynamic:

@@ -59,7 +59,7 @@ class CustomOperator(Operator):
 
     custom: ClassVar[bool] = True
     function: ClassVar[Callable[..., Any]]
-    rule: ClassVar[Callable[..., Any]]
+    rule: ClassVar[Callable[..., object]]
     kernel: ClassVar[Callable[..., CustomKernel] | None] = None
     arity: ClassVar[tuple[int, int | None]]
 
@@ -118,7 +118,7 @@ class CustomPointwise(Pointwise):
     """An operator that acts on each element, by an expression over `ScalarElement`; subclasses have it."""
 
     custom: ClassVar[bool] = True
-    expression: ClassVar[Callable[..., Any]]
+    expression: ClassVar[Callable[..., object]]
 
     @property
     def rule_name(self) -> str:

@@ -36,8 +36,7 @@ class RoiAlign(Operator):
     spatial_scale: float = 1.0
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 3)
-        x, rois, batch = inputs
+        x, rois, batch = self.expect_inputs(inputs, 3)
         if self.mode is PoolingMode.lpnorm:
             raise self.fail("mode must be average or max, got lpnorm")
         if self.coordinate_transformation_mode not in ("half_pixel", "output_half_pixel"):
@@ -124,8 +123,7 @@ class NonMaxSuppression(Operator):
     counts: bool = False
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 2, 3, 4, 5)
-        boxes, scores = inputs[:2]
+        boxes, scores = self.expect_inputs(inputs, 2, 3, 4, 5)[:2]
         if boxes.ndim != 3 or scores.ndim != 3 or boxes.max_lens[2] != 4:
             raise self.fail(f"expected boxes [n, boxes, 4] and scores [n, classes, boxes], got {boxes} and {scores}")
         for position, shape in enumerate(inputs[2:], 2):

@@ -23,8 +23,7 @@ class Determinant(Operator):
     name: ClassVar[str] = "determinant"
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1)
-        shape = inputs[0]
+        (shape,) = self.expect_inputs(inputs, 1)
         if shape.ndim < 2 or shape.dims[-1].max != shape.dims[-2].max or not shape.type.is_floating:
             raise self.fail(f"expected square matrices of floats in the last two axes, got {shape}")
         return Shape.dynamic(shape.type, list(shape.dims[:-2])) if shape.ndim > 2 else Shape(shape.type)
@@ -46,8 +45,7 @@ class Inverse(Operator):
     name: ClassVar[str] = "inverse"
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1)
-        shape = inputs[0]
+        (shape,) = self.expect_inputs(inputs, 1)
         if shape.ndim < 2 or shape.dims[-1].max != shape.dims[-2].max or not shape.type.is_floating:
             raise self.fail(f"expected square matrices of floats in the last two axes, got {shape}")
         return shape.to_standard()

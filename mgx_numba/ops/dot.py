@@ -52,8 +52,7 @@ def quantized_output(op: Operator, inputs: Sequence[Shape]) -> Type:
 
 def matmul_shape(op: Operator, inputs: Sequence[Shape], type: Type) -> Shape:
     """Return the shape of a batched matrix product with equal outer lengths."""
-    op.expect_inputs(inputs, 2)
-    a, b = inputs
+    a, b = op.expect_inputs(inputs, 2)
     if a.ndim != b.ndim or a.ndim < 2:
         raise op.fail(f"inputs need the same rank of at least 2, got {a} and {b}")
     if any_dynamic(inputs):

@@ -47,8 +47,7 @@ class Gather(Operator):
     axis: int = 0
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 2)
-        data, indices = inputs
+        data, indices = self.expect_inputs(inputs, 2)
         expect_indices(self, indices)
         axis = self.resolve_axis(self.axis, data.ndim)
         alone = indices.scalar and indices.lens == (1,)
@@ -78,8 +77,7 @@ class GatherElements(Operator):
     axis: int = 0
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 2)
-        data, indices = inputs
+        data, indices = self.expect_inputs(inputs, 2)
         expect_indices(self, indices)
         axis = self.resolve_axis(self.axis, data.ndim)
         if indices.ndim != data.ndim:
@@ -108,8 +106,7 @@ class GatherND(Operator):
     batch_dims: int = 0
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 2)
-        data, indices = inputs
+        data, indices = self.expect_inputs(inputs, 2)
         expect_indices(self, indices)
         batch = self.batch_dims
         if not 0 <= batch < min(data.ndim, indices.ndim):

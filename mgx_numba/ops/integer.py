@@ -51,8 +51,7 @@ class IntegerDot(Operator):
     name: ClassVar[str] = "integer_dot"
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 4)
-        a, b, a_zero, b_zero = inputs
+        a, b, a_zero, b_zero = self.expect_inputs(inputs, 4)
         result = matmul_shape(self, (a, b), Type.int32_type)
         _check_zero(self, "a", a_zero, a, -1)
         _check_zero(self, "b", b_zero, b, -2)
@@ -83,8 +82,7 @@ class IntegerConvolution(ConvolutionBase):
         return super().normalized(inputs[:2])
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 4)
-        x, w, x_zero, w_zero = inputs
+        x, w, x_zero, w_zero = self.expect_inputs(inputs, 4)
         result = self.window_shape((x, w), Type.int32_type, self.group)
         for what, zero, operand in (("x", x_zero, x), ("w", w_zero, w)):
             _check_zero(self, what, zero, operand, -1)
@@ -113,8 +111,7 @@ class PadWith(Operator):
     pads: tuple[int, ...] = ()
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 2)
-        x, value = inputs
+        x, value = self.expect_inputs(inputs, 2)
         if value.type is not x.type or value.elements != 1:
             raise self.fail(f"the value is {value}, expected one element of {x.type.name}")
         if min(self.pads, default=0) < 0:

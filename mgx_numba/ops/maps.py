@@ -34,8 +34,7 @@ class ZipMap(Operator):
     name: ClassVar[str] = "zip_map"
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 2)
-        x, keys = inputs
+        x, keys = self.expect_inputs(inputs, 2)
         count = keys.dims[0].min if keys.ndim == 1 else -1
         if x.ndim not in (1, 2) or x.without_axes or not may_be(x.dims[-1], count):
             raise self.fail(f"expected scores [n, c] and keys [c], got {x}; {keys}")

@@ -38,8 +38,7 @@ class MatMulNBits(Operator):
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         if self.layout:
             return self._shape_of_layout(inputs)
-        self.expect_inputs(inputs, 3, 4)
-        rows, codes, scales, *points = inputs
+        rows, codes, scales, *points = self.expect_inputs(inputs, 3, 4)
         if any_dynamic(inputs[1:]) or codes.ndim != 3 or codes.type is not Type.uint8_type:
             raise self.fail(f"codes must be bytes [n, blocks, bytes of a block], got {codes}")
         if self.bits not in (4, 8) or self.block_size < 1 or codes.lens[2] * 8 != self.block_size * self.bits:

@@ -40,8 +40,7 @@ class TfIdf(Operator):
     max_skip: int = 0
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 4)
-        shape, *tables = inputs
+        shape, *tables = self.expect_inputs(inputs, 4)
         if shape.ndim not in (1, 2) or shape.type not in (Type.int32_type, Type.int64_type):
             raise self.fail(f"expected int32 or int64 of 1 or 2 dimensions, got {shape}")
         if self.mode not in ("TF", "IDF", "TFIDF"):

@@ -40,8 +40,7 @@ class Pad(Operator):
     value: float | int = 0.0
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1)
-        shape = inputs[0]
+        (shape,) = self.expect_inputs(inputs, 1)
         rank = shape.ndim
         if len(self.pads) != 2 * rank:
             raise self.fail(f"pads {list(self.pads)} needs {2 * rank} values for {shape}")
@@ -99,8 +98,7 @@ class FixedPad(Operator):
     output_lens: tuple[int, ...] = ()
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1)
-        shape = inputs[0]
+        (shape,) = self.expect_inputs(inputs, 1)
         if len(self.output_lens) != shape.ndim or any(d.min > n for d, n in zip(shape.dims, self.output_lens)):
             raise self.fail(f"{shape} does not fit into lengths {list(self.output_lens)}")
         return Shape(shape.type, self.output_lens)

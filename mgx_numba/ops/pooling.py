@@ -68,8 +68,7 @@ class Pooling(Operator):
         return auto_padding(self.padding_mode, lens, self.lengths, self.stride, self.dilations)
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1)
-        x = inputs[0]
+        (x,) = self.expect_inputs(inputs, 1)
         rank = x.ndim - 2
         if rank < 1:
             raise self.fail(f"input needs at least 3 axes, got {x}")

@@ -64,8 +64,7 @@ class ReduceOperator(Operator):
         return False
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1, 2)
-        shape = inputs[0]
+        shape = self.expect_inputs(inputs, 1, 2)[0]
         type = self.output_type(shape.type)
         if len(inputs) == 2:
             if self.axes:

@@ -53,8 +53,7 @@ class ReduceParts(Operator):
     permutation: tuple[int, ...] = ()
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1)
-        shape = inputs[0]
+        (shape,) = self.expect_inputs(inputs, 1)
         if shape.is_dynamic:
             raise self.fail("needs static lengths")
         if not self.axes or not {*self.cut, *self.folded} <= set(self.axes):

@@ -130,8 +130,7 @@ class ReshapeLazy(Operator):
     dims: tuple[int, ...] = ()
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1)
-        shape = inputs[0]
+        (shape,) = self.expect_inputs(inputs, 1)
         if shape.is_dynamic:
             return Shape.dynamic(shape.type, resolve_dims(self, shape, self.dims))
         lens = resolve_lens(self, shape, self.dims)

@@ -121,8 +121,7 @@ class Resize(Operator):
     cubic_coeff_a: float = -0.75
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1, 2)
-        shape = inputs[0]
+        shape = self.expect_inputs(inputs, 1, 2)[0]
         for what, value, known in (
             ("mode", self.mode, MODES),
             ("nearest_mode", self.nearest_mode, NEAREST),

@@ -59,8 +59,7 @@ class RecurrentBase(Operator):
     def states_shape(self, inputs: Sequence[Shape]) -> Shape:
         """Return the shape of the hidden states; checks the inputs."""
         cell = CELLS[self.cell_name]
-        self.expect_inputs(inputs, *range(3, 9 if self.cell_name == "lstm" else 7))
-        x = inputs[0]
+        x = self.expect_inputs(inputs, *range(3, 9 if self.cell_name == "lstm" else 7))[0]
         if x.ndim != 3:
             raise self.fail(f"the sequence must be [steps, batch, features], got {x}")
         d, h, rows = self.directions, self.hidden_size, cell.gates * self.hidden_size

@@ -15,8 +15,7 @@ from .rnn import RnnDirection
 
 
 def _check_lengths(op: Operator, inputs: Sequence[Shape], batch_axis: int, rank: int) -> None:
-    op.expect_inputs(inputs, 2)
-    x, lengths = inputs
+    x, lengths = op.expect_inputs(inputs, 2)
     if x.ndim != rank or lengths.ndim != 1 or not lengths.type.is_integral:
         raise op.fail(f"expected {rank} axes and a vector of integer lengths, got {x} and {lengths}")
     meet_dim(op, "batch and number of lengths", x.dims[batch_axis], lengths.dims[0])

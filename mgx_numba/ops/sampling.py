@@ -82,8 +82,7 @@ class Multinomial(Operator):
     dtype: Type = Type.int32_type
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 2)
-        weights, numbers = inputs
+        weights, numbers = self.expect_inputs(inputs, 2)
         if weights.ndim != 2 or numbers.ndim != 2:
             raise self.fail(
                 f"expected weights [batch, categories] and numbers [batch, samples], got {weights}, {numbers}"

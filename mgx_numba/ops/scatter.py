@@ -54,8 +54,7 @@ class ScatterBase(Operator):
     skip_out_of_bounds: bool = False
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 3)
-        data, indices, updates = inputs
+        data, indices, updates = self.expect_inputs(inputs, 3)
         expect_indices(self, indices)
         self.expect_same_type([data, updates])
         axis = self.resolve_axis(self.axis, data.ndim)
@@ -88,8 +87,7 @@ class ScatterNDBase(Operator):
     combine: ClassVar[str] = "none"
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 3)
-        data, indices, updates = inputs
+        data, indices, updates = self.expect_inputs(inputs, 3)
         expect_indices(self, indices)
         self.expect_same_type([data, updates])
         if indices.ndim < 1 or not indices.dims[-1].is_fixed:

@@ -105,8 +105,7 @@ class NonZero(Operator):
     counts: bool = False
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1)
-        shape = inputs[0]
+        (shape,) = self.expect_inputs(inputs, 1)
         if self.counts:
             return counted_shape(shape.ndim * shape.elements)
         if self.use_dyn_output:
@@ -145,8 +144,7 @@ class Unique(Operator):
     equal_nan: bool = True
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1)
-        shape = inputs[0]
+        (shape,) = self.expect_inputs(inputs, 1)
         if self.axis is None:
             length = DynamicDimension(prod(d.min for d in shape.dims), shape.elements)
             outer: tuple[DynamicDimension, ...] = ()

@@ -181,8 +181,7 @@ class SplitToSequence(_Holder):
     keepdims: bool = True
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1, 2)
-        x = inputs[0]
+        x = self.expect_inputs(inputs, 1, 2)[0]
         if not x.ranked:
             return Shape.sequence(x)
         axis = self.resolve_axis(self.axis, 0 if x.without_axes else x.ndim)

@@ -44,8 +44,7 @@ class Slice(Operator):
         return op.with_attributes(starts=tuple(b[0] for b in bounds), ends=tuple(b[1] for b in bounds))
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1, 2, 3, 4)
-        shape = inputs[0]
+        shape = self.expect_inputs(inputs, 1, 2, 3, 4)[0]
         axes = [self.resolve_axis(a, shape.ndim, "axes value") for a in self.axes]
         if len(set(axes)) != len(axes):
             raise self.fail(f"axes {list(self.axes)} repeat an axis")
@@ -132,8 +131,7 @@ class StridedView(Operator):
     steps: tuple[int, ...] = ()
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1)
-        shape = inputs[0]
+        (shape,) = self.expect_inputs(inputs, 1)
         if len(self.axes) != len(self.steps) or any(s < 1 for s in self.steps):
             raise self.fail(f"axes {list(self.axes)} need a positive step each, got steps {list(self.steps)}")
         strides = list(shape.strides)
@@ -175,8 +173,7 @@ class ScanSlice(Operator):
     direction: int = 0
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 2)
-        shape = inputs[0]
+        shape = self.expect_inputs(inputs, 2)[0]
         if not shape.ranked or inputs[1].is_dynamic or inputs[1].elements != 1 or not inputs[1].type.is_integral:
             raise self.fail(f"needs data of a known rank and one integer as index, got {shape} and {inputs[1]}")
         if self.direction not in (0, 1):

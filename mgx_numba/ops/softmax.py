@@ -32,8 +32,7 @@ class _AlongAxis(Operator):
     axis: int = 1
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1)
-        shape = inputs[0]
+        (shape,) = self.expect_inputs(inputs, 1)
         self.resolve_axis(self.axis, shape.ndim)
         return shape if shape.is_dynamic or shape.packed else packed_like(shape, shape.lens)
 

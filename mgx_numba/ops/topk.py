@@ -31,8 +31,7 @@ class TopK(Operator):
     largest: bool = True
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1, 2)
-        shape = inputs[0]
+        shape = self.expect_inputs(inputs, 1, 2)[0]
         axis = self.resolve_axis(self.axis, shape.ndim)
         if not 0 <= self.k <= shape.dims[axis].max:
             raise self.fail(f"k is {self.k}, but axis {axis} of {shape} has length {shape.dims[axis]}")

@@ -48,8 +48,7 @@ class TreeEnsemble(Operator):
     missing: bool = False
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 8)
-        x, features, splits, children, weights, *trees = inputs
+        x, features, splits, children, weights, *trees = self.expect_inputs(inputs, 8)
         if self.aggregate not in AGGREGATES:
             raise self.fail(f"aggregate is {self.aggregate!r}, expected one of {', '.join(AGGREGATES)}")
         if x.type not in (Type.float_type, Type.double_type) or {splits.type, weights.type} != {x.type}:

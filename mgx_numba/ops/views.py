@@ -26,8 +26,7 @@ class Transpose(Operator):
     permutation: tuple[int, ...] = ()
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1)
-        shape = inputs[0]
+        (shape,) = self.expect_inputs(inputs, 1)
         if sorted(self.permutation) != list(range(shape.ndim)):
             raise self.fail(f"permutation {list(self.permutation)} does not order the {shape.ndim} axes of {shape}")
         if shape.is_dynamic:
@@ -53,8 +52,7 @@ class Squeeze(Operator):
     axes: tuple[int, ...] = ()
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1)
-        shape = inputs[0]
+        (shape,) = self.expect_inputs(inputs, 1)
         axes = {self.resolve_axis(a, shape.ndim, "axes value") for a in self.axes}
         for a in sorted(axes):
             if not may_be(shape.dims[a], 1):
@@ -97,8 +95,7 @@ class Unsqueeze(Operator):
         return count if as_scalar else shape.ndim + count
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1)
-        shape = inputs[0]
+        (shape,) = self.expect_inputs(inputs, 1)
         rank = self.axes_rank(inputs)
         axes = [self.resolve_axis(a, rank, "axes value") for a in self.axes]
         if len(set(axes)) != len(axes):
@@ -157,8 +154,7 @@ class AsShape(Operator):
     shape: Shape = SCALAR
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1)
-        source = inputs[0]
+        (source,) = self.expect_inputs(inputs, 1)
         if source.type is not self.shape.type or source.elements != self.shape.elements:
             raise self.fail(f"{source} cannot be seen as {self.shape}: type or number of elements differ")
         if not source.standard or self.shape.element_space > source.element_space:
@@ -230,8 +226,7 @@ class Flatten(Operator):
         return self.axis + rank if self.axis < 0 else self.axis
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
-        self.expect_inputs(inputs, 1)
-        shape = inputs[0]
+        (shape,) = self.expect_inputs(inputs, 1)
         split = self._split(shape.ndim)
         halves = shape.dims[:split], shape.dims[split:]
         return Shape.dynamic(

@@ -186,7 +186,7 @@ class InferenceSession:
     def _run(
         self,
         output_names: Sequence[str] | None,
-        input_feed: Any,
+        input_feed: object,
         run_options: RunOptions | None,
         memory: Mapping[str, np.ndarray] | None = None,
     ) -> list[object]:

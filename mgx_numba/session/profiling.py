@@ -36,7 +36,7 @@ class Profile:
         self.start = time.monotonic_ns()
         self._zero = time.perf_counter_ns()
         self._provider = provider
-        self._events: list[dict[str, Any]] = []
+        self._events: list[dict[str, object]] = []
         self._lock = threading.Lock()
         now = datetime.datetime.now()
         self._path: str | None = f"{prefix}_{now:%Y-%m-%d_%H-%M-%S}_{now.microsecond // 1000:03d}.json"

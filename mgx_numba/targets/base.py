@@ -250,7 +250,7 @@ class RecordableCall(Protocol):
 
     results: list[DeviceArray]
 
-    def enqueue(self, queue: Any) -> None:
+    def enqueue(self, queue: object) -> None:
         """Enqueue the call; ``queue`` is a device's queue that is recording."""
 
     def raise_fault(self) -> None:
@@ -284,7 +284,7 @@ class OnDevice(Protocol):
     def run_there(self, inputs: Mapping[str, object], stream: int | None = None) -> list[Any]:
         """Run with results that stay on the device, whatever `offload_copy` says; with a stream as `run_in` does."""
 
-    def held(self, inputs: Mapping[str, Any]) -> RecordableCall | None:
+    def held(self, inputs: Mapping[str, object]) -> RecordableCall | None:
         """Return a call on these inputs, all on the device, to record with others; results stay there.
 
         None if the host takes part in the call, or if results are tuples.

@@ -25,7 +25,7 @@ class StoredCall:
             before the first call.
     """
 
-    body: Callable[..., Any]
+    body: Callable[..., object]
 
     def __init__(self, written: Mapping[str, Any], lengths: LengthsReader) -> None:
         self._written = written

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...core.dim import Length, known_less_equal
 from ..arguments import Arguments
 from ..kernel import KernelSource
-from ..launch import MOST_PLANES, Grid
+from ..launch import MOST_PLANES, Grid, Launch
 
 NAME = "gpu"
 """Name of this back end."""
@@ -34,6 +34,22 @@ def gpu_kernel(
 def gpu_grid(blocks: Length, threads: int, planes: Length = 1) -> Grid:
     """Return a grid of ``blocks`` by ``planes`` blocks."""
     return Grid((blocks, planes, 1), (threads, 1, 1))
+
+
+def gpu_launch(
+    name: str,
+    lines: Sequence[str],
+    arguments: Arguments,
+    blocks: Length,
+    threads: int,
+    bytes: Length = 0,
+    flops: Length = 0,
+    origin: str = "",
+    planes: Length = 1,
+) -> Launch:
+    """Return the launch of `gpu_kernel` on `gpu_grid`, with the values of ``arguments``."""
+    kernel = gpu_kernel(name, lines, threads, len(arguments.values), origin)
+    return Launch(kernel, arguments.values, gpu_grid(blocks, threads, planes), flops, bytes)
 
 
 def plane_grid(blocks: Length, planes: Length, threads: int, splits: Length = 1, shared_bytes: int = 0) -> Grid:

@@ -113,7 +113,7 @@ class _Graph:
     def __init__(self, stages: Sequence[Stage], steps: list[StepTime]) -> None:
         self.places: dict[tuple[int, str], int] = {}
         self.parameters: list[dict[str, str]] = []
-        self.instructions: list[dict[str, Any]] = []
+        self.instructions: list[dict[str, object]] = []
         self._sources: dict[Instruction, int] = {}
         self._known: dict[Instruction, list[int]] = {}
         for number, stage in enumerate(stages):

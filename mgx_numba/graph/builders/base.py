@@ -31,7 +31,7 @@ class Macro:
 
     expand: Expand
     inputs: tuple[int, int]
-    options: Mapping[str, Any]
+    options: Mapping[str, object]
 
 
 MACROS: dict[str, Macro] = {}

@@ -127,7 +127,6 @@ class _Follower:
         return np.take_along_axis(every, places.reshape(-1, *[1] * (draws.ndim - 1)), axis)
 
     def pointwise(self, ins: Instruction, inputs: list[Draws]) -> Draws | None:
-        assert isinstance(ins.op, Pointwise)
         while prod(lens := common_lens(*(d.shape for d in inputs))) > MOST:
             # positions that constants alone tell apart, as those of tokens
             axes = [k for k, n in enumerate(lens) if k and n > 1 and any(d.shape[k] == 1 for d in inputs)]
@@ -135,7 +134,7 @@ class _Follower:
                 return None
             axis = max(axes, key=lens.__getitem__)
             inputs = [d if d.shape[axis] == 1 else self._picked(d, axis, lens[axis]) for d in inputs]
-        return np.asarray(ins.op.scalar(NumpyScalar(), *inputs))
+        return np.asarray(ins.operator(Pointwise).scalar(NumpyScalar(), *inputs))
 
     def same(self, ins: Instruction, draws: Draws) -> Draws | None:
         """Return the draws of an operator that moves elements along axes that vary like draws."""

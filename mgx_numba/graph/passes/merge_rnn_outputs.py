@@ -31,8 +31,7 @@ class MergeRnnOutputs(Pass):
             found = last_states(ins)
             if not found:
                 continue
-            layer = ins.op
-            assert isinstance(layer, RecurrentBase)
+            layer = ins.operator(RecurrentBase)
             builder = RewriteBuilder(module, ins)
             whole = builder.op(Recurrent.of(layer), *ins.inputs)
             module.replace_instruction(ins, builder.op("get_tuple_elem", whole, index=0))

@@ -204,13 +204,11 @@ def _name(parameter: Instruction) -> str:
 
 
 def _accumulator(ins: Instruction) -> Type:
-    assert isinstance(ins.op, ReduceOperator)
-    return ins.op.accumulator_type(ins.inputs[0].shape.type)
+    return ins.operator(ReduceOperator).accumulator_type(ins.inputs[0].shape.type)
 
 
 def _sum_can_overflow(ins: Instruction) -> bool:
-    assert isinstance(ins.op, ReduceOperator)
-    return ins.op.sum_can_overflow(ins.inputs[0].shape.type)
+    return ins.operator(ReduceOperator).sum_can_overflow(ins.inputs[0].shape.type)
 
 
 def _like(module: Module, number: float, value: Instruction) -> Instruction:

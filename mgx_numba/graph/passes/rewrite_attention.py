@@ -49,8 +49,7 @@ def _masked(b: RewriteBuilder, mask: Instruction, scores: Instruction, fill: flo
 @rule("rewrite_attention", op("attention"), _check, exact=True)
 def written_out(m: Match, b: RewriteBuilder) -> object:
     """``attention(q, k, v, mask) -> dot(softmax(dot(q, k^T) * scale + mask), v)``, in float32 or wider."""
-    given, made = m.ins.op, m.ins.shape
-    assert isinstance(given, Attention)
+    given, made = m.ins.operator(Attention), m.ins.shape
     wide = made.type.compute
     q, k, v = (b.convert(i, wide) for i in m.ins.inputs[:3])
     batch, heads, queries, depth = q.shape.lens

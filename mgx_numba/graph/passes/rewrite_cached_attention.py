@@ -44,8 +44,7 @@ def _gathered(b: RewriteBuilder, blocks: Instruction, table: Instruction) -> Ins
 @rule("rewrite_cached_attention", op("cached_attention"), _check, exact=True)
 def with_mask(m: Match, b: RewriteBuilder) -> object:
     """``cached_attention(q, k, v, limits) -> attention(q, k, v with zeros for invalid rows, mask)``."""
-    given, made = m.ins.op, m.ins.shape
-    assert isinstance(given, CachedAttention)
+    given, made = m.ins.operator(CachedAttention), m.ins.shape
     q, k, v, limits = m.ins.inputs[:4]
     wide = made.type.compute if given.softcap > 0 or given.sink or k.shape.type in BYTE_TYPES else made.type
     if given.paged:

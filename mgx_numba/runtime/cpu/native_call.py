@@ -297,7 +297,7 @@ def kernel(args, begin, end) -> int:
 class _Block(np.ndarray):
     """A block of words, and the objects whose addresses it holds."""
 
-    kept: tuple[Any, ...] = ()
+    kept: tuple[object, ...] = ()
 
 
 class _Method(ctypes.Structure):
@@ -375,7 +375,7 @@ def direct_call(
     block = aligned_empty((Call.WORDS + len(specs) * Spec.WORDS,), "int64").view(_Block)
     for word, value in words.items():
         block[word] = value
-    kept: list[Any] = [plan, tables, result_type, byte, idle, contexts, limit]
+    kept: list[object] = [plan, tables, result_type, byte, idle, contexts, limit]
     for at, (name, type_name, lens, tied) in zip(range(Call.WORDS, len(block), Spec.WORDS), specs, strict=True):
         # For a symbolic plan lengths and allocation sizes are in each context.
         own = [0] * len(lens) if plan.symbols else lens

@@ -65,7 +65,7 @@ class DeviceCalls(ABC):
     def run_staying(self, inputs: Mapping[str, object], stream: int | None, stays: bool) -> list[object]:
         """Run as `run` does; ``stays`` says whether results stay on the device."""
 
-    def held(self, inputs: Mapping[str, Any]) -> HeldCall | None:
+    def held(self, inputs: Mapping[str, object]) -> HeldCall | None:
         """See `OnDevice.held`."""
         return None
 

@@ -85,7 +85,7 @@ def restored(
     on: Engine,
     options: TargetOptions,
     shown: Callable[[], Program],
-    compile: Callable[[DevicePlans | None], Any],
+    compile: Callable[[DevicePlans | None], object],
 ) -> Any:
     """Return the program of a file; ``shown`` is as in `runnable`, ``compile`` as in `Restored`."""
     found = runnable(kept, on, options, shown, DeviceConstants(on))

@@ -12,7 +12,7 @@ from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...ops import OPERATORS, POINTWISE_FILES
 from ...ops.base import Pointwise, operator_class
-from ...ops.lengths import Iota, Lengths
+from ...ops.lengths import Lengths
 from .buffers import View
 from .lowering import Lowering
 from .rules import RuleTable
@@ -54,15 +54,13 @@ def lower_contiguous(low: Lowering, ins: Instruction) -> None:
 @COMMON.lowering("lengths")
 def lower_lengths(low: Lowering, ins: Instruction) -> None:
     """Append a kernel that stores symbolic lengths, which are its arguments."""
-    assert isinstance(ins.op, Lengths)
     out = low.output(ins)
-    _launch_plan(low, ins, NumbersProblem(ins.op.values, out.tensor, low.origin(ins)), out)
+    _launch_plan(low, ins, NumbersProblem(ins.operator(Lengths).values, out.tensor, low.origin(ins)), out)
 
 
 @COMMON.lowering("iota")
 def lower_iota(low: Lowering, ins: Instruction) -> None:
     """Append a kernel that stores the positions 0, 1, 2, ..."""
-    assert isinstance(ins.op, Iota)
     out = low.output(ins)
     _launch_plan(low, ins, RangeProblem(out.tensor, origin=low.origin(ins)), out)
 

@@ -37,8 +37,7 @@ def lower_gather(low: Lowering, ins: Instruction) -> None:
 
 def lower_scan_slice(low: Lowering, ins: Instruction) -> None:
     """Append a gather of one position, counted from the end for a backward scan."""
-    op, (data, index) = ins.op, low.inputs(ins)
-    assert isinstance(op, ScanSlice)
+    op, (data, index) = ins.operator(ScanSlice), low.inputs(ins)
     axis = op.axis % len(data.lens)
     if any(known_in(n, 0) for n in data.lens):
         low.host(ins, "there is no element to gather")

@@ -42,9 +42,10 @@ def lrn_rule(launch_of: Callable[[Lrn, Tensor, Tensor, str], Launch]) -> Rule:
         if not ins.shape.type.is_floating:
             low.host(ins, f"kernels normalise floats, not {ins.shape.type.name}")
             return
-        assert isinstance(ins.op, Lrn)
         x, out = low.input(ins, 0), low.output(ins)
-        low.launch_all(low.solve(launch_of, ins.op, x.tensor, out.tensor, low.origin(ins)), {"x": x, "out": out}, ins)
+        low.launch_all(
+            low.solve(launch_of, ins.operator(Lrn), x.tensor, out.tensor, low.origin(ins)), {"x": x, "out": out}, ins
+        )
 
     return lower_lrn
 
@@ -56,8 +57,7 @@ def onehot_rule(launch_of: Callable[[int, Tensor, Tensor, Tensor, str], Launch])
     """
 
     def lower_onehot(low: Lowering, ins: Instruction) -> None:
-        op = ins.op
-        assert isinstance(op, OneHot)
+        op = ins.operator(OneHot)
         if op.depth is None:
             low.host(ins, "the depth is known at run time only")
             return
@@ -81,8 +81,7 @@ def regions_rule(
     """
 
     def lower_regions(low: Lowering, ins: Instruction) -> None:
-        op, (x, rois, batch) = ins.op, low.inputs(ins)
-        assert isinstance(op, RoiAlign)
+        op, (x, rois, batch) = ins.operator(RoiAlign), low.inputs(ins)
         if any(known_in(n, 0) for n in x.lens) or not (x.type.is_floating and rois.type.is_floating):
             low.host(ins, f"no kernel pools {x.type.name} {list(x.lens)} in regions of {rois.type.name}")
             return
@@ -101,8 +100,7 @@ def resize_rule(fixed: ResizeLowering, symbolic: ResizeLowering) -> Rule:
     """
 
     def lower_resize(low: Lowering, ins: Instruction) -> None:
-        op = ins.op
-        assert isinstance(op, Resize)
+        op = ins.operator(Resize)
         if len(ins.inputs) != 1:
             low.host(ins, "the sizes are known at run time only")
             return

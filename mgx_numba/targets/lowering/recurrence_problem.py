@@ -19,8 +19,7 @@ _BATCH_FIRST = (0, 2, 1, 3)  # axes (step, direction, sequence, unit) with seque
 
 def given(ins: Instruction) -> dict[str, Instruction]:
     """Return the optional inputs of recurrent steps, by name."""
-    op = ins.op
-    assert isinstance(op, RecurrentSteps)
+    op = ins.operator(RecurrentSteps)
     return op.named(ins.inputs)
 
 
@@ -32,8 +31,7 @@ def recurrence(
     Args:
         types: element types that the kernels have.
     """
-    op = ins.op
-    assert isinstance(op, RecurrentSteps)
+    op = ins.operator(RecurrentSteps)
     x = low.input(ins, 0)
     named = op.named(low.inputs(ins))
     lengths = named.get("lengths")

@@ -27,8 +27,7 @@ def tree_operands(low: Lowering, ins: Instruction) -> tuple[TreeTables, dict[str
 
     Kernels do not check the indices in the tables, so this function checks them.
     """
-    op = ins.op
-    assert isinstance(op, TreeEnsemble)
+    op = ins.operator(TreeEnsemble)
     tables = [low.constant_value(i) for i in ins.inputs[1:]]
     known = [table for table in tables if table is not None]
     if len(known) < len(tables):
@@ -61,8 +60,7 @@ def tree_rule(planner: Callable[..., Launch], *, by_threads: bool) -> Lower:
     """
 
     def lower_tree_ensemble(low: Lowering, ins: Instruction) -> None:
-        op, found = ins.op, tree_operands(low, ins)
-        assert isinstance(op, TreeEnsemble)
+        op, found = ins.operator(TreeEnsemble), tree_operands(low, ins)
         if found is None:
             return
         (sizes, operands), out = found, low.output(ins)

@@ -10,13 +10,13 @@ from math import prod
 from ....core.dim import Length, ceil_div, known_equal, known_in, known_less_equal, less_equal, preferred, typical
 from ....core.types import Type
 from ...arguments import Arguments
-from ...launch import Launch, TaskRange
+from ...launch import Launch
 from ...problems.cluster import Tensor
 from ...space import collapse
 from ...statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
 from ..cluster.walk import FEWEST_TINY, TINY_ROW
-from ..loops import AHEAD_BYTES, claim, is_streamed, tasks_unless_empty
+from ..loops import AHEAD_BYTES, is_streamed
 from .row_tasks import KEPT_COLUMNS, RowLoop, kept_columns, row_share, rows_ahead
 
 LONG_ROW = 16
@@ -112,13 +112,7 @@ def arg_part_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tenso
         f"store_scalar(p_values, task, {value})",
         "store_scalar(p_places, task, found)",
     ]
-    return Launch(
-        kernel=loop.kernel(f"{search.name}_part_kernel", inside, origin),
-        args=arguments.values,
-        geometry=TaskRange(loop.tasks),
-        flops=prod(x.lens),
-        bytes=x.footprint,
-    )
+    return loop.launch(loop.kernel(f"{search.name}_part_kernel", inside, origin), (), x.footprint, prod(x.lens))
 
 
 def arg_join_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tensor, origin: str = "") -> Launch:
@@ -138,13 +132,7 @@ def arg_join_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tenso
         *search.along_row(arguments),
         f"store_scalar(p_out, {loop.offset(0)}, load_scalar(p_places, row * cols + found))",
     ]
-    return Launch(
-        kernel=loop.kernel(f"{search.name}_join_kernel", inside, origin),
-        args=arguments.values,
-        geometry=TaskRange(loop.tasks),
-        flops=whole.count,
-        bytes=out.footprint,
-    )
+    return loop.launch(loop.kernel(f"{search.name}_join_kernel", inside, origin), (), out.footprint, whole.count)
 
 
 def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tensor, origin: str = "") -> Launch:
@@ -213,11 +201,5 @@ def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tens
             *indent(["q = offset(q, step)", *vector_loop(lanes, compare_columns)]),
             *vector_loop(lanes, end),
         ]
-    tasks, traffic = tasks_unless_empty(loop.tasks, x.lens), x.footprint + out.footprint
-    return Launch(
-        kernel=loop.kernel(f"{search.name}_kernel", inside, origin, prologue),
-        args=arguments.values,
-        geometry=TaskRange(tasks, claim(tasks, traffic)),
-        flops=prod(x.lens),
-        bytes=traffic,
-    )
+    kernel = loop.kernel(f"{search.name}_kernel", inside, origin, prologue)
+    return loop.launch(kernel, x.lens, x.footprint + out.footprint, prod(x.lens), claims=True)

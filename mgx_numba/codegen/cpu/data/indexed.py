@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from ....core.dim import known_in, known_less, less, minimum, preferred
 from ...arguments import Arguments
-from ...launch import Launch, TaskRange
+from ...launch import Launch
 from ...problems.indexed_copy import IndexedCopy
 from ...space import collapse
 from ...statements import dtype_name, load_text, store_text, vector_loop
 from .. import host
-from ..loops import tasks_unless_empty
 from ..machine import machine
 from .checks import Checks
 from .row_tasks import KEPT_COLUMNS, RowLoop, mover, mover_lanes
@@ -116,10 +115,5 @@ def indexed_launch(problem: IndexedCopy) -> Launch:
     before += vector_loop(lanes, remembered) if kept else []
     inside += vector_loop(lanes, gathered if along else moved)
     kernel = loop.kernel(name, inside, origin, prologue, before, epilogue=checks.end())
-    return Launch(
-        kernel=kernel,
-        args=arguments.values,
-        geometry=TaskRange(tasks_unless_empty(loop.tasks, out.lens)),
-        bytes=out.footprint + minimum(source_bytes, out.footprint),
-        checks=tuple(t.fits for t in terms),
-    )
+    traffic = out.footprint + minimum(source_bytes, out.footprint)
+    return loop.launch(kernel, out.lens, traffic, checks=tuple(t.fits for t in terms))

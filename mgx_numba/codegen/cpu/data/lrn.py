@@ -11,12 +11,12 @@ from math import prod
 from ....core.dim import less_equal, permitted, typical
 from ....ops.lrn import Lrn
 from ...arguments import Arguments
-from ...launch import Launch, TaskRange
+from ...launch import Launch
 from ...problems.cluster import Tensor
 from ...space import Space, collapse
 from ...statements import cast_text, const_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
-from ..loops import claim, is_streamed, tasks_unless_empty
+from ..loops import is_streamed
 from .row_tasks import RowLoop
 
 SCRATCH = 2048
@@ -39,15 +39,9 @@ def lrn_launch(op: Lrn, x: Tensor, out: Tensor, origin: str = "") -> Launch:
     fits = not across and permitted(less_equal(x.lens[1] + op.size, SCRATCH))
     along = _along_channels if fits else _along_rows
     loop, parts = along(op, arguments, space, x, out, lanes)
-    tasks = tasks_unless_empty(loop.tasks, out.lens)
-    traffic = x.footprint + out.footprint
-    return Launch(
-        kernel=loop.kernel("lrn_kernel", origin=origin, streamed=is_streamed([out]), **parts),
-        args=arguments.values,
-        geometry=TaskRange(tasks, claim(tasks, traffic)),
-        flops=prod(out.lens) * (op.size + 3),
-        bytes=traffic,
-    )
+    kernel = loop.kernel("lrn_kernel", origin=origin, streamed=is_streamed([out]), **parts)
+    flops = prod(out.lens) * (op.size + 3)
+    return loop.launch(kernel, out.lens, x.footprint + out.footprint, flops, claims=True)
 
 
 def _divide(op: Lrn, x: Tensor, lanes: int, estimated: bool = False) -> list[str]:

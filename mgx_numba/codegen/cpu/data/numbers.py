@@ -12,7 +12,6 @@ from ...problems.numbers import NumbersProblem, RangeProblem
 from ...statements import cast_text, dtype_name, for_tasks, kernel_text, store_text, vector_loop
 from .. import host
 from ..kernel import cpu_kernel
-from ..loops import tasks_unless_empty
 from .row_tasks import RowLoop
 
 
@@ -63,9 +62,5 @@ def range_launch(problem: RangeProblem) -> Launch:
         value = cast_text(f"add(start, mul({number}, step))", wide, dtype)
         return [store_text("p_out", "c", out.strides[0], along, value, left)]
 
-    return Launch(
-        kernel=loop.kernel("range_kernel", vector_loop(lanes, body), problem.origin, prologue),
-        args=arguments.values,
-        geometry=TaskRange(tasks_unless_empty(loop.tasks, out.lens)),
-        bytes=out.footprint,
-    )
+    kernel = loop.kernel("range_kernel", vector_loop(lanes, body), problem.origin, prologue)
+    return loop.launch(kernel, out.lens, out.footprint)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from ....core.dim import known_in
 from ...arguments import Arguments
-from ...launch import Launch, TaskRange
+from ...launch import Launch
 from ...problems.cluster import Tensor
 from ...space import collapse
 from ...statements import dtype_name, load_text, store_text, vector_loop
 from .. import host
-from ..loops import tasks_unless_empty
 from .row_tasks import RowLoop, mover
 
 
@@ -55,9 +54,5 @@ def onehot_launch(axis: int, indices: Tensor, values: Tensor, out: Tensor, origi
         *vector_loop(lanes, body),
     ]
     prologue = [f"off = load_splat(p_values, 0, {lanes})", f"on = load_splat(p_values, {on_at}, {lanes})"]
-    return Launch(
-        kernel=loop.kernel("onehot_kernel", inside, origin, prologue),
-        args=arguments.values,
-        geometry=TaskRange(tasks_unless_empty(loop.tasks, out.lens)),
-        bytes=indices.footprint + out.footprint,
-    )
+    kernel = loop.kernel("onehot_kernel", inside, origin, prologue)
+    return loop.launch(kernel, out.lens, indices.footprint + out.footprint)

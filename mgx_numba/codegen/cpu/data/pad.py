@@ -115,12 +115,8 @@ def pad_launch(before: Sequence[Length], value: np.ndarray | None, x: Tensor, ou
         *bounds,
         *_filled(inner, step[1], lanes, copied),
     ]
-    return Launch(
-        kernel=loop.kernel("pad_kernel" if value is not None else "pad_with_kernel", inside, origin, prologue),
-        args=arguments.values,
-        geometry=TaskRange(tasks_unless_empty(loop.tasks, out.lens)),
-        bytes=x.footprint + out.footprint,
-    )
+    kernel = loop.kernel("pad_kernel" if value is not None else "pad_with_kernel", inside, origin, prologue)
+    return loop.launch(kernel, out.lens, x.footprint + out.footprint)
 
 
 def border_launch(

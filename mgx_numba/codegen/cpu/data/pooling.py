@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ....core.dim import Length
 from ....ops.pooling import Pooling
 from ...kernel import KernelSource
-from ...launch import Launch, TaskRange
+from ...launch import Launch
 from ...problems.cluster import Tensor
 from ...space import Space
 from ...statements import indent, load_text, store_text, vector_loop
-from ..loops import claim
 from .pooling_rows import along_rows, suits_rows
 from .pooling_sliding import may_slide, sliding
 from .pooling_window import UNROLL, PoolingKernel, PoolingWindow, windows
@@ -45,18 +43,12 @@ def pooling_launch(
         fast_math: means may be products with rounded reciprocals.
     """
     p = PoolingKernel(op, axes, x, out, origin, name, fast_math)
-    kernel, tasks = along_rows(p) if suits_rows(p) else sliding(p) if may_slide(p) else _columns(p)
-    traffic = x.footprint + out.footprint
-    return Launch(
-        kernel=kernel,
-        args=p.arguments.values,
-        geometry=TaskRange(tasks, claim(tasks, traffic)),
-        flops=prod(out.lens) * prod(w.size for w in axes),
-        bytes=traffic,
-    )
+    kernel, loop = along_rows(p) if suits_rows(p) else sliding(p) if may_slide(p) else _columns(p)
+    flops = prod(out.lens) * prod(w.size for w in axes)
+    return loop.launch(kernel, (), x.footprint + out.footprint, flops, claims=True)
 
 
-def _columns(p: PoolingKernel) -> tuple[KernelSource, Length]:
+def _columns(p: PoolingKernel) -> tuple[KernelSource, RowLoop]:
     axes = list(enumerate(p.axes))
     kept = p.kept if p.kept.rank else Space((1,), ((1,), (1,)))
     counts = [w.count for w in p.axes]
@@ -96,4 +88,4 @@ def _columns(p: PoolingKernel) -> tuple[KernelSource, Length]:
         *indent([*body(UNROLL, ""), f"c += {wide}"]),
         *vector_loop(p.lanes, lambda left: body(1, left), first="c"),
     ]
-    return loop.kernel(p.kernel_name(), inside, p.origin, streamed=p.streamed), loop.tasks
+    return loop.kernel(p.kernel_name(), inside, p.origin, streamed=p.streamed), loop

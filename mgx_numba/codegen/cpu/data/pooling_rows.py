@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ....core.dim import Length, known_in, known_less, known_less_equal, less_equal, maximum, permitted, typical
+from ....core.dim import known_in, known_less, known_less_equal, less_equal, maximum, permitted, typical
 from ....ops.pooling import PoolingMode
 from ...kernel import KernelSource
 from ...statements import indent, load_text, store_text, vector_loop
@@ -40,8 +40,8 @@ def _along_last(p: PoolingKernel) -> bool:
     return typical(step) <= max(typical(along_kept[0]), 1)
 
 
-def along_rows(p: PoolingKernel) -> tuple[KernelSource, Length]:
-    """Return the kernel and its number of tasks."""
+def along_rows(p: PoolingKernel) -> tuple[KernelSource, RowLoop]:
+    """Return the kernel and the loop over its tasks."""
     *others, last = p.axes
     axes, lanes = list(enumerate(others)), p.lanes
     k = len(others)
@@ -148,7 +148,7 @@ def along_rows(p: PoolingKernel) -> tuple[KernelSource, Length]:
         after=finish,
         streamed=p.streamed,
     )
-    return kernel, loop.tasks
+    return kernel, loop
 
 
 def _vector_count(p: PoolingKernel, k: int, window: PoolingWindow) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ....core.dim import Length, ceil_div, is_symbolic, known_less, minimum
+from ....core.dim import ceil_div, is_symbolic, known_less, minimum
 from ...kernel import KernelSource
 from ...space import Space
 from ...statements import indent, load_text, store_text, vector_loop
@@ -42,8 +42,8 @@ def _fresh(window: PoolingWindow) -> int:
     return min(window.size, window.stride) if window.dilation == 1 else window.size
 
 
-def sliding(p: PoolingKernel) -> tuple[KernelSource, Length]:
-    """Return the kernel and its number of tasks."""
+def sliding(p: PoolingKernel) -> tuple[KernelSource, RowLoop]:
+    """Return the kernel and the loop over its tasks."""
     *others, last = p.axes
     axes, k = list(enumerate(others)), len(others)
     kept = p.kept if p.kept.rank else Space((1,), ((1,), (1,)))
@@ -137,4 +137,4 @@ def sliding(p: PoolingKernel) -> tuple[KernelSource, Length]:
         "else:",
         *indent(vector_loop(p.lanes, lambda left: block(1, left), first="0", last="present")),
     ]
-    return loop.kernel(p.kernel_name(), inside, p.origin, streamed=p.streamed), loop.tasks
+    return loop.kernel(p.kernel_name(), inside, p.origin, streamed=p.streamed), loop

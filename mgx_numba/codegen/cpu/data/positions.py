@@ -9,11 +9,10 @@ from ....core.dim import Length
 from ....ops.pad import PadMode
 from ....ops.resize import Resize
 from ...arguments import Arguments
-from ...launch import Launch, TaskRange
+from ...launch import Launch
 from ...resampling import Resampled, clipped, coordinates, nearest, taps
 from ...statements import cast_text, indent
 from .. import host
-from ..loops import tasks_unless_empty
 from .row_tasks import RowLoop
 
 
@@ -90,8 +89,4 @@ class _Table:
                 ]
             ),
         ]
-        return Launch(
-            kernel=loop.kernel(name, text, origin),
-            args=self.arguments.values,
-            geometry=TaskRange(tasks_unless_empty(loop.tasks, [self._count])),
-        )
+        return loop.launch(loop.kernel(name, text, origin), [self._count])

@@ -23,13 +23,13 @@ from ....errors import UnsupportedError
 from ....ops.resize import Resize, interpolation_taps, nearest_index
 from ...arguments import Arguments
 from ...lang.target import itemsize
-from ...launch import Launch, TaskRange
+from ...launch import Launch
 from ...problems.cluster import Tensor
 from ...resampling import Resampled, resampled_axes, taps_of
 from ...space import collapse
 from ...statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
-from ..loops import claim, is_streamed, tasks_unless_empty
+from ..loops import is_streamed
 from .pad import remap_launch
 from .row_tasks import RowLoop
 
@@ -150,16 +150,9 @@ class _Interpolation:
         places = [(a, f"i{order.index(space.rank + k)}") for k, a in enumerate(outer)]
         body = self._rows(places, minimum(longest, lens[inner])) if along else self._columns(places)
         inside = [f"base = {loop.offset(0)}", f"r_out = offset(p_out, {loop.offset(1)})", *body]
-        tasks = tasks_unless_empty(loop.tasks, out.lens)
-        traffic = x.footprint + out.footprint
-        launch = Launch(
-            kernel=loop.kernel(self.name, inside, self.origin, self.prologue, self.before, streamed=self.streamed),
-            args=self.arguments.values,
-            geometry=TaskRange(tasks, claim(tasks, traffic)),
-            flops=2 * prod(out.lens) * self.taps ** len(axes),
-            bytes=traffic,
-        )
-        return launch, self.tables
+        kernel = loop.kernel(self.name, inside, self.origin, self.prologue, self.before, streamed=self.streamed)
+        flops = 2 * prod(out.lens) * self.taps ** len(axes)
+        return loop.launch(kernel, out.lens, x.footprint + out.footprint, flops, claims=True), self.tables
 
     def _table(self, name: str, values: np.ndarray) -> str:
         """Return the name of the pointer to a constant."""

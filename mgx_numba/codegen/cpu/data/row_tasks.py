@@ -10,10 +10,11 @@ from ....core.dim import Length, ceil_div, is_symbolic, known_less, maximum, min
 from ....core.types import Type
 from ...arguments import Arguments
 from ...kernel import KernelSource
+from ...launch import Launch, TaskRange
 from ...statements import for_tasks, kernel_text
 from .. import host
 from ..kernel import cpu_kernel
-from ..loops import AHEAD_BYTES, FEWEST_CLAIMS, Odometer, rows_of_task, task_elements
+from ..loops import AHEAD_BYTES, FEWEST_CLAIMS, Odometer, claim, rows_of_task, task_elements, tasks_unless_empty
 from ..machine import machine
 
 KEPT_COLUMNS = 1024
@@ -132,6 +133,29 @@ class RowLoop:
     def offset(self, operand: int) -> str:
         """Return the expression of an operand's element offset at the current row."""
         return self.odometer.offset(operand)
+
+    def launch(
+        self,
+        kernel: KernelSource,
+        lens: Sequence[Length],
+        bytes: Length = 0,
+        flops: Length = 0,
+        claims: bool = False,
+        checks: tuple[str, ...] = (),
+    ) -> Launch:
+        """Return the launch of a kernel over the tasks.
+
+        Args:
+            kernel: the kernel.
+            lens: lengths; there is no task if one of them is 0.
+            bytes: memory traffic.
+            flops: total work.
+            claims: a thread claims several neighbouring tasks at a time (`claim`).
+            checks: as in `Launch`.
+        """
+        tasks = tasks_unless_empty(self.tasks, lens)
+        geometry = TaskRange(tasks, claim(tasks, bytes)) if claims else TaskRange(tasks)
+        return Launch(kernel, self.arguments.values, geometry, flops, bytes, checks=checks)
 
     def kernel(
         self,

@@ -10,12 +10,12 @@ from math import prod
 from ....core.dim import ceil_div, known_equal, known_in, known_less_equal, typical
 from ....core.types import Type
 from ...arguments import Arguments
-from ...launch import Launch, TaskRange
+from ...launch import Launch
 from ...problems.cluster import Tensor
 from ...space import collapse
 from ...statements import cast_text, const_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
-from ..loops import AHEAD_BYTES, claim, is_streamed, streamable, tasks_unless_empty
+from ..loops import AHEAD_BYTES, is_streamed, streamable
 from .row_tasks import KEPT_COLUMNS, RowLoop, kept_columns, row_share, rows_ahead
 
 
@@ -57,13 +57,7 @@ def part_sums_launch(axis: int, x: Tensor, out: Tensor, origin: str = "") -> Lau
         *vector_loop(lanes, add),
         "store_scalar(p_sums, task, reduce_add(total))",
     ]
-    return Launch(
-        kernel=loop.kernel("prefix_scan_part_kernel", inside, origin),
-        args=arguments.values,
-        geometry=TaskRange(loop.tasks),
-        flops=prod(x.lens),
-        bytes=x.footprint,
-    )
+    return loop.launch(loop.kernel("prefix_scan_part_kernel", inside, origin), (), x.footprint, prod(x.lens))
 
 
 class _ScannedRows:
@@ -166,14 +160,8 @@ def scan_launch(axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tenso
         else:
             row += vector_loop(lanes, along, aligned="r_out" if streamed else "")
     inside = [f"r_x = offset(p_x, {loop.offset(0)})", f"r_out = offset(p_out, {loop.offset(1)})", *row]
-    tasks, traffic = tasks_unless_empty(loop.tasks, x.lens), x.footprint + out.footprint
-    return Launch(
-        kernel=loop.kernel("prefix_scan_sum_kernel", inside, origin, prologue, streamed=streamed),
-        args=arguments.values,
-        geometry=TaskRange(tasks, claim(tasks, traffic)),
-        flops=prod(x.lens),
-        bytes=traffic,
-    )
+    kernel = loop.kernel("prefix_scan_sum_kernel", inside, origin, prologue, streamed=streamed)
+    return loop.launch(kernel, x.lens, x.footprint + out.footprint, prod(x.lens), claims=True)
 
 
 def _accumulator(type: Type) -> Type:

@@ -12,12 +12,11 @@ from math import prod
 
 from ....core.dim import Length, known_in, maximum
 from ...arguments import Arguments
-from ...launch import Launch, TaskRange, axis_text
+from ...launch import Launch, axis_text
 from ...problems.cluster import Tensor
 from ...space import collapse
 from ...statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
-from ..loops import tasks_unless_empty
 from .checks import Checks
 from .row_tasks import RowLoop, mover, mover_lanes
 
@@ -67,13 +66,9 @@ def scatter_launch(
             ],
         ),
     ]
-    return Launch(
-        kernel=loop.kernel(f"scatter_{combine}_kernel", inside, origin, checks.begin(), epilogue=checks.end()),
-        args=arguments.values,
-        geometry=TaskRange(tasks_unless_empty(loop.tasks, updates.lens)),
-        bytes=indices.footprint + 2 * updates.footprint,
-        checks=(axis_text(axis, out.lens[axis]),),
-    )
+    kernel = loop.kernel(f"scatter_{combine}_kernel", inside, origin, checks.begin(), epilogue=checks.end())
+    moved = indices.footprint + 2 * updates.footprint
+    return loop.launch(kernel, updates.lens, moved, checks=(axis_text(axis, out.lens[axis]),))
 
 
 def scatternd_launch(
@@ -142,13 +137,10 @@ def scatternd_launch(
         f"r_out = offset(p_out, {loop.offset(1)})",
         *lines,
     ]
-    return Launch(
-        kernel=loop.kernel(f"scatternd_{combine}_kernel", inside, origin, checks.begin(), epilogue=checks.end()),
-        args=arguments.values,
-        geometry=TaskRange(tasks_unless_empty(loop.tasks, updates.lens)),
-        bytes=indices.footprint + 2 * updates.footprint,
-        checks=tuple(axis_text(k, n) for k, n in enumerate(out.lens[:depth])),
-    )
+    kernel = loop.kernel(f"scatternd_{combine}_kernel", inside, origin, checks.begin(), epilogue=checks.end())
+    moved = indices.footprint + 2 * updates.footprint
+    bounds = tuple(axis_text(k, n) for k, n in enumerate(out.lens[:depth]))
+    return loop.launch(kernel, updates.lens, moved, checks=bounds)
 
 
 def _operands(combine: str, indices: Tensor, updates: Tensor, out: Tensor) -> tuple[Arguments, str, str]:

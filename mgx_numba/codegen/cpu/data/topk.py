@@ -27,12 +27,12 @@ import numpy as np
 
 from ....core.dim import Dim, Length, is_symbolic, known_in, known_less_equal, range_of
 from ...arguments import Arguments
-from ...launch import Launch, TaskRange
+from ...launch import Launch
 from ...problems.cluster import Tensor
 from ...space import collapse
 from ...statements import cast_text, const_text, dtype_name, indent, load_text
 from .. import host
-from ..loops import AHEAD_BYTES, is_streamed, tasks_unless_empty
+from ..loops import AHEAD_BYTES, is_streamed
 from .row_sort import SORT_CYCLES
 from .row_tasks import RowLoop, row_share
 
@@ -160,13 +160,8 @@ def topk_launch(
         f"candidates_at = local_int32({lanes})",
         f"order = local_int64({COLLECTED + lanes})",
     ]
-    return Launch(
-        kernel=loop.kernel("topk_kernel", inside, origin, prologue),
-        args=arguments.values,
-        geometry=TaskRange(tasks_unless_empty(loop.tasks, [*x.lens, k])),
-        flops=prod(x.lens),
-        bytes=x.footprint + values.footprint + positions.footprint,
-    )
+    moved = x.footprint + values.footprint + positions.footprint
+    return loop.launch(loop.kernel("topk_kernel", inside, origin, prologue), [*x.lens, k], moved, prod(x.lens))
 
 
 def _ranks(k: Length, length: Length, lanes: int, groups: list[int]) -> bool:

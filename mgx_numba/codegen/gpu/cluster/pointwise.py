@@ -14,7 +14,7 @@ from ...launch import Launch
 from ...printer import CodeBuffer, VectorValue
 from ...problems.cluster import Tensor
 from ...space import Space, collapse
-from ..kernel import gpu_grid, gpu_kernel
+from ..kernel import gpu_launch
 from ..printer import ThreadPrinter, dtype_name, most_lanes
 from .flat_index import Axes, contiguous_lanes
 from .transposed_pointwise import transposed_launch
@@ -67,15 +67,10 @@ def pointwise_launch(
         if transposed is not None:
             return transposed
     printer = _PointwiseText(module, operands, fast_math)
-    return Launch(
-        kernel=gpu_kernel(
-            cluster_name(module, "pointwise"), printer.lines(), THREADS, len(printer.arguments.values), origin
-        ),
-        args=printer.arguments.values,
-        geometry=gpu_grid(blocks_unless_empty(printer.blocks, outputs), THREADS),
-        flops=scalar_flops(module) * elements,
-        bytes=sum(t.footprint for t in operands.tensors),
-    )
+    name, lines = cluster_name(module, "pointwise"), printer.lines()
+    moved, flops = sum(t.footprint for t in operands.tensors), scalar_flops(module) * elements
+    blocks = blocks_unless_empty(printer.blocks, outputs)
+    return gpu_launch(name, lines, printer.arguments, blocks, THREADS, moved, flops, origin)
 
 
 def blocks_unless_empty(blocks: Length, outputs: Sequence[Tensor]) -> Length:

@@ -319,8 +319,7 @@ class _RowsText:
         elif ins.name == "multibroadcast":
             value = self._value(ins.inputs[0], j)
         else:
-            assert isinstance(ins.op, Pointwise)
-            value = ins.op.scalar(self.full, *(self._value(i, j) for i in ins.inputs))
+            value = ins.operator(Pointwise).scalar(self.full, *(self._value(i, j) for i in ins.inputs))
         self._full_values[ins, j] = value
         return value
 
@@ -344,8 +343,7 @@ class _RowsText:
             elif ins.name == "multibroadcast":
                 value = self._row_value(ins.inputs[0])
             else:
-                assert isinstance(ins.op, Pointwise)
-                value = ins.op.scalar(self.row, *(self._row_value(i) for i in ins.inputs))
+                value = ins.operator(Pointwise).scalar(self.row, *(self._row_value(i) for i in ins.inputs))
             self._row_values[ins] = value
         return self._row_values[ins]
 

@@ -19,7 +19,7 @@ from ...launch import Launch
 from ...printer import CodeBuffer, VectorValue
 from ...problems.cluster import Tensor
 from ...space import Space
-from ..kernel import gpu_grid, gpu_kernel
+from ..kernel import gpu_launch
 from ..printer import ThreadPrinter, dtype_name, most_lanes
 from .flat_index import Axes
 
@@ -164,13 +164,8 @@ class _TransposedText:
     def launch(self, origin: str) -> Launch:
         """Return the launch."""
         name, lines = cluster_name(self.module, "transpose"), self.lines()
-        return Launch(
-            kernel=gpu_kernel(name, lines, self.threads, len(self.arguments.values), origin),
-            args=self.arguments.values,
-            geometry=gpu_grid(self.blocks, self.threads),
-            flops=scalar_flops(self.module) * self.elements,
-            bytes=sum(t.footprint for t in self.tensors),
-        )
+        moved, flops = sum(t.footprint for t in self.tensors), scalar_flops(self.module) * self.elements
+        return gpu_launch(name, lines, self.arguments, self.blocks, self.threads, moved, flops, origin)
 
     def _begin(self) -> CodeBuffer:
         """Emit the arguments, and the block's tile and plane in each operand."""

@@ -15,14 +15,14 @@ from math import prod
 
 from ....core.dim import typical
 from ....dataclass import dataclass
-from ...launch import Launch, Solution
+from ...launch import Solution
 from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...tuning.request import least_bytes
 from ..architecture import WARP
 from ..cluster.flat_index import Axes
-from ..kernel import gpu_grid, gpu_kernel
+from ..kernel import gpu_launch
 from ..machine import multiprocessors
 from .contraction_text import ContractionText
 from .gpu_contraction import VECTOR_BYTES, GpuContraction
@@ -125,12 +125,11 @@ def depthwise_solution(contraction: GpuContraction, tiling: PixelTiling) -> Solu
         UnsupportedError: no kernel exists for this accumulator type or for an operation of the epilogue.
     """
     text = _DepthwiseText(contraction, tiling)
-    lines, values, problem = text.lines(), text.arguments.values, _conv(contraction)
+    lines, problem = text.lines(), _conv(contraction)
     epilogue = contraction.request.epilogue
     name = f"convolution_depthwise_{problem.types.out}{'_' * bool(epilogue.name)}{epilogue.name}_kernel"
-    grid = gpu_grid(-(-text.groups // text.at_once), text.threads)
-    kernel = gpu_kernel(name, lines, text.threads, len(values))
-    return Solution((Launch(kernel, values, grid, problem.flops, least_bytes(problem)),))
+    blocks, moved = -(-text.groups // text.at_once), least_bytes(problem)
+    return Solution((gpu_launch(name, lines, text.arguments, blocks, text.threads, moved, problem.flops),))
 
 
 def _conv(contraction: GpuContraction) -> ConvProblem:

@@ -12,7 +12,7 @@ from ...problems.cluster import Tensor
 from ...space import Space, collapse
 from ..architecture import WARP
 from ..cluster.flat_index import Axes
-from ..kernel import gpu_grid, gpu_kernel
+from ..kernel import gpu_launch
 from ..printer import dtype_name
 from .keys import Order, join_first
 
@@ -64,6 +64,5 @@ def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tens
     with buffer.block("if (own < rows) & (member == 0):"):
         buffer.line(f"store_scalar(p_out, {axes.offset(1, places)}, place)")
     name = f"arg{'max' if greatest else 'min'}_kernel"
-    kernel = gpu_kernel(name, buffer.lines, THREADS, len(arguments.values), origin)
-    grid = gpu_grid(ceil_div(rows, teams), THREADS)
-    return Launch(kernel, arguments.values, grid, prod(x.lens), x.footprint + out.footprint)
+    moved = x.footprint + out.footprint
+    return gpu_launch(name, buffer.lines, arguments, ceil_div(rows, teams), THREADS, moved, prod(x.lens), origin)

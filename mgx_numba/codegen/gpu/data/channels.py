@@ -16,7 +16,7 @@ from ...launch import Launch
 from ...printer import CodeBuffer
 from ...problems.cluster import Tensor
 from ..cluster.flat_index import Axes
-from ..kernel import gpu_grid, gpu_kernel
+from ..kernel import gpu_launch
 from ..printer import dtype_name, most_lanes
 
 THREADS = 256
@@ -152,9 +152,9 @@ class _ChannelPaddingText:
         self._load(buffer)
         buffer.line("barrier()")
         self._store(buffer)
-        kernel = gpu_kernel("filled_channels_kernel", buffer.lines, self.threads, len(self.arguments.values), origin)
-        grid = gpu_grid(self.planes * self.bands * self.segments, self.threads)
-        return Launch(kernel, self.arguments.values, grid, 0, self.data.footprint + self.out.footprint)
+        name, moved = "filled_channels_kernel", self.data.footprint + self.out.footprint
+        blocks = self.planes * self.bands * self.segments
+        return gpu_launch(name, buffer.lines, self.arguments, blocks, self.threads, moved, origin=origin)
 
     def _load(self, buffer: CodeBuffer) -> None:
         """Emit the loads of input pixels, and then their stores to shared memory."""

@@ -12,7 +12,7 @@ from ...printer import CodeBuffer
 from ...problems.cluster import Tensor
 from ...space import Space, collapse
 from ..cluster.flat_index import Axes, contiguous_lanes
-from ..kernel import gpu_grid, gpu_kernel
+from ..kernel import gpu_launch
 from ..printer import dtype_name, most_lanes
 from .elements import THREADS
 
@@ -48,6 +48,6 @@ def copies_launch(pairs: Sequence[tuple[Tensor, Tensor]], origin: str) -> Launch
             aligned = "_aligned" if lanes > 1 else ""
             load = "load_splat" if repeated else f"load{aligned}"
             buffer.line(f"store{aligned}(p_out{k}, {at[1]}, {load}(p_x{k}, {at[0]}, {lanes}))")
-    kernel = gpu_kernel(COPIES_KERNEL, buffer.lines, THREADS, len(arguments.values), origin)
     moved = sum(tensor.footprint for pair in pairs for tensor in pair)
-    return Launch(kernel, arguments.values, gpu_grid(ceil_div(ends[-1], THREADS), THREADS), 0, moved)
+    blocks = ceil_div(ends[-1], THREADS)
+    return gpu_launch(COPIES_KERNEL, buffer.lines, arguments, blocks, THREADS, moved, origin=origin)

@@ -11,7 +11,7 @@ from ...printer import CodeBuffer
 from ...problems.numbers import NumbersProblem, RangeProblem
 from ..architecture import WARP
 from ..cluster.pointwise import blocks_unless_empty
-from ..kernel import gpu_grid, gpu_kernel
+from ..kernel import gpu_grid, gpu_launch
 from ..printer import dtype_name
 from .elements import ElementText
 
@@ -39,8 +39,8 @@ def numbers_launch(problem: NumbersProblem) -> Launch:
         for k in range(count):
             buffer.line(f"store_scalar(p_out, place{k}, cast_{dtype}(value{k}))")
         buffer.line("pass" if not count else "")
-    kernel = gpu_kernel("numbers_kernel", buffer.lines, WARP, len(arguments.values), problem.origin)
-    return Launch(kernel, arguments.values, gpu_grid(int(count > 0), WARP), 0, out.footprint)
+    blocks, origin = int(count > 0), problem.origin
+    return gpu_launch("numbers_kernel", buffer.lines, arguments, blocks, WARP, out.footprint, origin=origin)
 
 
 def range_launch(problem: RangeProblem) -> Launch:

@@ -8,7 +8,7 @@ from ...arguments import Arguments
 from ...launch import Launch
 from ...resampling import Resampled, clipped, coordinates, nearest, taps
 from ...statements import cast_text, indent
-from ..kernel import gpu_grid, gpu_kernel
+from ..kernel import gpu_launch
 
 THREADS = 128
 """Threads of a block, each of which computes the entries of one position."""
@@ -46,5 +46,4 @@ def _table(name: str, op: Resize, axis: Resampled, weight: str, lines: list[str]
         "if i < count:",
         *indent([*coordinates(op, axis.factor, 0), *lines]),
     ]
-    kernel = gpu_kernel(name, text, THREADS, len(arguments.values), origin)
-    return Launch(kernel, arguments.values, gpu_grid(ceil_div(axis.count, THREADS), THREADS))
+    return gpu_launch(name, text, arguments, ceil_div(axis.count, THREADS), THREADS, origin=origin)

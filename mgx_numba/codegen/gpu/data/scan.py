@@ -13,7 +13,7 @@ from ...problems.cluster import Tensor
 from ...space import Space, collapse
 from ..architecture import WARP
 from ..cluster.flat_index import Axes
-from ..kernel import gpu_grid, gpu_kernel
+from ..kernel import gpu_launch
 from ..printer import ThreadPrinter, dtype_name
 
 THREADS = 256
@@ -42,9 +42,8 @@ def scan_launch(axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tenso
     else:
         text.rows()
         blocks = rows
-    values = text.arguments.values
-    kernel = gpu_kernel("scan_kernel", text.buffer.lines, THREADS, len(values), origin)
-    return Launch(kernel, values, gpu_grid(blocks, THREADS), prod(x.lens), x.footprint + out.footprint)
+    lines, moved = text.buffer.lines, x.footprint + out.footprint
+    return gpu_launch("scan_kernel", lines, text.arguments, blocks, THREADS, moved, prod(x.lens), origin)
 
 
 class _ScanText:

@@ -14,7 +14,7 @@ from ...launch import Launch
 from ...printer import CodeBuffer
 from ...problems.cluster import Tensor
 from ..architecture import WARP
-from ..kernel import gpu_grid, gpu_kernel
+from ..kernel import gpu_launch
 from ..printer import dtype_name
 from .keys import Order, join_first
 
@@ -85,9 +85,9 @@ def suppression_launch(
             _drop(buffer)
     with buffer.block("if thread_index(0) == 0:"):
         buffer.line("store_scalar(p_counts, row, found)")
-    kernel = gpu_kernel("nonmaxsuppression_kernel", buffer.lines, THREADS, len(arguments.values), origin)
-    moved = boxes.footprint + scores.footprint + 8 * images * classes * room
-    return Launch(kernel, arguments.values, gpu_grid(images * classes, THREADS), prod(scores.lens) * room, moved)
+    moved, flops = boxes.footprint + scores.footprint + 8 * images * classes * room, prod(scores.lens) * room
+    name, rows = "nonmaxsuppression_kernel", images * classes
+    return gpu_launch(name, buffer.lines, arguments, rows, THREADS, moved, flops, origin)
 
 
 def rows_launch(images: int, classes: int, room: int, length: int, origin: str = "") -> Launch:
@@ -122,9 +122,8 @@ def rows_launch(images: int, classes: int, room: int, length: int, origin: str =
             buffer.line("store_scalar(p_total, 0, start + own)")
         with buffer.block(f"for j in range((start + own) * 3 + thread_index(0), length * 3, {THREADS}):"):
             buffer.line("store_scalar(p_out, j, 0)")
-    kernel = gpu_kernel("nonmaxsuppression_rows_kernel", buffer.lines, THREADS, len(arguments.values), origin)
-    moved = 8 * (4 * length + images * classes)
-    return Launch(kernel, arguments.values, gpu_grid(images * classes, THREADS), 0, moved)
+    name, rows = "nonmaxsuppression_rows_kernel", images * classes
+    return gpu_launch(name, buffer.lines, arguments, rows, THREADS, 8 * (4 * length + rows), origin=origin)
 
 
 def _corners(buffer: CodeBuffer, center_point_box: bool, name: str, place: str) -> None:

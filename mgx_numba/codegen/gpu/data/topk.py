@@ -15,7 +15,7 @@ from ...printer import CodeBuffer
 from ...problems.cluster import Tensor
 from ...space import Space, collapse
 from ..cluster.flat_index import Axes
-from ..kernel import gpu_grid, gpu_kernel
+from ..kernel import gpu_launch
 from ..printer import dtype_name
 from .keys import Order
 
@@ -119,7 +119,5 @@ def topk_launch(
         buffer.line("slot = part * wanted + rank")
         buffer.line("store(r_values, slot * step_values, load(r_x, mine * step_x, 1))")
         buffer.line("store_scalar(r_positions, slot * step_positions, place)")
-    kernel = gpu_kernel("topk_kernel", buffer.lines, threads, len(arguments.values), origin)
-    grid = gpu_grid(rows * parts * chunks, threads)
-    moved = x.footprint + values.footprint + positions.footprint
-    return Launch(kernel, arguments.values, grid, rows * length * share, moved)
+    moved, flops = x.footprint + values.footprint + positions.footprint, rows * length * share
+    return gpu_launch("topk_kernel", buffer.lines, arguments, rows * parts * chunks, threads, moved, flops, origin)

@@ -9,7 +9,7 @@ from ...launch import Launch
 from ...printer import CodeBuffer
 from ...problems.cluster import Tensor
 from ...problems.tree_tables import TreeTables
-from ..kernel import gpu_grid, gpu_kernel
+from ..kernel import gpu_launch
 
 THREADS = 128
 """Threads per block. No figures kept."""
@@ -52,6 +52,5 @@ def trees_launch(x: Tensor, out: Tensor, sizes: TreeTables, aggregate: str, miss
                 weight = "load_scalar(weights, at * width + k)"
                 buffer.line(f"store_scalar(out, goal + k, {join}(load_scalar(out, goal + k), {weight}))")
     form = f"{aggregate}{'_missing' if missing else ''}"
-    kernel = gpu_kernel(f"tree_ensemble_{form}_kernel", buffer.lines, THREADS, len(arguments.values), origin)
-    steps = rows * sizes.trees * sizes.depth
-    return Launch(kernel, arguments.values, gpu_grid(-(-rows // THREADS), THREADS), steps, x.footprint + out.footprint)
+    name, steps, moved = f"tree_ensemble_{form}_kernel", rows * sizes.trees * sizes.depth, x.footprint + out.footprint
+    return gpu_launch(name, buffer.lines, arguments, -(-rows // THREADS), THREADS, moved, steps, origin)

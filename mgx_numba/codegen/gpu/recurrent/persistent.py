@@ -13,7 +13,7 @@ from ...launch import Grid, Launch, Operand, Solution
 from ...printer import VectorValue
 from ...problems.recurrence import RecurrenceProblem
 from ..architecture import WARP
-from ..kernel import gpu_grid, gpu_kernel
+from ..kernel import gpu_kernel, gpu_launch
 from ..printer import dtype_name
 from .cell import ThreadCell
 from .exchange import EXCHANGES, Exchange
@@ -41,11 +41,9 @@ def _prepared(exchange: Exchange, problem: RecurrenceProblem, origin: str) -> La
     arguments.integers(elements=exchange.elements, hidden=problem.hidden, padded=ProductLanes.of(problem).padded)
     place = f"i = block_index(0) * {_FIRST_THREADS} + thread_index(0)"
     lines = [*arguments.bind(), place, *exchange.first_lines()]
-    slots = len(arguments.values)
-    kernel = gpu_kernel("recurrent_first_kernel", lines, _FIRST_THREADS, slots, origin)
+    name, blocks = "recurrent_first_kernel", -(-exchange.elements // _FIRST_THREADS)
     moved = 2 * problem.lanes * problem.batch * problem.hidden * exchange.wide.size
-    grid = gpu_grid(-(-exchange.elements // _FIRST_THREADS), _FIRST_THREADS)
-    return Launch(kernel, arguments.values, grid, bytes=moved)
+    return gpu_launch(name, lines, arguments, blocks, _FIRST_THREADS, moved, origin=origin)
 
 
 class _PersistentText(ThreadCell):

@@ -13,7 +13,7 @@ from ...launch import Launch, Operand, Solution
 from ...printer import VectorValue
 from ...problems.recurrence import RecurrenceProblem
 from ..architecture import WARP
-from ..kernel import gpu_grid, gpu_kernel
+from ..kernel import gpu_launch
 from ..printer import most_lanes
 from .cell import ThreadCell
 
@@ -88,14 +88,11 @@ class _StepText(ThreadCell):
             self.print_places()
             self.print_phase(self.number)
         suffix = f"_{('gates', 'candidate')[self.number]}" if len(p.phases) > 1 else ""
-        slots = len(self.arguments.values)
-        kernel = gpu_kernel(f"{p.cell}{suffix}_step_kernel", buffer.lines, WARPS * WARP, slots, origin)
-        grid = gpu_grid(-(-p.hidden // WARPS), WARPS * WARP, p.lanes * self.tiles)
         share = len(self.gates) * p.steps * p.gates
-        return Launch(
-            kernel, self.arguments.values, grid, p.flops * len(self.gates) // (p.steps * p.gates), p.bytes * share
-            // (p.steps * p.gates) ** 2,
-        )  # fmt: skip
+        moved = p.bytes * share // (p.steps * p.gates) ** 2
+        flops = p.flops * len(self.gates) // (p.steps * p.gates)
+        name, blocks, planes = f"{p.cell}{suffix}_step_kernel", -(-p.hidden // WARPS), p.lanes * self.tiles
+        return gpu_launch(name, buffer.lines, self.arguments, blocks, WARPS * WARP, moved, flops, origin, planes)
 
     def _declare(self, layout: _StateLayout, step: int) -> None:
         p, arguments = self.problem, self.arguments

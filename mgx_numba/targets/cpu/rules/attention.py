@@ -34,8 +34,7 @@ from .table import lowering
 @lowering("attention", accepts=accepts_attention)
 def lower_attention(low: Lowering, ins: Instruction) -> None:
     """Append the launches that `plan` chooses, over views in place."""
-    op = ins.op
-    assert isinstance(op, Attention)
+    op = ins.operator(Attention)
     type = ins.shape.type.compute
     if type not in (Type.float_type, Type.double_type) or any(known_in(n, 0) for i in ins.inputs for n in i.shape.lens):
         low.host(ins, f"kernels take floats, and some elements, not {'; '.join(str(i.shape) for i in ins.inputs)}")

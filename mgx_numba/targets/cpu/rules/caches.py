@@ -9,7 +9,7 @@ from ....core.dim import known_in
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
-from ....ops.caches import CachedAttention, UpdateCache
+from ....ops.caches import CachedAttention
 from ...lowering.attention_operands import accepts_attention, as_type, attention_output, convert
 from ...lowering.buffers import View
 from ...lowering.caches import is_standard, keep_or_copy
@@ -22,7 +22,6 @@ from .table import lowering
 def lower_update_cache(low: Lowering, ins: Instruction) -> None:
     """Append a copy of the cache, which a run may skip, then a kernel that writes the new rows."""
     cache, rows, positions = low.inputs(ins)
-    assert isinstance(ins.op, UpdateCache)
     if any(known_in(n, 0) for n in (*ins.shape.lens, *cache.lens)):
         low.host(ins, "there is no row to keep")
         return
@@ -38,8 +37,7 @@ def lower_update_cache(low: Lowering, ins: Instruction) -> None:
 @lowering("cached_attention", accepts=accepts_attention)
 def lower_cached_attention(low: Lowering, ins: Instruction) -> None:
     """Append the launches that `plan` chooses, which read no key or value beyond the valid rows."""
-    op = ins.op
-    assert isinstance(op, CachedAttention)
+    op = ins.operator(CachedAttention)
     type = ins.shape.type.compute
     if type not in (Type.float_type, Type.double_type) or any(known_in(n, 0) for i in ins.inputs for n in i.shape.lens):
         low.host(ins, f"kernels take floats, and some elements, not {'; '.join(str(i.shape) for i in ins.inputs)}")

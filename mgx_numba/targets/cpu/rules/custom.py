@@ -14,8 +14,7 @@ from .table import lowering
 @lowering("custom", accepts=lambda ins, shape: shape.standard)
 def lower_custom(low: Lowering, ins: Instruction) -> None:
     """Append the operator's kernel over packed operands; a fallback step if it has no kernel for these shapes."""
-    op = ins.op
-    assert isinstance(op, CustomOperator)
+    op = ins.operator(CustomOperator)
     if has_symbols(ins):
         low.host(ins, "kernels of custom operators are for lengths that are known when a program is compiled")
         return

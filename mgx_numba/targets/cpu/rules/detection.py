@@ -32,8 +32,7 @@ The copy reads and writes each element once; without it each read fetches a cach
 
 def _channels_last(low: Lowering, ins: Instruction, x: View) -> View:
     """Return the images with contiguous channels if their pixels are read often enough to pay for a copy."""
-    op, (n, channels, height, width) = ins.op, x.lens
-    assert isinstance(op, RoiAlign)
+    op, (n, channels, height, width) = ins.operator(RoiAlign), x.lens
     regions, _, *bins = ins.shape.lens
     reads = 4 * (op.sampling_ratio or 2) ** 2 * regions * bins[0] * bins[1]  # a sample reads four pixels
     if not preferred(less(COPIED_READS * n * height * width, reads)):
@@ -51,8 +50,7 @@ def lower_suppression(low: Lowering, ins: Instruction) -> None:
 
     Strided scores (a transpose's) are first copied to contiguous memory, since nearly all scores are only compared.
     """
-    op, found = ins.op, suppression_operands(low, ins)
-    assert isinstance(op, NonMaxSuppression)
+    op, found = ins.operator(NonMaxSuppression), suppression_operands(low, ins)
     if found is None:
         return
     boxes, scores, limits, room = found
@@ -87,9 +85,8 @@ def _append_rows(low: Lowering, ins: Instruction, picked: View, counts: View) ->
         picked: boxes of each class of each image, int64 [images * classes, room].
         counts: number of valid boxes in each row of ``picked``.
     """
-    assert isinstance(ins.op, NonMaxSuppression)
     classes = ins.inputs[1].shape.lens[1]
-    total = None if ins.op.use_dyn_output else ins.shape.lens[0]
+    total = None if ins.operator(NonMaxSuppression).use_dyn_output else ins.shape.lens[0]
 
     if ins.shape.is_dynamic:
         out = low.values[ins] = low.on_host(ins.shape)

@@ -29,8 +29,7 @@ def lower_row_gather(low: Lowering, ins: Instruction) -> None:
     Each element of a strided row is in a cache line of its own. Later instructions read the copy, too: an image that is
     sampled between its pixels is gathered from four times.
     """
-    op, source = ins.op, ins.inputs[0]
-    assert isinstance(op, Gather)
+    op, source = ins.operator(Gather), ins.inputs[0]
     data = low.input(ins, 0)
     rows_are_strided = op.axis % max(len(data.lens), 1) < len(data.lens) - 1 and not known_in(data.strides[-1], 0, 1)
     shared = ins.module is low.module and source not in low.output_aliases  # a branch that runs in any case

@@ -31,8 +31,7 @@ SHORTEST_ROW = 16
 @lowering("argmax", "argmin")
 def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
     """Append one kernel, or two for few long rows."""
-    op = ins.op
-    assert isinstance(op, ArgReduction)
+    op = ins.operator(ArgReduction)
     x = low.input(ins, 0)
     axis = op.axis % len(x.lens)
     if known_less_equal(LONGEST_AXIS, x.lens[axis]):
@@ -58,8 +57,7 @@ def lower_topk(low: Lowering, ins: Instruction) -> None:
 
     With a second input, from which the elements are taken, a fallback step.
     """
-    op = ins.op
-    assert isinstance(op, TopK)
+    op = ins.operator(TopK)
     x = low.input(ins, 0)
     axis = op.axis % len(x.lens)
     if len(ins.inputs) != 1:
@@ -111,8 +109,7 @@ def lower_nonzero(low: Lowering, ins: Instruction) -> None:
 
 def _sort_rows(low: Lowering, ins: Instruction, x: View, values: View, positions: View) -> None:
     """Append the kernel that sorts whole rows, with scratch memory for each of its tasks."""
-    op = ins.op
-    assert isinstance(op, TopK)
+    op = ins.operator(TopK)
     axis = op.axis % len(x.lens)
     rows = prod(n for a, n in enumerate(x.lens) if a != axis)
     groups, made = sort_scratch(low, x, rows, x.lens[axis])
@@ -128,8 +125,7 @@ def _transposed(view: View, order: list[int]) -> View:
 @lowering("prefix_scan_sum", accepts=keeps_inner_axis)
 def lower_scan(low: Lowering, ins: Instruction) -> None:
     """Append one kernel; for few long rows, first another for the sums of their parts."""
-    op = ins.op
-    assert isinstance(op, PrefixScanSum)
+    op = ins.operator(PrefixScanSum)
     x, out = low.input(ins, 0), low.output(ins)
     axis = op.axis % len(x.lens)
     operands = {"x": x, "out": out}

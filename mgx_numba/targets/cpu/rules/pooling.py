@@ -22,8 +22,7 @@ SEPARABLE = 16
 @lowering("pooling", accepts=keeps_inner_axis)
 def lower_pooling(low: Lowering, ins: Instruction) -> None:
     """Append one kernel, or one for each axis of a maximum over large windows."""
-    op = ins.op
-    assert isinstance(op, Pooling)
+    op = ins.operator(Pooling)
     if op.mode is PoolingMode.lpnorm and op.lp_order < 1:
         low.host(ins, f"kernels compute norms of order 1 and more, not {op.lp_order}")
         return

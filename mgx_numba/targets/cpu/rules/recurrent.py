@@ -57,8 +57,7 @@ def _packed(
     """
     weights = low.constant_value(ins.inputs[1])
     if weights is not None and scales is not None:
-        assert isinstance(ins.op, RecurrentSteps)
-        short = replace(problem, int8=True, dynamic=ins.op.dynamic)
+        short = replace(problem, int8=True, dynamic=ins.operator(RecurrentSteps).dynamic)
         zero = None if points is None else low.constant_value(points)
         return [(1, short, _packed_once(low, short, weights, low.constant_value(scales), zero))]
     found: list[tuple[Length, RecurrenceProblem, View]] = []

@@ -19,7 +19,7 @@ from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.integer import PadWith
-from ....ops.pad import FixedPad, Pad, PadMode
+from ....ops.pad import Pad, PadMode
 from ....ops.resize import Resize
 from ...lowering.buffers import View
 from ...lowering.gathers import lower_reverse
@@ -33,8 +33,7 @@ from .table import lowering
 def lower_pad(low: Lowering, ins: Instruction) -> None:
     """Append one kernel that copies and fills, or a copy through tables; only fills if the input was written in
     place."""
-    op = ins.op
-    assert isinstance(op, Pad)
+    op = ins.operator(Pad)
     x, out = low.input(ins, 0), low.output(ins)
     rank = len(x.lens)
     if op.mode is PadMode.constant:
@@ -84,9 +83,8 @@ def _copy_through(
 @lowering("pad_with", accepts=keeps_inner_axis, surrounds=True)
 def lower_pad_with(low: Lowering, ins: Instruction) -> None:
     """Append one kernel that copies and fills; only fills if the input was written in place."""
-    assert isinstance(ins.op, PadWith)
     x, value, out = low.input(ins, 0), low.input(ins, 1), low.output(ins)
-    before, inside = ins.op.pads[: len(x.lens)], inside_of(ins, out)
+    before, inside = ins.operator(PadWith).pads[: len(x.lens)], inside_of(ins, out)
     if inside is not None and (x.buffer, x.offset) == (inside.buffer, inside.offset):
         _launch(low, ins, {"value": value, "out": out}, border_launch, before, None, inside.tensor, out.tensor)
         return
@@ -113,7 +111,6 @@ def _fill_and_copy(
 @lowering("fixed_pad", accepts=keeps_inner_axis)
 def lower_fixed_pad(low: Lowering, ins: Instruction) -> None:
     """Append one kernel that copies and fills."""
-    assert isinstance(ins.op, FixedPad)
     x, out = low.input(ins, 0), low.output(ins)
     value = np.zeros((), x.type.numpy)
     _launch(low, ins, {"x": x, "out": out}, pad_launch, [0] * len(x.lens), value, x.tensor, out.tensor)

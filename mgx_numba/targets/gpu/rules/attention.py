@@ -53,8 +53,7 @@ def features_refusal(precision: str, type: Type, depth: int, width: int) -> str:
 def lower_attention(low: Lowering, ins: Instruction) -> None:
     """Append the launches over views in place; operands that are not aligned to whole vectors are copied."""
     core = ins if ins.name == "attention" else next(i for i in ins.module_args[0] if i.name == "attention")
-    op, type = core.op, core.shape.type
-    assert isinstance(op, Attention)
+    op, type = core.operator(Attention), core.shape.type
     if type not in ATTENTION or any(known_in(n, 0) for i in ins.inputs for n in i.shape.lens):
         shapes = "; ".join(str(i.shape) for i in ins.inputs)
         low.host(ins, f"kernels take float32 and 16-bit floats, and some elements, not {shapes}")

@@ -8,7 +8,6 @@ from ....core.dim import known_in
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
-from ....ops.caches import UpdateCache
 from ...lowering.buffers import View
 from ...lowering.caches import is_standard, keep_or_copy
 from ...lowering.lowering import Lowering
@@ -19,7 +18,6 @@ from .table import lowering
 def lower_update_cache(low: Lowering, ins: Instruction) -> None:
     """Append a copy of the cache, which a run may skip, then kernels that write the new rows."""
     cache, rows, positions = low.inputs(ins)
-    assert isinstance(ins.op, UpdateCache)
     if any(known_in(n, 0) for n in (*ins.shape.lens, *cache.lens)):
         low.host(ins, "there is no row to keep")
         return

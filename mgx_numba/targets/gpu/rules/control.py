@@ -66,8 +66,7 @@ def lower_if(low: Lowering, ins: Instruction) -> None:
 def lower_loop(low: Lowering, ins: Instruction) -> None:
     """Append a step that repeats a plan, which reads the results of the previous iteration; the host reads the loop's
     condition."""
-    op = ins.op
-    assert isinstance(op, Loop)
+    op = ins.operator(Loop)
     if _unknown(low, ins):
         _lower_data_dependent_loop(low, ins, op)
         return
@@ -181,21 +180,18 @@ def _unknown(low: Lowering, ins: Instruction) -> str:
 
 def _branch_places(ins: Instruction) -> tuple[str, str]:
     """Return the prefixes of error messages in the branches of an ``if``."""
-    assert isinstance(ins.op, If)
-    first, second = (ins.located(ins.op.place(module.name)) for module in ins.module_args)
+    first, second = (ins.located(ins.operator(If).place(module.name)) for module in ins.module_args)
     return first, second
 
 
 def _iteration_place(ins: Instruction, number: int) -> str:
     """Return the prefix of error messages in an iteration of a loop."""
-    assert isinstance(ins.op, Loop)
-    return ins.located(ins.op.place(ins.module_args[0].name, number))
+    return ins.located(ins.operator(Loop).place(ins.module_args[0].name, number))
 
 
 def _too_long(ins: Instruction, scans: bool, trips: int) -> MgxError:
     """Return the error of a loop whose trip count exceeds its limit."""
-    assert isinstance(ins.op, Loop)
-    error = ins.op.too_long(scans, trips)
+    error = ins.operator(Loop).too_long(scans, trips)
     return type(error)(ins.located(str(error)))
 
 

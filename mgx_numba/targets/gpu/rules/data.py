@@ -18,7 +18,7 @@ from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.integer import PadWith
-from ....ops.pad import FixedPad, Pad, PadMode
+from ....ops.pad import Pad, PadMode
 from ....ops.pooling import Pooling, PoolingMode
 from ....ops.resize import Resize, nearest_index
 from ...lowering.buffers import View
@@ -34,8 +34,7 @@ lowering("reverse", accepts=keeps_inner_axis)(lower_reverse)
 @lowering("pad", accepts=keeps_inner_axis)
 def lower_pad(low: Lowering, ins: Instruction) -> None:
     """Append one kernel that fills around a copy, or reads positions from tables."""
-    op, data = ins.op, low.input(ins, 0)
-    assert isinstance(op, Pad)
+    op, data = ins.operator(Pad), low.input(ins, 0)
     rank = len(data.lens)
     if op.mode is PadMode.constant:
         _pad(low, ins, op.pads[:rank], op.filling(data.type))
@@ -47,9 +46,8 @@ def lower_pad(low: Lowering, ins: Instruction) -> None:
 @lowering("pad_with", accepts=keeps_inner_axis)
 def lower_pad_with(low: Lowering, ins: Instruction) -> None:
     """Append one kernel."""
-    assert isinstance(ins.op, PadWith)
     data, value, out = low.input(ins, 0), low.input(ins, 1), low.output(ins)
-    before = ins.op.pads[: len(data.lens)]
+    before = ins.operator(PadWith).pads[: len(data.lens)]
     solution = low.solve(pad_launch, before, None, data.tensor, out.tensor, low.origin(ins))
     low.launch_all(solution, {"x": data, "value": value, "out": out}, ins)
 
@@ -57,7 +55,6 @@ def lower_pad_with(low: Lowering, ins: Instruction) -> None:
 @lowering("fixed_pad", accepts=keeps_inner_axis)
 def lower_fixed_pad(low: Lowering, ins: Instruction) -> None:
     """Append one kernel."""
-    assert isinstance(ins.op, FixedPad)
     data = low.input(ins, 0)
     _pad(low, ins, (0,) * len(data.lens), np.zeros((), data.type.numpy))
 
@@ -123,8 +120,7 @@ def _remap(low: Lowering, ins: Instruction, name: str, positions: Mapping[int, n
 @lowering("pooling", accepts=keeps_inner_axis)
 def lower_pooling(low: Lowering, ins: Instruction) -> None:
     """Append one kernel."""
-    op, data = ins.op, low.input(ins, 0)
-    assert isinstance(op, Pooling)
+    op, data = ins.operator(Pooling), low.input(ins, 0)
     if op.mode is PoolingMode.lpnorm and op.lp_order < 1:
         low.host(ins, f"kernels compute norms of order 1 and more, not {op.lp_order}")
         return

@@ -24,8 +24,7 @@ from .table import lowering
 @lowering("nonmaxsuppression", dynamic=True, accepts=lambda ins, shape: shape.standard)
 def lower_suppression(low: Lowering, ins: Instruction) -> None:
     """Append two kernels; a fallback step if no box can be kept or scores are not floats."""
-    op, found = ins.op, suppression_operands(low, ins)
-    assert isinstance(op, NonMaxSuppression)
+    op, found = ins.operator(NonMaxSuppression), suppression_operands(low, ins)
     if found is None:
         return
     boxes, scores, limits, room = found

@@ -31,8 +31,7 @@ elements."""
 @lowering("argmax", "argmin")
 def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
     """Append one kernel."""
-    op = ins.op
-    assert isinstance(op, ArgReduction)
+    op = ins.operator(ArgReduction)
     x, out = low.input(ins, 0), low.output(ins)
     axis = op.axis % len(x.lens)
     greatest, last = op.name == "argmax", op.select_last_index
@@ -43,8 +42,7 @@ def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
 @lowering("topk")
 def lower_topk(low: Lowering, ins: Instruction) -> None:
     """Append a kernel that selects from parts of rows, and kernels that select from the results of the parts."""
-    op = ins.op
-    assert isinstance(op, TopK)
+    op = ins.operator(TopK)
     x = low.input(ins, 0)
     axis = op.axis % len(x.lens)
     length = x.lens[axis]
@@ -83,8 +81,7 @@ def _select(
 ) -> None:  # fmt: skip
     """Append a kernel that selects from parts of ``share`` elements, with tasks where a condition holds; ``source`` has
     the elements and their places in rows, None for those of whole rows."""
-    op, (x, places) = ins.op, source
-    assert isinstance(op, TopK)
+    op, (x, places) = ins.operator(TopK), source
     tensors, known = (x.tensor, made[0].tensor, made[1].tensor), None if places is None else places.tensor
     how = op.k, op.axis % len(x.lens), op.largest, *tensors, share, low.origin(ins), known
     operands = {"x": x, "values": made[0], "positions": made[1], **({} if places is None else {"places": places})}
@@ -94,8 +91,7 @@ def _select(
 @lowering("prefix_scan_sum", accepts=keeps_inner_axis)
 def lower_scan(low: Lowering, ins: Instruction) -> None:
     """Append one kernel."""
-    op = ins.op
-    assert isinstance(op, PrefixScanSum)
+    op = ins.operator(PrefixScanSum)
     x, out = low.input(ins, 0), low.output(ins)
     axis = op.axis % len(x.lens)
     if any(known_in(n, 0) for n in x.lens):
