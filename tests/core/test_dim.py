@@ -105,6 +105,9 @@ def test_expressions_have_pythons_values_within_their_ranges(pair: Pair, many: l
         assert value == function(values)
         assert (low is None or low <= value) and (high is None or value <= high)
         assert value == 0 if not divisor else value % divisor == 0
+    together = dim.SampleValues([dict(zip(SYMBOLS, values)) for values in many])
+    assert list(together.of(length)) == [function(values) for values in many]
+    assert together.at(1)(length) == function(many[1])
 
 
 @FEW
