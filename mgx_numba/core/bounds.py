@@ -285,6 +285,8 @@ class _Proof:
         low = interval(terms.items(), self.ranges)[0]
         if low is not None and low >= 0:
             return True
+        if max(map(len, terms), default=0) < 2:  # without products the second bound is the first
+            return False
         above: Sum = {}
         for monomial, coefficient in terms.items():
             if len(monomial) > MOST_FACTORS:

@@ -11,9 +11,6 @@ import pytest
 from mgx_numba.codegen.cpu.contraction import blocking, blocking_search
 from mgx_numba.codegen.cpu.contraction.blocking import cut
 from mgx_numba.codegen.cpu.contraction.blocking_search import (
-    CLEARLY,
-    PANEL_EIGHTHS,
-    ROWS_EIGHTHS,
     Search,
     Steps,
     sums_of,
