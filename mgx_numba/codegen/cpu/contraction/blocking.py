@@ -146,9 +146,11 @@ def _best_ways(
     tile: RegisterTile, lens: tuple[tuple[int, ...], ...], place: int, taps: int, *how: Any
 ) -> list[tuple[int, Way]]:
     """Return from which value on of the length at ``place`` each way is used; see `Search` for the other arguments."""
+    if not lens:
+        return []
     found: list[tuple[int, int]] = []
-    search = Search(tile, lens, taps, *how) if lens else None
-    for number, own in enumerate(lens if search else ()):
+    search = Search(tile, lens, taps, *how)
+    for number, own in enumerate(lens):
         if found and own[place] <= found[-1][0]:
             continue
         best, costs = search.cheapest(number), search.costs[number]
