@@ -29,7 +29,17 @@ from ....dataclass import dataclass
 from ..machine import machine
 from ..microkernels.register_tile import RegisterTile
 from . import blocking_search
-from .blocking_search import FOREIGN_CYCLES, NEAR_PANELS, SHARED_CYCLES, TABLE_TAPS, Search, Sizes, Steps, Way, sums_of
+from .blocking_search import (
+    FOREIGN_CYCLES,
+    NEAR_PANELS,
+    SHARED_CYCLES,
+    TABLE_TAPS,
+    BlockSizes,
+    Search,
+    Steps,
+    Way,
+    sums_of,
+)
 
 KEPT_COST = 1.05
 """For symbolic lengths: a blocking is kept as lengths grow while its cost is at most this multiple of the best cost.
@@ -129,7 +139,7 @@ def cut(
     for start, way in found[1:]:
         chosen = [select(less(first, start), before, after) for before, after in zip(chosen, way)]
     steps = Steps.of(tile, m, depth, taps)
-    made, _ = Sizes.of(tile, m, n, steps, Way(*chosen), threads, machine().l2_bytes)
+    made, _ = BlockSizes.of(tile, m, n, steps, Way(*chosen), threads, machine().l2_bytes)
     return _bounded(Blocking(made.rows, made.panels, steps.taps, steps.depth, made.parts), tile, taps, depth)
 
 

@@ -90,7 +90,7 @@ class Steps(NamedTuple):
         return Steps(tap_block, k_block, ceil_div(taps, tap_block) * ceil_div(depth, k_block))
 
 
-class Sizes(NamedTuple):
+class BlockSizes(NamedTuple):
     """The parts, rows and panels of a block."""
 
     parts: Any
@@ -100,7 +100,7 @@ class Sizes(NamedTuple):
     @staticmethod
     def of(
         tile: RegisterTile, m: Any, n: Any, steps: Steps, way: Way, threads: int, l2_bytes: int
-    ) -> tuple[Sizes, Any]:
+    ) -> tuple[BlockSizes, Any]:
         """Return the sizes of blocks of kind ``way``, and the rows of a part in whole tiles; lengths may be symbols or
         arrays."""
         panels = _panels(tile, n, steps, way.parts, way.panel_limit, threads, l2_bytes)
@@ -112,7 +112,7 @@ class Sizes(NamedTuple):
         limit = _select(_equal(whole, 0), limit, whole)
         rows = _maximum(1, _minimum(_even(most, way.row_limit * tile.rows, tile.rows), limit))
         even = ceil_div(m, way.parts * ceil_div(m, way.parts * rows))
-        return Sizes(way.parts, _select(way.equal_rows, even, rows), panels), most
+        return BlockSizes(way.parts, _select(way.equal_rows, even, rows), panels), most
 
 
 def sums_of(tile: RegisterTile) -> int:
@@ -165,7 +165,7 @@ class Search:
         own = [Steps.of(tile, m, depth, taps) for m, _, depth, _ in lens]
         m, n, depth, groups = np.array(lens, np.int64).T[:, :, None]
         self._steps = steps = Steps(*np.array(own, np.int64).T[:, :, None])
-        self._sizes, most = Sizes.of(tile, m, n, steps, way, threads, of.l2_bytes)
+        self._sizes, most = BlockSizes.of(tile, m, n, steps, way, threads, of.l2_bytes)
         panels = -(-n // tile.columns)
         passes = groups
         if shared:
@@ -186,10 +186,10 @@ class Search:
                 found, limit = place, cost * CLEARLY
         return found
 
-    def sizes(self, number: int, place: int) -> tuple[Sizes, Steps]:
+    def sizes(self, number: int, place: int) -> tuple[BlockSizes, Steps]:
         """Return the sizes and the steps of a way for size ``number``."""
         rows, panels = (int(one[number, place]) for one in self._sizes[1:])
-        return Sizes(self.ways[place].parts, rows, panels), Steps(*(int(one[number, 0]) for one in self._steps))
+        return BlockSizes(self.ways[place].parts, rows, panels), Steps(*(int(one[number, 0]) for one in self._steps))
 
 
 @functools.lru_cache(maxsize=64)
@@ -226,7 +226,7 @@ def makespan(
     groups: Any,
     threads: int,
     forming: bool = False,
-) -> Callable[[Sizes, Any], Any]:
+) -> Callable[[BlockSizes, Any], Any]:
     """Return a function that estimates the cycles until the last thread is done.
 
     The function takes the sizes of a block, and the number of passes over the weights. It counts multiply-adds, weight
@@ -237,7 +237,7 @@ def makespan(
     most_over, step, tile_rows_each = max(tile.tall - tile.rows, 0), tile.step, tile.rows
     left, right = (ITEMSIZE[word] * tile.packing.parts for word in (tile.left_word, tile.right_word))
 
-    def cycles_of(block: Sizes, passes: Any) -> Any:
+    def cycles_of(block: BlockSizes, passes: Any) -> Any:
         parts, block_rows = block.parts, block.rows
         rows, width = np.minimum(block_rows, m), np.minimum(block.panels, panels)
         tasks = groups * parts * np.maximum(1, -(-m // (block_rows * parts))) * -(-panels // block.panels)
