@@ -145,7 +145,7 @@ def forget_estimates() -> None:
     """Clear the caches of costs, after a change of coefficients."""
     for function in (
         select._cost, select._refusals, winograd_blocking._best_block, winograd_amx._best_block,
-        strassen_blocking.best_cut, blocking._best, symbolic_lengths._estimates,
+        strassen_blocking.best_cut, blocking._best, blocking._best_ways, symbolic_lengths._estimates,
     ):  # fmt: skip
         function.cache_clear()
 

@@ -23,6 +23,7 @@ from ..core.dim import (
     Atom,
     Dim,
     Length,
+    SampleValues,
     Scope,
     all_of,
     any_of,
@@ -77,17 +78,16 @@ def alternatives(
     scope = symbols[0].scope
     holds, hints = scope.holds(), scope.hints()  # only lengths that satisfy the program's guards matter
     given = [{**hints, **one} for one in (*scope.samples, *samples)]  # a symbol may have been created after the samples
-    tries = [hints, *(one for one in given if evaluate(holds, one))]
+    tries = SampleValues([hints, *(one for one, fits in zip(given, SampleValues(given).of(holds)) if fits)])
     tried: set[tuple[int, ...]] = set()
     found: list[Alternative[T]] = []
     answers: list[dict[Dim, bool]] = []
     permitted = False
-    for sample in tries:
+    for number, sample in enumerate(tries.samples):
         values = tuple([sample[s] for s in symbols])
         if values in tried:
             continue
-        known: dict[Dim, int] = {}
-        if any(evaluate(one.condition, sample, known) for one in found):
+        if any(tries.of(one.condition)[number] for one in found):
             tried.add(values)
             continue
         with scope.trial(sample):
@@ -111,7 +111,7 @@ def alternatives(
             break
     rest = next((one for one in found if type(one.valid) is int), found[0])
     if permitted and type(rest.valid) is not int:
-        largest = max(tries, key=lambda sample: sum(sample[s] for s in symbols))
+        largest = max(tries.samples, key=lambda sample: sum(sample[s] for s in symbols))
         with scope.trial(largest, cautious=True), contextlib.suppress(UnsupportedError):
             result = solve(problem)
             found.append(rest := Alternative(0, result, scope.holds()))
@@ -248,18 +248,13 @@ def has_lengths(value: object) -> bool:
 
 def at_lengths(value: Any, values: Mapping[Dim, int]) -> Any:
     """Return a problem, a solution or a number with its expressions evaluated at values of their symbols."""
-    return evaluator(value)(values)
+    return evaluator(value)(functools.partial(evaluate, values=values, known={}))
 
 
-def evaluator(value: object) -> Callable[[Mapping[Dim, int]], object]:
-    """Return the function `at_lengths` of a value; it is searched for expressions once. Parts without expressions stay
-    the same objects."""
-    rebuild = _rebuilder(value)
-
-    def at(values: Mapping[Dim, int]) -> Any:
-        return value if rebuild is None else rebuild(functools.partial(evaluate, values=values, known={}))
-
-    return at
+def evaluator(value: object) -> Callable[[Callable[[Dim], int]], Any]:
+    """Return a function that makes a value again with its argument's result for each expression. The value is searched
+    for expressions once. Parts without expressions stay the same objects."""
+    return _rebuilder(value) or (lambda _: value)
 
 
 def _rebuilder(value: object) -> Callable[[Callable[[Dim], Any]], Any] | None:

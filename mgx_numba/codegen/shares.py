@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from ..core.dim import Dim, Length, all_of, any_of, evaluate, known_equal, less, less_equal, negate
+from ..core.dim import Dim, Length, SampleValues, all_of, any_of, evaluate, known_equal, less, less_equal, negate
 from ..errors import UnsupportedError
 from .alternatives import Alternative, alternatives, lengths_in, one_solution, only_where, served
 from .launch import Solution
@@ -117,7 +117,7 @@ def _planned(
     problem: object, solve: Callable[[object], Solution], limit: Length, samples: Sequence[Sample]
 ) -> list[Alternative[Solution]]:
     """Return solutions for the samples within ``limit``, and the conditions under which they are valid there."""
-    inside = [sample for sample in samples if evaluate(limit, sample)]
+    inside = [sample for sample, fits in zip(samples, SampleValues(samples).of(limit)) if fits]
     if not inside:
         return []
     scope = lengths_in(problem)[0].scope

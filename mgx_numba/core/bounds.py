@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ taken because a divisor is 0."""
 POINTS = ((0, 0), (0, 48), (48, 0), (48, 48), (1000, 1000))
 """Sample values of symbols with even and with odd places, relative to their least values. A sum that is
 negative at a point needs no proof attempt."""
+
+
+_AT = attrgetter("at")
 
 
 class AtomRanges:
@@ -161,24 +165,33 @@ def never_negative(terms: Terms, ranges: AtomRanges = OWN) -> bool:
 
 def values_at_points(terms: Terms) -> tuple[int, ...]:
     """Return the values of a sum at `POINTS`."""
-    found = [0] * len(POINTS)
+    return tuple(values_of_sum(terms, len(POINTS), _AT))
+
+
+def values_of_sum(terms: Terms, count: int, of: Callable[[Atom], Sequence[int]]) -> list[int]:
+    """Return the ``count`` values of a sum, from those of its atoms."""
+    found = [0] * count
     for monomial, coefficient in terms:
         if len(monomial) == 1:
-            found = [value + coefficient * own for value, own in zip(found, monomial[0].at)]
+            found = [value + coefficient * own for value, own in zip(found, of(monomial[0]))]
         else:
-            products = [coefficient] * len(POINTS)
+            products = [coefficient] * count
             for atom in monomial:
-                products = [product * own for product, own in zip(products, atom.at)]
+                products = [product * own for product, own in zip(products, of(atom))]
             found = [value + product for value, product in zip(found, products)]
-    return tuple(found)
+    return found
 
 
 def values_of_atom(atom: Atom) -> tuple[int, ...]:
     """Return the values of an atom at `POINTS`."""
-    operands = [(one,) * len(POINTS) if isinstance(one, int) else one.at for one in atom.operands]
-    if atom.kind == "select":
+    return values_of_operation(atom.kind, [(o,) * len(POINTS) if isinstance(o, int) else o.at for o in atom.operands])
+
+
+def values_of_operation(kind: str, operands: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Return the values of an atom's operation on several values of each operand."""
+    if kind == "select":
         return tuple([yes if chosen else no for chosen, yes, no in zip(*operands)])
-    return tuple(map(FUNCTIONS[atom.kind], *operands))
+    return tuple(map(FUNCTIONS[kind], *operands))
 
 
 def values_of_symbol(low: int, high: int | None, place: int) -> tuple[int, ...]:
@@ -272,6 +285,8 @@ class _Proof:
         low = interval(terms.items(), self.ranges)[0]
         if low is not None and low >= 0:
             return True
+        if max(map(len, terms), default=0) < 2:  # without products the second bound is the first
+            return False
         above: Sum = {}
         for monomial, coefficient in terms.items():
             if len(monomial) > MOST_FACTORS:

@@ -37,7 +37,7 @@ from .conditions import (
     preferred,
     select,
 )
-from .expressions import evaluate, hint, of_operation, operand_count, substitute, symbols_of, typical
+from .expressions import SampleValues, evaluate, hint, of_operation, operand_count, substitute, symbols_of, typical
 from .polynomials import (
     Atom,
     Dim,
@@ -57,6 +57,7 @@ __all__ = [
     "ExpressionSpace",
     "Guard",
     "Length",
+    "SampleValues",
     "Scope",
     "SharedLength",
     "SymbolicLengthError",

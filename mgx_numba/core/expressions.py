@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from .bounds import FUNCTIONS
+from .bounds import FUNCTIONS, values_of_operation, values_of_sum
 from .conditions import all_of, equal, less, maximum, minimum, negate, select
 from .polynomials import Atom, Dim, Length
 
@@ -55,6 +55,42 @@ def evaluate(length: Length, values: Mapping[Any, int], known: dict[Dim, int] | 
             found += coefficient
         known[length] = found
     return found
+
+
+class SampleValues:
+    """Values of expressions for several assignments of their symbols, each expression evaluated once for all of them.
+
+    Args:
+        samples: values of all symbols that the expressions have.
+    """
+
+    def __init__(self, samples: Sequence[Mapping[Dim, int]]) -> None:
+        self.samples = samples
+        self._known: dict[Dim, Sequence[int]] = {}
+
+    def of(self, length: Length) -> Sequence[int]:
+        """Return the value of an expression for each sample."""
+        if not isinstance(length, Dim):
+            return [length] * len(self.samples)
+        found = self._known.get(length)
+        if found is None:
+            found = self._known[length] = values_of_sum(length.terms, len(self.samples), self._of_atom)
+        return found
+
+    def at(self, number: int) -> Callable[[Length], int]:
+        """Return the function of an expression that is its value for one sample."""
+        return lambda length: self.of(length)[number]
+
+    def _of_atom(self, atom: Atom) -> Sequence[int]:
+        own = atom.own
+        found = self._known.get(own)
+        if found is None:
+            if atom.kind == "symbol":
+                found = [sample[own] for sample in self.samples]
+            else:
+                found = values_of_operation(atom.kind, [self.of(operand) for operand in atom.operands])
+            self._known[own] = found
+        return found
 
 
 def hint(length: Length) -> int:

@@ -337,7 +337,7 @@ def test_lines_apart_are_left_to_solvers_that_write_them() -> None:
 @pytest.mark.parametrize("given", [Blocking(64, 1, 9, 64), Blocking(32, 2, 3, 64), Blocking(32, 2, 1, 16, 2)], ids=str)
 def test_images_share_a_block_of_panels(types: ElementTypes, given: Blocking, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "mgx_numba.codegen.cpu.contraction.blocking.PANEL_EIGHTHS", 0
+        "mgx_numba.codegen.cpu.contraction.blocking_search.PANEL_EIGHTHS", 0
     )  # weights count as too large for the cache
     rng = np.random.default_rng(18)
     problem = ConvProblem(3, 40, 130, (5, 11), (3, 3), pads_begin=(1, 1), pads_end=(1, 1), types=types, fast_math=True)

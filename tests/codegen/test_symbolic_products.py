@@ -9,7 +9,8 @@ import pytest
 
 from mgx_numba.codegen.alternatives import at_lengths
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.cpu.contraction.blocking import _makespan, _Steps, cut
+from mgx_numba.codegen.cpu.contraction.blocking import cut
+from mgx_numba.codegen.cpu.contraction.blocking_search import BlockSizes, Steps, makespan
 from mgx_numba.codegen.cpu.contraction.solvers import GEMM_SOLVERS
 from mgx_numba.codegen.cpu.microkernels.int8_table import has_dot4
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
@@ -190,8 +191,8 @@ def test_blocks_are_nearly_as_good_as_those_for_one_length(n: int, k: int, step:
     losses = []
     for m in (1, 2, 5, 12, 13, 33, 50, 100, 197, 400, 777, 3000):
         costs = [
-            _makespan(tile, m, -(-n // tile.columns), _Steps(blocks.taps, blocks.depth, 1), k, 1, 1, threads)(
-                blocks.rows, blocks.panels, blocks.parts, 1
+            makespan(tile, m, -(-n // tile.columns), Steps(blocks.taps, blocks.depth, 1), k, 1, 1, threads)(
+                BlockSizes(blocks.parts, blocks.rows, blocks.panels), 1
             )
             for blocks in (at_lengths(open_, {rows: m * step}), cut(tile, m, n, k, 1, 1, threads))
         ]

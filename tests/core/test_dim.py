@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgx_numba.core import dim
+from mgx_numba.core import bounds, dim
 from mgx_numba.core.dim import (
     Dim,
     Scope,
@@ -105,6 +105,21 @@ def test_expressions_have_pythons_values_within_their_ranges(pair: Pair, many: l
         assert value == function(values)
         assert (low is None or low <= value) and (high is None or value <= high)
         assert value == 0 if not divisor else value % divisor == 0
+    together = dim.SampleValues([dict(zip(SYMBOLS, values)) for values in many])
+    assert list(together.of(length)) == [function(values) for values in many]
+    assert together.at(1)(length) == function(many[1])
+
+
+def test_the_sign_of_a_sum_without_products_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Moving least values into the constant gives such a sum the bound that its interval has."""
+    expanded: list[object] = []
+    add = bounds._add
+    monkeypatch.setattr(bounds, "_add", lambda terms, more: (expanded.append(more), add(terms, more)))
+    with Scope() as scope:
+        a, b = scope.symbol("a", 2, None), scope.symbol("b", 3, 99)
+        assert bounds.never_negative((a - b + 97).terms) and not bounds.never_negative((4 * a - 3 * b + 160).terms)
+        assert not expanded
+        assert bounds.never_negative((a * b - 3 * a).terms) and expanded
 
 
 @FEW

@@ -22,7 +22,8 @@ from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import matrix_tile
 from .batches import collapse
 from .bf16_split_rows import SplitRows, split_rows, split_weights
-from .blocking import NEAR_PANELS, Blocking
+from .blocking import Blocking
+from .blocking_search import NEAR_PANELS
 from .conv import ConvPointwise, pixel_product
 from .conv_output_rows import LineGaps
 from .gemm import LEFT, GemmPacked, distinct_matrices, product_launches

@@ -23,7 +23,8 @@ from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import MATRIX_BLOCK, RESIDUAL_BLOCK, RUNS, TILE_TABLE_ROWS, finish_block, panel_block
 from ..records import RecordText
-from .blocking import SUMS_BYTES, TABLE_TAPS, Blocking
+from .blocking import Blocking
+from .blocking_search import SUMS_BYTES, TABLE_TAPS
 from .epilogue_kernel import PANEL_ROWS, epilogue_kernel_source, place_words, placed_rows, rows_at_once
 from .epilogue_rows import Rows, finished_lanes, kernel_name
 from .tile_source import epilogue_source, tile_record, tile_source

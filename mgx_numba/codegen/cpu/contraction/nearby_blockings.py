@@ -11,7 +11,8 @@ from ...problems.element_types import FLOAT32
 from ...problems.gemm import GemmProblem
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import declared_tile, matrix_tile, tile_for
-from .blocking import NEAR_PANELS, SUMS_BYTES, Blocking, cut, cut_lines, fit, steps_within
+from .blocking import Blocking, cut, cut_lines, fit
+from .blocking_search import NEAR_PANELS, SUMS_BYTES, steps_within
 
 _LONG_SUM = 512
 """Reduction length from which other step depths are tried."""

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from ....core.dim import (
     Dim,
     Length,
+    SampleValues,
     Scope,
     all_of,
     any_of,
@@ -68,19 +69,20 @@ class SolverShare:
 
 class _Open(NamedTuple):
     """A symbolic contraction, the length that thresholds refer to (None: no thresholds), its symbols, and the problem
-    as a function of their values."""
+    as a function of the values of its lengths."""
 
     request: Request
     feature: Dim | None
     symbols: list[Dim]
     solvers: Sequence[Solver[Any]]
     chosen: Callable[[Any, Callable[[], Request]], str]
-    problem_at: Callable[[Mapping[Dim, int]], Any]
+    problem_at: Callable[[Callable[[Dim], int]], Any]
 
-    def costs(self, sample: Mapping[Dim, int]) -> dict[str, float]:
-        """Return the estimated time (s) of each applicable solver at sample lengths."""
+    def costs(self, sample: Mapping[Dim, int], value: Callable[[Dim], int]) -> dict[str, float]:
+        """Return the estimated time (s) of each applicable solver at sample lengths; ``value`` is that of a length
+        there."""
         try:
-            problem = self.problem_at(sample)
+            problem = self.problem_at(value)
         except ShapeError:  # an image that is smaller than the kernel
             return {}
         strides = self.request.strides
@@ -143,7 +145,8 @@ def solve_open(
     suited = [s for s in solvers if refused[s.name] is None and not _never_applies(s, problem, symbols[0].scope)]
     open_ = _Open(request, _feature(problem), symbols, suited, chosen, evaluator(problem))
     samples = _samples(open_)
-    table = [open_.costs(sample) for sample in samples]
+    values = SampleValues(samples)
+    table = [open_.costs(sample, values.at(number)) for number, sample in enumerate(samples)]
     if not table[0]:
         plain = at_lengths(problem, samples[0])
         reasons = "; ".join(f"{s.name}: {refused[s.name] or s.refusal(plain)}" for s in solvers)
@@ -297,7 +300,8 @@ def _bisected(open_: _Open, feature: Dim, rows: Sequence[tuple[int, int]], value
         middle = evaluate(feature, sample | {last: at})
         if not low < middle < value:
             break
-        costs = open_.costs(sample | {last: at})
+        here = sample | {last: at}
+        costs = open_.costs(here, functools.partial(evaluate, values=here))
         if costs.get(before, math.inf) <= (1 + WORTH) * costs.get(after, math.inf):
             low = middle
         else:

@@ -18,7 +18,7 @@ from ...kernel import cpu_kernel
 from ...microkernels.register_tile import RegisterTile
 from ...microkernels.tile_table import PREFETCH_STEPS, TILE_BLOCK, TILE_TABLE_ROWS
 from ...records import Holds, Record, RecordText, Word
-from ..blocking import SUMS_BYTES
+from ..blocking_search import SUMS_BYTES
 from ..conv import panel_lens
 from ..conv_output_rows import row_offsets, stride_arguments
 from ..epilogue_rows import Rows, finished_lanes, kernel_name

@@ -18,7 +18,8 @@ from ....problems.element_types import ITEMSIZE
 from ...machine import Machine, machine
 from ...microkernels.register_tile import RegisterTile
 from ...microkernels.tile_table import tile_for
-from ..blocking import SUMS_BYTES, Blocking, samples_along
+from ..blocking import Blocking, samples_along
+from ..blocking_search import SUMS_BYTES
 from ..macro_kernel import height_table
 from ..panels import panel_count
 from .form import Form
