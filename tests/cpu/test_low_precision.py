@@ -32,7 +32,8 @@ TYPES = {"fp16": (np.float16, TensorProto.FLOAT16), "bf16": (ml_dtypes.bfloat16,
 def host_steps(p: mgx_numba.program) -> list[str]:
     """Labels of steps that NumPy runs."""
     compiled: Any = p.compiled
-    return [step.label for step in compiled.executable.plan.steps if isinstance(step, FallbackStep)]
+    steps = [step for plan in compiled.own_plans() for step in plan.steps]
+    return [step.label for step in steps if isinstance(step, FallbackStep)]
 
 
 def half_model(dtype: Any, code: int, convolution: bool) -> onnx.ModelProto:

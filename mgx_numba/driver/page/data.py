@@ -116,6 +116,7 @@ class _Graph:
         self.instructions: list[dict[str, object]] = []
         self._sources: dict[Instruction, int] = {}
         self._known: dict[Instruction, list[int]] = {}
+        inputs: dict[str, int] = {}  # which stages may share
         for number, stage in enumerate(stages):
             served = {step.instruction for step in steps if step.stage == number}
             main, names = stage.program.main, instruction_names(stage.program.reachable_modules())
@@ -124,8 +125,10 @@ class _Graph:
                     result = stages[number - 1].program.main.results()[stage.passed[names[parameter]]]
                     self._known[parameter] = self._source(result)
                 else:
-                    self._sources[parameter] = -1 - len(self.parameters)
-                    self.parameters.append({"name": names[parameter], "shape": str(parameter.shape)})
+                    name = names[parameter]
+                    self._sources[parameter] = inputs.setdefault(name, -1 - len(self.parameters))
+                    if len(inputs) > len(self.parameters):
+                        self.parameters.append({"name": name, "shape": str(parameter.shape)})
             for line, ins in program_lines(stage.program):
                 if ins is not None and ins.module is main and line in served and not isinstance(ins.op, Return):
                     shown = self._instruction(ins, line, names)

@@ -95,8 +95,7 @@ def lower_topk(low: Lowering, ins: Instruction) -> None:
 @lowering("nonzero", dynamic=True)
 def lower_nonzero(low: Lowering, ins: Instruction) -> None:
     """Append a kernel that also counts; a fallback step where no count is asked for."""
-    op, x = ins.op, low.input(ins, 0)
-    assert isinstance(op, NonZero)
+    op, x = ins.operator(NonZero), low.input(ins, 0)
     if not op.counts:
         low.host(ins, "how many elements are not zero is known after the kernel")
         return
