@@ -94,3 +94,20 @@ def test_fused_transformer_layers_are_compiled(programs: list[Any]) -> None:
     for given in ({}, {"key_padding_mask": padding}, {"need_weights": False}, {"average_attn_weights": False}):
         agree(torch.compile(lambda x, given=given: own(x, x, x, **given), backend=mgx_numba)(x), own(x, x, x, **given))
     assert len(programs) == 7
+
+
+def test_not_a_number_among_boundaries_and_scores() -> None:
+    x = torch.tensor([NAN, INF, -INF, 0.0, 1.0, -0.0, 7.0])
+    bounds = torch.tensor([0.0, 1, 1, 2, 5, INF, NAN])
+    check(lambda x: torch.isin(x, torch.tensor([INF, NAN, 0, 5]).repeat(10)), [x], target="cpu", tolerance=0)
+    for right in (False, True):
+        check(lambda x, right=right: torch.searchsorted(bounds, x, right=right), [x[2:]], target="cpu", tolerance=0)
+    rows = torch.tensor([[NAN, -INF, -INF], [NAN, 1, 2], [-INF] * 3, [INF, 1, -INF], [1, 2, -INF]])
+    check(lambda x: torch.ops.aten._safe_softmax.default(x, 1), [rows])
+
+
+def test_transposed_convolution_of_integers() -> None:
+    for groups in (1, 2):
+        args = [torch.randint(-9, 9, (1, 2, 5, 5)), torch.randint(-9, 9, (2, 4, 3, 3))]
+        options = {"stride": 2, "groups": groups}
+        check(lambda x, w, options=options: nn.functional.conv_transpose2d(x, w, **options), args, target="cpu", tolerance=0)
