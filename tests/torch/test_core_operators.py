@@ -110,4 +110,24 @@ def test_transposed_convolution_of_integers() -> None:
     for groups in (1, 2):
         args = [torch.randint(-9, 9, (1, 2, 5, 5)), torch.randint(-9, 9, (2, 4, 3, 3))]
         options = {"stride": 2, "groups": groups}
-        check(lambda x, w, options=options: nn.functional.conv_transpose2d(x, w, **options), args, target="cpu", tolerance=0)
+        check(
+            lambda x, w, options=options: nn.functional.conv_transpose2d(x, w, **options),
+            args,
+            target="cpu",
+            tolerance=0,
+        )
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_embeddings_are_apart(mode: str) -> None:
+    weight = torch.randn(6, 3)
+    weight[1], weight[2, 0] = NAN, INF
+    places, starts = torch.tensor([0, 3, 1, 5, 4, 2, 0, 5]), torch.tensor([0, 2, 2, 4, 7, 8])
+
+    def bags(weight: Any, places: Any, starts: Any) -> Any:
+        one = nn.functional.embedding_bag(places, weight, starts, mode=mode)
+        return one, nn.functional.embedding_bag(places, weight, starts, mode=mode, padding_idx=5)
+
+    for target in ("ref", "cpu"):
+        check(bags, [weight, places, starts], target=target)
+    check(bags, [torch.ones(6, 3).half(), torch.zeros(3000, dtype=torch.int64), torch.tensor([0, 1])])
