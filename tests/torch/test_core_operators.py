@@ -131,3 +131,13 @@ def test_bags_of_embeddings_are_apart(mode: str) -> None:
     for target in ("ref", "cpu"):
         check(bags, [weight, places, starts], target=target)
     check(bags, [torch.ones(6, 3).half(), torch.zeros(3000, dtype=torch.int64), torch.tensor([0, 1])])
+
+
+def test_lengths_that_an_operator_refuses_when_they_are_known_run_in_eager_mode() -> None:
+    def padded(x: Any) -> Any:
+        return nn.functional.pad(x * 2, (-4, 5, 0, 0), mode="replicate") + 1
+
+    compiled = torch.compile(padded, backend=mgx_numba, dynamic=True)
+    for length in (4, 6):  # nothing is left of four elements to be repeated
+        x = torch.randn(2, 3, 5, length)
+        agree(compiled(x), padded(x))
