@@ -141,3 +141,9 @@ def test_lengths_that_an_operator_refuses_when_they_are_known_run_in_eager_mode(
     for length in (4, 6):  # nothing is left of four elements to be repeated
         x = torch.randn(2, 3, 5, length)
         agree(compiled(x), padded(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.uint8])
+def test_signs_and_infinities_of_integers(dtype: Any) -> None:
+    x = torch.tensor([0, 1, 1, 0]).to(dtype)
+    check(lambda x: (torch.isposinf(x), torch.isneginf(x), torch.sign(x), torch.sgn(x)), [x], target="cpu", tolerance=0)
