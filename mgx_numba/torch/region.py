@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule
 
 from ..dataclass import dataclass
-from ..errors import MgxError, UnsupportedError
+from ..errors import IndexRangeError, MgxError, ShapeError, UnsupportedError
 from ..interrupts import whole_module
 from .content import digest_of, graph_text
 from .exchange import from_array, from_device, host_array, quick_array
@@ -70,7 +70,9 @@ class TorchRegion:
             if self._divided is None:
                 try:
                     return run(args)
-                except UnsupportedError as error:  # a node whose translation had to wait for the lengths
+                except IndexRangeError:
+                    raise
+                except (UnsupportedError, ShapeError) as error:  # a node whose translation had to wait for the lengths
                     self._divided = self._without(error, constant)
             return self._divided(args)
 

@@ -94,3 +94,56 @@ def test_fused_transformer_layers_are_compiled(programs: list[Any]) -> None:
     for given in ({}, {"key_padding_mask": padding}, {"need_weights": False}, {"average_attn_weights": False}):
         agree(torch.compile(lambda x, given=given: own(x, x, x, **given), backend=mgx_numba)(x), own(x, x, x, **given))
     assert len(programs) == 7
+
+
+def test_not_a_number_among_boundaries_and_scores() -> None:
+    x = torch.tensor([NAN, INF, -INF, 0.0, 1.0, -0.0, 7.0])
+    bounds = torch.tensor([0.0, 1, 1, 2, 5, INF, NAN])
+    check(lambda x: torch.isin(x, torch.tensor([INF, NAN, 0, 5]).repeat(10)), [x], target="cpu", tolerance=0)
+    for right in (False, True):
+        check(lambda x, right=right: torch.searchsorted(bounds, x, right=right), [x[2:]], target="cpu", tolerance=0)
+    rows = torch.tensor([[NAN, -INF, -INF], [NAN, 1, 2], [-INF] * 3, [INF, 1, -INF], [1, 2, -INF]])
+    check(lambda x: torch.ops.aten._safe_softmax.default(x, 1), [rows])
+
+
+def test_transposed_convolution_of_integers() -> None:
+    for groups in (1, 2):
+        args = [torch.randint(-9, 9, (1, 2, 5, 5)), torch.randint(-9, 9, (2, 4, 3, 3))]
+        options = {"stride": 2, "groups": groups}
+        check(
+            lambda x, w, options=options: nn.functional.conv_transpose2d(x, w, **options),
+            args,
+            target="cpu",
+            tolerance=0,
+        )
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_embeddings_are_apart(mode: str) -> None:
+    weight = torch.randn(6, 3)
+    weight[1], weight[2, 0] = NAN, INF
+    places, starts = torch.tensor([0, 3, 1, 5, 4, 2, 0, 5]), torch.tensor([0, 2, 2, 4, 7, 8])
+
+    def bags(weight: Any, places: Any, starts: Any) -> Any:
+        one = nn.functional.embedding_bag(places, weight, starts, mode=mode)
+        return one, nn.functional.embedding_bag(places, weight, starts, mode=mode, padding_idx=5)
+
+    for target in ("ref", "cpu"):
+        check(bags, [weight, places, starts], target=target)
+    check(bags, [torch.ones(6, 3).half(), torch.zeros(3000, dtype=torch.int64), torch.tensor([0, 1])])
+
+
+def test_lengths_that_an_operator_refuses_when_they_are_known_run_in_eager_mode() -> None:
+    def padded(x: Any) -> Any:
+        return nn.functional.pad(x * 2, (-4, 5, 0, 0), mode="replicate") + 1
+
+    compiled = torch.compile(padded, backend=mgx_numba, dynamic=True)
+    for length in (4, 6):  # nothing is left of four elements to be repeated
+        x = torch.randn(2, 3, 5, length)
+        agree(compiled(x), padded(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.uint8])
+def test_signs_and_infinities_of_integers(dtype: Any) -> None:
+    x = torch.tensor([0, 1, 1, 0]).to(dtype)
+    check(lambda x: (torch.isposinf(x), torch.isneginf(x), torch.sign(x), torch.sgn(x)), [x], target="cpu", tolerance=0)

@@ -143,8 +143,8 @@ def softmax(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, *_: object
     y = g.op(op, x, axis=axis)
     if node.base != "_safe_softmax":
         return y
-    seen = g.pointwise("greater", g.reduce("reduce_max", x, [axis]), g.like(-math.inf, x))
-    return g.pointwise("where", seen, y, g.like(0, y))
+    hidden = g.pointwise("equal", g.reduce("reduce_max", x, [axis]), g.like(-math.inf, x))
+    return g.pointwise("where", hidden, g.like(0, y), y)
 
 
 @register("prelu", "_prelu_kernel")

@@ -10,7 +10,7 @@ import torch
 from torch._decomp import core_aten_decompositions, global_decomposition_table
 from torch.export.exported_program import _override_composite_implicit_decomp
 
-from . import registry, transformer
+from . import definitions, registry, transformer
 
 _FURTHER = ("backward", "_foreach")
 """Parts of names of operators whose decompositions no inference graph needs."""
@@ -24,7 +24,8 @@ def _name(op: torch._ops.OpOverload) -> str:
 
 def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., object]]:
     """Return the decompositions for AOTAutograd: PyTorch's, without those of operators that have a builder."""
-    table = {**global_decomposition_table["post_autograd"], **core_aten_decompositions(), **transformer.TABLE}
+    own = {**definitions.TABLE, **transformer.TABLE}
+    table = {**global_decomposition_table["post_autograd"], **core_aten_decompositions(), **own}
     return {
         op: made
         for op, made in table.items()
@@ -39,7 +40,7 @@ def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., object]
 @functools.cache
 def _for_export() -> dict[object, object]:
     table = torch.export.default_decompositions()
-    found = {**table.materialize(), **decomposition_table()}
+    found = {**table.materialize(), **decomposition_table(), **definitions.EXPORTED}
     whole = (op for op in found if isinstance(op, torch._ops.OpOverload))
     for op in [op for op in whole if registry.find(_name(op)) is not None or op._schema.name in _OF_COMPLEX]:
         del found[op]

@@ -11,7 +11,7 @@ from ...core.dim import Length, known_equal
 from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
-from .builder import AtenBuilder, rank
+from .builder import NARROW, AtenBuilder, rank
 from .node import AtenNode
 from .registry import register
 from .types import Lens, Results, limits
@@ -457,31 +457,28 @@ def embedding_bag(
 
     Bag k has the indices from ``offsets[k]`` up to the next offset.
     """
-    (count,) = g.lens(indices)
-    starts = g.slice(offsets, 0, 0, g.lens(offsets)[0] - 1) if include_last else offsets
-    begun = g.pointwise("less_or_equal", g.unsqueeze(g.cast(starts, Type.int64_type), [0]), g.iota(count, 0, 2))
-    bag = g.reduce("reduce_sum", g.cast(begun, Type.int64_type), [1], keep=False)
+    (count,), int64 = g.lens(indices), Type.int64_type
+    starts = g.cast(g.slice(offsets, 0, 0, g.lens(offsets)[0] - 1) if include_last else offsets, int64)
+    bags = g.lens(starts)[0]
+    begun = _scattered(g, "add", g.zeros([count + 1], int64), 0, starts, g.broadcast(g.like(1, starts), [bags]))
+    bag = g.op("prefix_scan_sum", g.slice(begun, 0, 0, count), axis=0, exclusive=False, reverse=False)
     bag = g.pointwise("sub", bag, g.like(1, bag))
-    inside = g.pointwise("equal", g.iota(g.lens(starts)[0], 0, 2), g.unsqueeze(bag, [0]))
-    if padding_idx is not None and padding_idx >= 0:
-        inside = g.pointwise(
-            "logical_and", inside, g.op("not", g.pointwise("equal", indices, g.like(padding_idx, indices)))
-        )
-    rows = g.op("gather", weight, indices, axis=0)
-    if mode == _MAX:
-        lowest = g.pointwise(
-            "where", g.unsqueeze(inside, [2]), g.unsqueeze(rows, [0]), g.like(limits(node.type)[0], rows)
-        )
-        any_ = g.reduce("reduce_max", g.cast(inside, Type.int32_type), [1])
-        found = g.pointwise(
-            "where", g.cast(any_, Type.bool_type), g.reduce("reduce_max", lowest, [1], keep=False), g.like(0, rows)
-        )
-        return [found, *[None] * (len(node.types) - 1)]
+    if padding_idx is not None and padding_idx >= 0:  # its rows go to a bag behind the others
+        padding = g.pointwise("equal", indices, g.like(padding_idx, indices))
+        bag = g.pointwise("where", padding, g.broadcast(g.value(bags, int64), [count]), bag)
+    wide = Type.float_type if node.type in NARROW else node.type
+    rows = g.cast(g.op("gather", weight, indices, axis=0), wide)
     if per_sample is not None:
-        rows = g.pointwise("mul", rows, g.unsqueeze(per_sample, [1]))
-    member = g.cast(inside, node.type)
-    total = g.matmul(member, rows)
-    if mode == 1:
-        size = g.reduce("reduce_sum", member, [1])
+        rows = g.pointwise("mul", rows, g.cast(g.unsqueeze(per_sample, [1]), wide))
+    width = g.lens(rows)[1]
+    kind, start = ("max", limits(node.type)[0]) if mode == _MAX else ("add", 0)
+    places = g.broadcast(g.unsqueeze(bag, [1]), [count, width])
+    total = _scattered(g, kind, g.zeros([bags + 1, width], wide, start), 0, places, rows)
+    ones = g.broadcast(g.literal(1, int64), [count])
+    size = g.cast(g.unsqueeze(_scattered(g, "add", g.zeros([bags + 1], int64), 0, bag, ones), [1]), wide)
+    if mode == _MAX:
+        total = g.pointwise("where", g.pointwise("equal", size, g.like(0, size)), g.like(0, total), total)
+    elif mode == 1:
         total = g.pointwise("div", total, g.pointwise("max", size, g.like(1, size)))
+    total = g.slice(total, 0, 0, bags)
     return [total, *[None] * (len(node.types) - 1)]

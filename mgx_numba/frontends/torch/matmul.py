@@ -72,11 +72,16 @@ def _length(g: AtenBuilder, node: AtenNode, x: Instruction, p: float) -> Instruc
     return vector_norm(g, node, x, 1 if known_equal(g.lens(x)[-1], 0) else p, [-1])
 
 
-@register("linalg_inv_ex", "inverse")
+@register("linalg_inv_ex")
 def inverse(g: AtenBuilder, node: AtenNode, x: Instruction, **_: object) -> Results:
-    """Emit the inverse of matrices, and for ``linalg_inv_ex`` zeros, which say that there is one."""
+    """Emit the inverse of matrices, and for each 1 if there is none, else 0; PyTorch gives the number of a column."""
     y = g.op("inverse", x)
-    return y if node.base == "inverse" else [y, g.zeros(g.lens(x)[:-2], Type.int32_type)]
+
+    def is_number(values: Instruction) -> Instruction:
+        return g.reduce("reduce_all", g.op("not", g.op("isnan", values)), [-2, -1], keep=False)
+
+    lacking = g.op("logical_and", is_number(x), g.op("not", is_number(y)))
+    return [y, g.cast(lacking, Type.int32_type)]
 
 
 @register("_linalg_det")

@@ -152,7 +152,8 @@ def search(
     side: str | None = None,
     sorter: Instruction | None = None,
 ) -> Instruction:
-    """Emit the number of boundaries below each value; with ``right`` also of equal ones. All are below NaN."""
+    """Emit the number of boundaries below each value; with ``right`` also of equal ones. All are below NaN, which is
+    above all numbers as a boundary, too."""
     bounds, values = (a, b) if node.base == "searchsorted" else (b, a)
     type = promoted([bounds, values])
     values = g.value(values, type)
@@ -160,8 +161,10 @@ def search(
         bounds = g.op("gather_elements", bounds, g.cast(sorter, Type.int64_type), axis=rank(bounds) - 1)
     above = right or side == "right"
     aligned = bounds if rank(bounds) == 1 else g.unsqueeze(bounds, [rank(bounds) - 1])
-    op = "greater" if above else "greater_or_equal"
-    below = g.op("not", g.pointwise(op, g.cast(aligned, type), g.unsqueeze(values, [rank(values)])))
+    values = g.unsqueeze(values, [rank(values)])
+    below = g.pointwise("less_or_equal" if above else "less", g.cast(aligned, type), values)
+    if type.is_floating:
+        below = g.pointwise("logical_or", below, g.op("isnan", values))
     count = g.reduce("reduce_sum", g.cast(below, Type.int64_type), [rank(below) - 1], keep=False)
     return g.cast(count, node.type)
 

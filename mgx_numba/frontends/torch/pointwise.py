@@ -219,7 +219,9 @@ def trunc(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
 
 @register("sign", "sgn")
 def sign(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
-    """Emit the sign; PyTorch's sign of NaN is 0."""
+    """Emit the sign; PyTorch's sign of NaN is 0, that of bool the value."""
+    if x.shape.type is Type.bool_type:
+        return x
     y = g.op("sign", x)
     return g.pointwise("where", g.op("isnan", x), g.like(0, x), y) if x.shape.type.is_floating else y
 
@@ -384,7 +386,9 @@ def isfinite(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
 
 @register("isneginf", "isposinf")
 def is_one_infinity(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
-    """Emit whether the value is the infinity of a sign."""
+    """Emit whether the value is the infinity of a sign; integers are none."""
+    if not x.shape.type.is_floating:
+        return g.broadcast(g.literal(False), g.lens(x))
     infinity = math.inf if node.base == "isposinf" else -math.inf
     return g.pointwise("equal", x, g.like(infinity, x))
 

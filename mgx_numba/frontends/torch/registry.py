@@ -71,7 +71,7 @@ FAMILIES = {
     "matmul": (
         "_grouped_mm transformers::grouped_mm_fallback "
         "mm bmm addmm baddbmm matmul linear dot mv vdot addmv outer ger inner _int_mm cdist _cdist_forward "
-        "linalg_inv_ex inverse cross linalg_cross addbmm _trilinear _pdist_forward _linalg_det"
+        "linalg_inv_ex cross linalg_cross addbmm _trilinear _pdist_forward _linalg_det"
     ),
     "convolution": (
         "convolution conv_tbc conv1d conv2d conv3d conv_transpose1d conv_transpose2d.input conv_transpose3d.input"
@@ -99,6 +99,7 @@ FAMILIES = {
     ),
     "special": "lgamma prims::lgamma digamma prims::digamma erfinv prims::erf_inv nextafter prims::nextafter",
     "recurrent": "lstm.input gru.input rnn_tanh.input rnn_relu.input",
+    "divisors": "gcd prims::gcd",
     "detection": "torchvision::nms torchvision::roi_align",
     "quantization": (
         "quantized_decomposed::quantize_per_tensor quantized_decomposed::dequantize_per_tensor "

@@ -99,8 +99,9 @@ def divides_vectors(problem: ConvProblem) -> bool:
     A single group that fills no vector, or a product of pixels, suits tiles of matrix products better: 16 to 8 channels
     of 56x56 pixels, 3x3 taps, take 88 us by a tile on Zen 5, and 122 us by vectors.
     """
-    lanes = _tile(problem.types).lanes
-    if problem.types.uniform is None or problem.shuffled or lanes % problem.group_out:
+    types = problem.types
+    lanes = _tile(types).lanes
+    if types.uniform is None or types.uniform in WIDE_INTEGERS or problem.shuffled or lanes % problem.group_out:
         return False
     ragged = problem.out_channels < lanes and problem.group_in > MOST_SHARED
     if problem.groups == 1 and (problem.taps == 1 or ragged):
