@@ -20,6 +20,7 @@ FAMILIES = SHARED_FAMILIES | {
     "ordering": f"{SHARED_FAMILIES['ordering']} nonzero",
     "pooling": "pooling lrn",
     "resampling": "pad pad_with fixed_pad resize reverse",
+    "sampling": "random_uniform",
     "trees": "tree_ensemble",
 }
 """Rarely used operators, by the module that has their rules."""
