@@ -65,6 +65,10 @@ class Drawn(GraphBuilder):
         self.label.append("x".join(map(str, lens)) + ("" if dtype == np.float32 else f" {np.dtype(dtype)}"))
         return self.input(name, lens, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
+    def scalar(self, value: int) -> str:
+        """Return an int64 constant without axes."""
+        return str(self.const(value, np.int64))
+
     def given(self, value: np.ndarray) -> str:
         """Return a new input with this value."""
         name = self.x(*value.shape, dtype=value.dtype)
@@ -500,6 +504,31 @@ def detection(g: Drawn) -> str | list[str]:
     return [str(chosen), str(g.do("Sigmoid", g.do("Gather", values, kept)))]
 
 
+def counted(g: Drawn) -> str | list[str]:
+    """Draw a few operators behind a length that depends on data."""
+    x = g.x(*g.lens(1, 3, 1 << 17))
+    lens = g.feeds["x0"].shape
+    above = g.do("Greater", x, g.const([g.pick(-1.0, 0.0, 1.0, 2.0)]))
+    form = g.pick("positions", "elements", "elements", "rows")
+    if form == "positions":
+        return str(g.do("Transpose", g.do("NonZero", above), perm=[1, 0]))
+    if form == "rows":
+        kept = g.do("Compress", x, g.given(g.rng.random(lens[0]) < g.pick(0.1, 0.9)), axis=0)
+        return str(g.do("Relu", kept))
+    chosen = g.do("GatherND", x, g.do("Transpose", g.do("NonZero", above), perm=[1, 0]))
+    again = g.pick("Neg", "Pad", "Tile", "CumSum", "NonZero", "ReduceSum", "Slice", "Concat", "Range")
+    if again == "NonZero":
+        small = g.do("Squeeze", g.do("NonZero", g.do("Less", chosen, g.const([1.5]))), g.ints(0))
+        return [str(g.do("Gather", chosen, small)), str(small)]
+    if again == "Range":
+        numbers = g.do("Range", g.scalar(0), g.do("Size", chosen), g.scalar(1))
+        return str(g.do("Add", chosen, g.do("Cast", numbers, to=1)))
+    more = {"Pad": g.ints(1, 2), "Tile": g.ints(2), "CumSum": g.scalar(0), "Concat": chosen}
+    bounds = (g.ints(-50), g.ints(9999)) if again == "Slice" else ()
+    attributes: dict[str, Any] = {"axis": 0} if again == "Concat" else {}
+    return str(g.do(again, chosen, *([more[again]] if again in more else ()), *bounds, **attributes))
+
+
 def integers(g: Drawn) -> str:
     """Draw a product, or arithmetic on elements, of 32- or 64-bit integers."""
     dtype = g.pick(np.int32, np.int64)
@@ -530,7 +559,7 @@ KINDS: dict[str, Callable[[Drawn], Any]] = {
     f.__name__: f
     for f in (
         products, convolutions, transposed, attention, recurrent, norms, reductions, pointwise, moves, images, ordering,
-        half, quantised, nbits, small, detection, integers, tiny,
+        half, quantised, nbits, small, detection, counted, integers, tiny,
     )
 }  # fmt: skip
 
