@@ -174,7 +174,22 @@ def test_topk_of_a_whole_sorted_row_and_of_nan() -> None:
     check_topk(x, 40, 1)
 
 
-@pytest.mark.parametrize("k", [1, 10, 11, 100, 161])
+@pytest.mark.parametrize("k", [1, 255, 256, 257])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("length", [1023, 1024, 1030])
+def test_topk_of_integers_whose_high_bits_give_a_bound_or_none(length: int, dtype: str, k: int) -> None:
+    """Fewer keys are sorted from rows of 1,024 elements and four for each wanted one on."""
+    limits = np.iinfo(dtype)
+    rng = np.random.default_rng(length)
+    x = rng.integers(limits.min, limits.max, (5, length), dtype, endpoint=True)
+    x[1] = rng.integers(0, 3, length)
+    x[2, 200:] = x[2, 0]
+    x[3] = np.sort(x[3])
+    x[4, ::2], x[4, 1::2] = limits.min, limits.max
+    check_topk(x, k, 1)
+
+
+@pytest.mark.parametrize("k", [1, 10, 11, 100, 161, 750])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_topk_of_long_rows(dtype: str, k: int) -> None:
     """Found by a bound, or not: too many ties, infinities and NaN, sorted, in the order that suits least."""
@@ -188,7 +203,7 @@ def test_topk_of_long_rows(dtype: str, k: int) -> None:
     x[9], x[10] = np.sort(x[9]), np.sort(x[10])[::-1]
     x[11] = -np.abs(x[11])
     check_topk(x, k, 1)
-    check_topk(x[:, :173].copy(), k, 1)
+    check_topk(x[:, :173].copy(), min(k, 173), 1)
     check_topk(x[:3, :1200], k, 1, (1, 0))
 
 

@@ -1,7 +1,8 @@
-"""The first elements of a row in sorted order, by a radix sort of the whole row: for many of its elements.
+"""The first elements of a row in sorted order, by a radix sort: for many of its elements.
 
-Elements become unsigned keys in whose order they are wanted. Their digits of 8 bits are sorted from the lowest to the
-highest, each time stably, so that equal elements stay in order. A digit that all keys share takes no pass.
+Elements become unsigned keys in whose order they are wanted. If few of a row are wanted, a histogram of the keys' high
+bits gives a bound, and only keys below it are sorted. Their digits of 8 bits are sorted from the lowest to the highest,
+each time stably, so that equal elements stay in order. A digit that all keys share takes no pass.
 """
 
 from __future__ import annotations
@@ -26,6 +27,17 @@ SORT_CYCLES = 40.0
 """Cycles to sort one element of 32 bits: its key, its place and four passes.
 
 Zen 3: 64 rows of 1024 elements take 0.76 ms, 4 rows of 8400 elements 0.47 ms (3.3 GHz)."""
+SELECT_CYCLES = 3.5
+"""Cycles to find out whether an element is sorted at all: its key, the histogram and the comparison with the bound.
+
+Zen 3: 500 of 12,800 elements take 30 us in all, 2,000 of 87,965 take 94 us (before: 205 and 937)."""
+HIGH = 12
+"""Bits of the histogram: sign, exponent and three bits of the fraction of float32. 4,096 counters of 4 bytes are half
+of the L1 cache."""
+SELECTED_SHARE, SHORTEST_SELECTED = 4, 1024
+"""A row's elements for each wanted one, and elements of a row, from which keys are selected before they are sorted."""
+BELOW_BOUND = 2.0
+"""Keys below the bound for each wanted element, of normal numbers."""
 
 
 def key_dtype(x: Tensor) -> str:
@@ -85,7 +97,8 @@ def sort_launch(
         f"r_values = offset(p_values, {odometer.offset(1)})",
         f"r_positions = offset(p_positions, {odometer.offset(2)})",
         *vector_loop(lanes, keyed, first="0"),
-        *sort_lines(key),
+        *selected_lines(key),
+        *sort_lines(key, "found"),
         "for e in range(k):",
         "    place = cast_int64(load_scalar(places, turn * pitch + e))",
         "    store_scalar(r_values, e * value_step, load_scalar(r_x, place * x_step))",
@@ -97,7 +110,7 @@ def sort_launch(
         "for row in range(task * batch, imin(rows, task * batch + batch)):",
         *indent(row),
     ]
-    text = kernel_text([*arguments.bind(), counters(key), *for_tasks(task)])
+    text = kernel_text([*arguments.bind(), counters(key), f"high = local_int32({1 << HIGH})", *for_tasks(task)])
     return Launch(
         kernel=cpu_kernel("topk_sort_kernel", text, origin),
         args=arguments.values,
@@ -105,6 +118,51 @@ def sort_launch(
         flops=prod(x.lens),
         bytes=x.footprint + values.footprint + positions.footprint,
     )
+
+
+def sort_cycles(k: int, length: int) -> float:
+    """Return the expected cycles to find the first ``k`` of ``length`` elements of 32 bits in random order."""
+    if length < max(SHORTEST_SELECTED, SELECTED_SHARE * k):
+        return SORT_CYCLES * length
+    return SELECT_CYCLES * length + SORT_CYCLES * BELOW_BOUND * k
+
+
+def selected_lines(key: str) -> list[str]:
+    """Return lines that move the keys that may be among the first ``k``, and their places, to the front of ``keys`` and
+    ``places``, in order, and set ``found`` to their number: ``last`` if a selection does not pay."""
+    lanes, whole = host.lanes(key), host.lanes("int32")
+    shift = _bits(key) - HIGH
+
+    def selection(left: str) -> list[str]:
+        mask = "lt(key, bound)"
+        if left:
+            mask = f"logical_and({mask}, lane_mask(left, {lanes}))"
+        return [
+            f"key = load(keys, c, {lanes})",
+            f"mask = {mask}",
+            "if reduce_or(mask):",
+            f"    store_where(places, found, add(iota_int32({lanes}), cast_int32(c)), mask)",
+            "    found += store_where(keys, found, key, mask)",
+        ]
+
+    counting = [
+        f"for e in range({(1 << HIGH) // whole}):",
+        f"    store(high, e * {whole}, const_int32(0, {whole}))",
+        "for e in range(last):",
+        f"    at = cast_int64(shift_right(load_scalar(keys, e), cast_{key}({shift})))",
+        "    store_scalar(high, at, load_scalar(high, at) + cast_int32(1))",
+        "below = 0",
+        "bucket = 0",
+        "while below < k:",
+        "    below += cast_int64(load_scalar(high, bucket))",
+        "    bucket += 1",
+    ]
+    moving = [f"bound = cast_{key}(bucket << {shift})", "found = 0", *vector_loop(lanes, selection, first="0")]
+    return [
+        "found = last",
+        f"if last >= {SHORTEST_SELECTED} and {SELECTED_SHARE} * k <= last:",
+        *indent([*counting, "if 2 * below <= last:", *indent(moving)]),
+    ]
 
 
 def key_lines(value: str, x: Tensor, lanes: int, largest: bool) -> list[str]:

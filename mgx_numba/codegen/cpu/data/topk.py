@@ -11,7 +11,7 @@ For other types, longer rows or many ties, the best elements so far are kept sor
 beats the worst of them cost one comparison each. Elements of other vectors that beat the worst are inserted one after
 the other: the place is found, and later elements are moved on, by vectors.
 
-Insertion takes time in proportion to k; for many of a row's elements `row_sort` takes less.
+Insertion takes time in proportion to k; for more than a few elements `row_sort` takes less.
 
 Few long rows are cut into parts, and another launch takes the best of the parts' results: equal elements are in order
 there.
@@ -33,11 +33,14 @@ from ...space import collapse
 from ...statements import cast_text, const_text, dtype_name, indent, load_text
 from .. import host
 from ..loops import AHEAD_BYTES, is_streamed
-from .row_sort import SORT_CYCLES
+from .row_sort import sort_cycles
 from .row_tasks import RowLoop, row_share
 
 LARGEST_K = 1024
 """Most elements that are kept sorted on the stack of a kernel. For larger k rows are sorted (`row_sort`)."""
+SHORT_K = 64
+"""Most elements of a row of unknown length that are inserted, if there are no groups: more cost more than a sort of any
+length."""
 SKIPPED = 4
 """Vectors that one branch skips: fewer branches, but elements are tested twice after a hit."""
 # Numbers of vectors of groups; the least sufficient number is used. Few are searched faster, many give a tighter bound.
@@ -56,10 +59,11 @@ COUNTED_VECTORS = 4
 bisected."""
 DEALT = 4
 """Vectors of the row in a step of dealing, so that loads and maxima are independent."""
-RANKING, INSERTING = 3.0, 40.0
+RANKING, INSERTING = 3.0, 90.0
 """Cycles to compare a vector of a row with one element, and to insert an element, besides the comparisons.
 
-Zen 5: 466 rows of 16 elements, of which 5 are wanted, take 19 us by ranking, and 94 us by insertion."""
+Zen 5: 466 rows of 16 elements, of which 5 are wanted, take 19 us by ranking, and 94 us by insertion. Zen 3: 300 of
+12,800 elements take 143 us by insertion, 500 of 87,965 take 322 us."""
 WANTED_OF_PART = 16
 """Least length of a part for each wanted element: results of parts are elements of the next launch."""
 
@@ -78,12 +82,14 @@ def is_sorted_faster(k: Any, axis: int, x: Tensor) -> bool:
     if not known_less_equal(k, LARGEST_K):
         return True
     length, lanes = x.lens[axis], host.lanes(dtype_name(x.type.compute))
-    if isinstance(k, Dim) or isinstance(length, Dim):
+    if isinstance(k, Dim):
         return False
     groups = [n for n in GROUP_VECTORS if k <= n * lanes * WANTED_OF_GROUPS and x.type.is_floating]
+    if isinstance(length, Dim):
+        return not groups and k > SHORT_K
     if _ranks(k, length, lanes, groups) or (groups and length >= LEAST_OF_GROUP * groups[0] * lanes):
         return False
-    return SORT_CYCLES * length * max(1, x.type.size // 4) < _insertion_cycles(k, length, lanes)
+    return sort_cycles(k, length) * max(1, x.type.size // 4) < _insertion_cycles(k, length, lanes)
 
 
 def topk_launch(
