@@ -97,7 +97,7 @@ def lower_nonzero(low: Lowering, ins: Instruction) -> None:
     """Append a kernel that also counts; a fallback step where no count is asked for."""
     op, x = ins.operator(NonZero), low.input(ins, 0)
     if not op.counts:
-        low.host(ins, "how many elements are not zero is known after the kernel")
+        low.host(ins, "how many elements are not zero is known at run time only")
         return
     x = low.materialized(x, Shape(x.type, x.lens).strides, ins)
     positions, count = low.outputs_of(ins)
