@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from mgx_numba.targets.base import Observation
+
 __all__ = ["KINDS", "StepTime", "kind_of", "step_times"]
 
 KINDS: dict[str, str] = {
@@ -21,6 +23,8 @@ KINDS: dict[str, str] = {
     "pointwise": r"",
 }
 """Kinds of kernels by patterns of their names; the first match counts."""
+
+WARM_RUNS = 2
 
 
 @dataclass(frozen=True)
@@ -49,10 +53,11 @@ def kind_of(kernel: str) -> str:
 
 def step_times(model: str, program: Any, feeds: Mapping[str, np.ndarray], iterations: int = 15) -> list[StepTime]:
     """Return the median seconds of each step of a compiled ``mgx_numba.program`` with fixed input shapes."""
-    executable = program.compiled.executable
-    arrays = [np.ascontiguousarray(feeds[p.name]) for p in executable.plan.parameters]
-    executable.time_steps(arrays, 2)
-    medians = np.median(executable.time_steps(arrays, iterations), axis=0)
+    runs: list[list[Observation]] = []
+    for _ in range(WARM_RUNS + iterations):
+        runs.append([])
+        program.compiled.observe(feeds, runs[-1].append)
+    medians = np.median([[step.seconds for step in run] for run in runs[WARM_RUNS:]], axis=0)
     return [
         StepTime(
             model=model,
@@ -63,5 +68,5 @@ def step_times(model: str, program: Any, feeds: Mapping[str, np.ndarray], iterat
             flops=step.flops,
             bytes=step.bytes,
         )
-        for step, seconds in zip(executable.plan.steps, medians, strict=True)
+        for step, seconds in zip(runs[0], medians, strict=True)
     ]
