@@ -505,7 +505,7 @@ def detection(g: Drawn) -> str | list[str]:
 
 
 def counted(g: Drawn) -> str | list[str]:
-    """Draw a few operators behind a length that depends on data."""
+    """Draw a selection of elements or rows by their values, and an operator on the selected ones."""
     x = g.x(*g.lens(1, 3, 1 << 17))
     lens = g.feeds["x0"].shape
     above = g.do("Greater", x, g.const([g.pick(-1.0, 0.0, 1.0, 2.0)]))

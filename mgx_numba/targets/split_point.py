@@ -100,7 +100,7 @@ class SplitPoint:
         return given
 
     def together(self, first: list[Any], second: list[Any]) -> list[Any]:
-        """Return the program's results from those of both stages."""
+        """Return the program's results, picked from the results ``first`` and ``second`` of the stages."""
         return [(first if early else second)[k] for early, k in self.results]
 
     def stages(self, inputs: Mapping[str, np.ndarray], head: _Part, tail: _Part) -> list[Stage]:

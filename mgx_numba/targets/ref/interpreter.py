@@ -177,7 +177,9 @@ def _result_shape(ins: Instruction, args: Sequence[Any], spread: bool, known: di
 def _program_for(
     ins: Instruction, args: Sequence[Any], known: dict[tuple[object, ...], Program | None]
 ) -> tuple[Program, dict[str, np.ndarray]]:
-    """Return the program of a deferred node for these inputs and its own inputs: those that are not small.
+    """Return a program that computes a deferred node for these inputs, and the values of its parameters.
+
+    Inputs with more than `LARGEST_LITERAL` elements are parameters; smaller ones are literals of the program.
 
     Args:
         ins: the node.

@@ -13,9 +13,11 @@ from ..kernel import cpu_kernel
 from ..loops import tasks_unless_empty
 
 WORDS, SHIFT = 624, 397
-"""Words of the state, and the distance of the words that are combined."""
+"""Words of the state, and the distance of the words that are combined. All constants are the authors'."""
 UPPER, LOWER, MATRIX = 0x80000000, 0x7FFFFFFF, 0x9908B0DF
+"""The bits of a word that two neighbours contribute, and the matrix of the recurrence."""
 INITIAL_FACTOR, WORD = 1812433253, 0xFFFFFFFF
+"""The factor of the sequence that fills the state from a seed (the authors' ``init_genrand``), modulo 2**32."""
 TEMPERING = ((11, None), (-7, 0x9D2C5680), (-15, 0xEFC60000), (18, None))
 """Shifts of a word to the right (negative: to the left), and the masks of what is shifted."""
 NUMBERS = WORDS // 2  # a number takes two words, the lower one first
