@@ -60,12 +60,13 @@ class Spaced:
     delta: int
 
     def value(self, results: list[Any]) -> np.ndarray:
-        """Return the numbers.
+        """Return the numbers, in an array of the class of the results.
 
         Raises:
             MgxError: see `evenly_spaced`.
         """
-        return evenly_spaced(results[self.number], results[self.limit], results[self.delta])
+        start = results[self.number]
+        return evenly_spaced(start, results[self.limit], results[self.delta]).view(type(start))
 
 
 @dataclass(frozen=True)
