@@ -242,10 +242,10 @@ class Exportable(Protocol):
 
 
 class RecordableCall(Protocol):
-    """A call with all data on a device, which a recording can hold beside others.
+    """A call with all data on a device; one recording can contain several such calls.
 
     Attributes:
-        results: the memory of the results.
+        results: arrays on the device, which each execution of the recording overwrites.
     """
 
     results: list[DeviceArray]

@@ -29,8 +29,9 @@ instructions after a data-dependent length run in fallback steps, which handle a
 LIGHT = frozenset("gather gather_elements gathernd softmax logsoftmax concat argmax argmin topk".split())
 """Operators, beside those on elements and reductions, of which several justify a second stage."""
 FEWEST_LIGHT = 4
-"""A fallback step takes 50 to 90 us, a second stage about 100 us in all (Zen 3, 1,000 elements). The kernels of a stage
-also have to be compiled, which a few steps do not pay for."""
+"""Fewest light operators that justify a second stage behind a fallback step. Such a step takes 50 to 90 us, the second
+stage about 100 us in all (Zen 3, 1,000 elements). Where kernels count the lengths, it takes about 7 us, and there is no
+such limit (`ProgramSplit.optional`)."""
 
 
 @dataclass(frozen=True)

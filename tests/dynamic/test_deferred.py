@@ -240,3 +240,19 @@ def test_wrong_values_are_reported_each_time_and_right_ones_still_run() -> None:
         with pytest.raises(MgxError, match=r"[Rr]eshape"):
             made.run({"x": x, "n": np.array([7, 11])})
         np.testing.assert_array_equal(np.asarray(made.run({"x": x, "n": np.array([8, 15])})[0]), x.reshape(8, 15))
+
+
+def test_values_that_change_in_each_run_do_not_fill_memory() -> None:
+    """A step keeps few programs, and none whose constants are large."""
+    g = Graph()
+    model = g.model({"n": (INT64, [1])}, [g.op("Tile", g.const(np.arange(7, dtype=np.float32)), "n")])
+    program = parse_onnx(model)
+    (ins,) = (i for i in program.main if isinstance(i.op, Deferred))
+    memory = interpreter.StepMemory()
+    for count in (*range(1, 30), 100_000, 3):
+        args = [np.arange(7, dtype=np.float32), np.array([count])][-len(ins.inputs) :]
+        found = interpreter.compute(ins, args, lambda module, values: [], memory=memory)
+        np.testing.assert_array_equal(found, np.tile(np.arange(7, dtype=np.float32), count))
+        assert len(memory.programs) <= interpreter.REMEMBERED_PROGRAMS
+    held = [i.shape.bytes for p in memory.programs.values() if p for i in p.main if i.literal is not None]
+    assert memory.programs and max(held) <= interpreter.REMEMBERED_BYTES

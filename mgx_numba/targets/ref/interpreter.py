@@ -27,8 +27,11 @@ from ...runtime.memory import expect_room
 from ..base import Outgrown
 
 Trace = Callable[[Instruction, Any], None]
-REMEMBERED = 64
-"""Most shapes of results, and most programs, that a fallback step keeps: more than a loop of a model has lengths."""
+REMEMBERED_SHAPES = 64
+"""Most shapes of results that a fallback step keeps: more than a loop of a model has lengths."""
+REMEMBERED_PROGRAMS, REMEMBERED_BYTES = 8, 1 << 16
+"""Most programs of a deferred node that a fallback step keeps, and most bytes of literals in one: values that change in
+each run must not fill memory. A program of a few operators takes some 20 KiB."""
 LARGEST_LITERAL = 64
 """Elements of a deferred node's input up to which its values, not only its lengths, determine the node's program.
 Lengths, axes and bounds are shorter."""
@@ -161,14 +164,14 @@ def compute(
 
 
 def _result_shape(ins: Instruction, args: Sequence[Any], spread: bool, known: dict[tuple[object, ...], Shape]) -> Shape:
-    """Return the shape of an instruction's result for inputs of these lengths, from ``known`` if it is there."""
+    """Return the shape of an instruction's result; ``known`` keeps it for the next inputs of the same lengths."""
     lengths = tuple((a.shape, a.dtype) if isinstance(a, np.ndarray) else None for a in args)
     found = known.get(lengths)
     if found is None:
         actual = [_actual(i.shape, a, spread) for i, a in zip(ins.inputs, args)]
         found = ins.op.result_shape(actual, ins.module_args)
         if None not in lengths:
-            if len(known) >= REMEMBERED:
+            if len(known) >= REMEMBERED_SHAPES:
                 known.clear()
             known[lengths] = found
     return found
@@ -192,9 +195,12 @@ def _program_for(
     key = tuple([(a.shape, a.dtype, None if k in given else a.tobytes()) for k, a in enumerate(args)])
     program = known.get(key)
     if program is None and key not in known:
-        if len(known) >= REMEMBERED:
-            known.clear()
-        program = known[key] = _reusable(ins, args, list(given))
+        program = _reusable(ins, args, list(given))
+        literals = () if program is None else [i.shape.bytes for i in program.main if i.literal is not None]
+        if sum(literals) <= REMEMBERED_BYTES:
+            if len(known) >= REMEMBERED_PROGRAMS:
+                known.clear()
+            known[key] = program
     return (expanded(ins, args), {}) if program is None else (program, {f"x{k}": a for k, a in given.items()})
 
 
