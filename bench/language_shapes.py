@@ -116,11 +116,12 @@ class _OnnxWriter:
 
     def product(self, name: str, x: str, n: int, k: int) -> str:
         """Add a product with a matrix, of 4 bits or dense."""
+        scale = k**-0.5  # so that results are about as large as rows, and float16 does not overflow after many layers
         if self.bits == 16:
-            dense = np.resize(self.rng.standard_normal(1 << 20).astype(self.dtype) * np.float16(0.02), (k, n))
+            dense = np.resize((self.rng.standard_normal(1 << 20) * scale).astype(self.dtype), (k, n))
             return self.op("MatMul", [x, self.weight(f"{name}.dense", dense)], [f"{name}.y"])
         codes = np.resize(self.rng.integers(0, 256, 1 << 20).astype(np.uint8), (n, k // BLOCK, BLOCK // 2))
-        scales = np.full((n, k // BLOCK), 0.01, self.dtype)
+        scales = np.full((n, k // BLOCK), scale / 4.6, self.dtype)  # 4.6 is the deviation of codes
         inputs = [x, self.weight(f"{name}.codes", codes), self.weight(f"{name}.scales", scales)]
         options = {"K": k, "N": n, "bits": 4, "block_size": BLOCK, "accuracy_level": 4}
         return self.op("MatMulNBits", inputs, [f"{name}.y"], "com.microsoft", **options)

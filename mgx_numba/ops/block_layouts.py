@@ -96,9 +96,19 @@ def _halves(blocks: np.ndarray, at: int) -> np.ndarray:
     return np.ascontiguousarray(blocks[..., at : at + 2]).view(np.float16).astype(np.float32)
 
 
+def _words(stored: np.ndarray) -> np.ndarray:
+    """Return bytes [..., n] as words of eight, [..., n / 8]."""
+    return np.ascontiguousarray(stored).view(np.uint64)
+
+
+def _halves_of_bytes(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the low and the high halves of the bytes in words, each as a byte."""
+    return words & 0x0F0F0F0F0F0F0F0F, words >> 4 & 0x0F0F0F0F0F0F0F0F
+
+
 def _nibbles(stored: np.ndarray) -> np.ndarray:
     """Return the low halves of bytes [..., 16], then their high halves."""
-    return np.concatenate([stored & 15, stored >> 4], -1)
+    return np.concatenate(_halves_of_bytes(_words(stored)), -1).view(np.uint8)
 
 
 def _high_bits(stored: np.ndarray) -> np.ndarray:
@@ -124,23 +134,22 @@ def _k_scales(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def _k_nibbles(stored: np.ndarray) -> np.ndarray:
-    """Return 256 codes of 128 bytes: of each 32 bytes the low halves, then the high halves."""
-    parts = stored.reshape(*stored.shape[:-1], 4, 1, 32)
-    both = np.concatenate([parts & 15, parts >> 4], -2)
-    return both.reshape(*stored.shape[:-1], 256)
+    """Return 256 codes of 128 bytes as words: of each 32 bytes the low halves, then the high halves."""
+    parts = _words(stored).reshape(*stored.shape[:-1], 4, 1, 4)
+    return np.concatenate(_halves_of_bytes(parts), -2).reshape(*stored.shape[:-1], 32)
 
 
 def _q5_k_codes(blocks: np.ndarray) -> np.ndarray:
-    bits = blocks[..., 16:48][..., None, :] >> np.arange(8, dtype=np.uint8)[:, None] & 1
-    return _k_nibbles(blocks[..., 48:]) | bits.reshape(*blocks.shape[:-1], 256) << 4
+    bits = _words(blocks[..., 16:48])[..., None, :] >> np.arange(8, dtype=np.uint64)[:, None] & 0x0101010101010101
+    return (_k_nibbles(blocks[..., 48:]) | bits.reshape(*blocks.shape[:-1], 32) << 4).view(np.uint8)
 
 
 def _q6_k_codes(blocks: np.ndarray) -> np.ndarray:
     outer = blocks.shape[:-1]
-    low = blocks[..., :128].reshape(*outer, 2, 1, 64)
-    low = np.concatenate([low & 15, low >> 4], -2).reshape(*outer, 2, 4, 32)
-    high = blocks[..., 128:192].reshape(*outer, 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3
-    return (low | high << 4).reshape(*outer, 256)
+    low = np.concatenate(_halves_of_bytes(_words(blocks[..., :128]).reshape(*outer, 2, 1, 8)), -2)
+    shifts = np.arange(0, 8, 2, dtype=np.uint64)[:, None]
+    high = _words(blocks[..., 128:192]).reshape(*outer, 2, 1, 4) >> shifts & 0x0303030303030303
+    return (low.reshape(*outer, 2, 4, 4) | high << 4).reshape(*outer, 32).view(np.uint8)
 
 
 def _q6_k_scales(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
@@ -148,7 +157,7 @@ def _q6_k_scales(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 LAYOUTS = {
-    "q8_0": BlockLayout(8, 32, 32, 34, 128, False, lambda b: b[..., 2:] ^ 128, _plain_scales),
+    "q8_0": BlockLayout(8, 32, 32, 34, 128, False, lambda b: np.ascontiguousarray(b[..., 2:]) ^ 128, _plain_scales),
     "q4_0": BlockLayout(4, 32, 32, 18, 8, False, lambda b: _nibbles(b[..., 2:]), _plain_scales),
     "q4_1": BlockLayout(4, 32, 32, 20, 0, True, lambda b: _nibbles(b[..., 4:]), _scales_and_minima),
     "q5_0": BlockLayout(
@@ -157,7 +166,7 @@ LAYOUTS = {
     "q5_1": BlockLayout(
         5, 32, 32, 24, 0, True, lambda b: _nibbles(b[..., 8:]) | _high_bits(b[..., 4:8]), _scales_and_minima
     ),
-    "q4_k": BlockLayout(4, 32, 256, 144, 0, True, lambda b: _k_nibbles(b[..., 16:]), _k_scales),
+    "q4_k": BlockLayout(4, 32, 256, 144, 0, True, lambda b: _k_nibbles(b[..., 16:]).view(np.uint8), _k_scales),
     "q5_k": BlockLayout(5, 32, 256, 176, 0, True, _q5_k_codes, _k_scales),
     "q6_k": BlockLayout(6, 16, 256, 210, 32, False, _q6_k_codes, _q6_k_scales),
 }

@@ -14,6 +14,12 @@ from .base import Operator, register
 from .block_layouts import layout_named
 from .dims import any_dynamic
 
+BLOCK_SIZES = (128, 64, 32, 16)
+"""Block sizes that kernels read. Longer blocks are split into blocks of the first size, whose scales take 1/64 of the
+codes' memory; shorter ones would take more memory than they save."""
+ROW_TYPES = frozenset({Type.float_type, Type.half_type, Type.bf16_type})
+"""Types of rows that kernels multiply by block-quantised weights."""
+
 
 @register
 @dataclass(frozen=True)

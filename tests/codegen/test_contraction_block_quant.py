@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu import host
+from mgx_numba.codegen.cpu.contraction import block_quant
 from mgx_numba.codegen.cpu.contraction.block_quant import halves_hold, scales_in_halves
 from mgx_numba.codegen.cpu.contraction.gemm_block_quant import GemmBlockQuant, GemmBlockQuantBytes
 from mgx_numba.codegen.cpu.contraction.gemv import task_grain
@@ -127,6 +128,18 @@ def test_many_rows(form: BlockFormat) -> None:
         arrays = {"x": x, "w": GEMM.pack_blocks(problem, w), "out": out, **e}
         run_plan(GEMM.plan(problem, full_epilogue("float32"), (), 2), arrays)
         assert far(out, apply_full_epilogue(expected(form, x, w), e)) < 3e-6
+
+
+@pytest.mark.parametrize("form", [*FORMS, *HALVES], ids=str)
+@pytest.mark.parametrize("n", [1, 17, 53])
+def test_columns_are_packed_alike_in_chunks_of_any_size(
+    form: BlockFormat, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    k = 3 * form.size - 5
+    problem, w = problem_for(rows(1, k), n, form, False), weights(form, n, k)
+    at_once = GEMM.pack_blocks(problem, w)
+    monkeypatch.setattr(block_quant, "CHUNK_CODES", 1)
+    np.testing.assert_array_equal(GEMM.pack_blocks(problem, w), at_once)
 
 
 def on_batch(plan: Solution, x: np.ndarray, packed: np.ndarray, n: int, residual: np.ndarray) -> np.ndarray:

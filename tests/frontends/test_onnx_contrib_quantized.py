@@ -234,6 +234,48 @@ def test_scales_of_lstm_weights_that_do_not_fit() -> None:
             run(model, feeds)
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("block", [16, 32, 64, 128, 256, 512])
+@pytest.mark.parametrize("zeros", [None, np.uint8, np.float32])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_constant_weights_are_read_as_the_file_has_them(bits: int, block: int, zeros: Any, dtype: Any) -> None:
+    """The program has no dequantised weights, but for zero points that are no integers."""
+    n, k = 5, 300
+    count, rng = -(-k // block), np.random.default_rng([bits, block])
+    x, stored = normal(2, 3, k).astype(dtype), codes(n, count, block * bits // 8)
+    scales = rng.uniform(0.01, 0.1, (n, count)).astype(dtype)
+    each = np.stack([stored & 15, stored >> 4], 3) if bits == 4 else stored
+    points = np.full((n, count), 1 << bits - 1)
+    given = None
+    if zeros is np.uint8:
+        points = rng.integers(0, 1 << bits, (n, count))
+        whole = np.pad(points, ((0, 0), (0, count % 2))) if bits == 4 else points
+        given = (whole[:, ::2] | whole[:, 1::2] << 4 if bits == 4 else whole).astype(np.uint8)
+    elif zeros is not None:
+        points = rng.uniform(0, 1 << bits, (n, count)).astype(dtype)
+        given = points.astype(dtype)
+    matrix = (each.reshape(n, count, block) - points[..., None].astype(np.float64)) * scales[..., None]
+    wanted = x.astype(np.float64) @ matrix.reshape(n, -1)[:, :k].T
+    model, feeds = single(
+        "MatMulNBits", [x, stored, scales, given], domain="com.microsoft", K=k, N=n, bits=bits, block_size=block,
+        constant=[1, 2] if given is None else [1, 2, 3],
+    )  # fmt: skip
+    names = [ins.name for ins in parse_onnx(model).main]
+    kept = zeros is not np.float32
+    assert ("matmul_nbits" in names) == kept and ("dot" in names or "unpack_int4" in names) != kept
+    allowed = 1e-5 if dtype is np.float32 else 4e-3
+    np.testing.assert_allclose(run(model, feeds)[0], wanted, rtol=allowed, atol=allowed * np.abs(wanted).max())
+
+
+def test_rows_that_do_not_fit_block_weights() -> None:
+    model, _ = single(
+        "MatMulNBits", [normal(3, 50), codes(6, 2, 16), np.abs(normal(12))], domain="com.microsoft", K=60, N=6, bits=4,
+        block_size=32, constant=[1, 2],
+    )  # fmt: skip
+    with pytest.raises(MgxError, match="MatMulNBits.*50.*60"):
+        parse_onnx(model)
+
+
 def test_groups_have_zero_points() -> None:
     """ONNX Runtime leaves them out."""
     a, b, scales, zeros = normal(3, 64), codes(6, 32), np.abs(normal(6, 2, seed=1)), codes(6, seed=4)

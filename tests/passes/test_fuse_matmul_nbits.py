@@ -59,6 +59,14 @@ def test_blocks(block: int, size: int, kind: Type, bits: int) -> None:
         assert op.block_size == size or k == 21
 
 
+def test_dequantised_weights_are_removed() -> None:
+    """A pass that follows would compute them."""
+    g = Graph()
+    w = dequantized(g, 64, 6, 32, Type.uint8_type, 0, 15, True)
+    after = check(g.ret(g.op("dot", g.param("x", [3, 64]), w)), FuseMatMulNBits(), options=OPTIONS, rtol=1e-5, atol=1e-5)
+    assert names(after).count("matmul_nbits") == 1 and "dequantizelinear" not in names(after)
+
+
 def test_views_and_batches() -> None:
     g = Graph()
     w = g.op("transpose", dequantized(g, 64, 40, 64, Type.uint8_type, 0, 15, True), permutation=(1, 0))

@@ -75,12 +75,9 @@ class BlockWeights(NamedTuple):
 
     def columns(self, form: BlockFormat, first: int, last: int) -> Columns:
         """Return some columns."""
-        some = slice(first, last)
-        codes, points = self.codes[some], self.zero_points
-        if form.bits == 4:
-            codes = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:2], form.size)
-        offsets = None if self.offsets is None else self.offsets[some]
-        return Columns(codes, self.scales[some], None if points is None else points[some], offsets)
+        codes, scales, points, offsets = (None if each is None else each[first:last] for each in self)
+        assert codes is not None and scales is not None
+        return Columns(codes, scales, points, offsets, paired=form.bits == 4)
 
     def scale_rows(self) -> np.ndarray:
         """Return all scales, float32 [n, blocks]."""
@@ -131,16 +128,18 @@ class StoredBlocks(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Columns of block-quantised weights, one code a byte.
+    """Columns of block-quantised weights.
 
-    ``codes``: uint8 ``[n, blocks, size]``; ``scales`` and ``offsets``: float32 ``[n, blocks]``; ``zero_points``: uint8
-    ``[n, blocks]``.
+    ``codes``: uint8 ``[n, blocks, size]``, one code a byte, or ``[n, blocks, size / 2]`` if two successive codes are
+    ``paired`` in a byte, the first in its low half; ``scales`` and ``offsets``: float32 ``[n, blocks]``;
+    ``zero_points``: uint8 ``[n, blocks]``.
     """
 
     codes: np.ndarray
     scales: np.ndarray
     zero_points: np.ndarray | None
     offsets: np.ndarray | None
+    paired: bool = False
 
 
 @dataclass(frozen=True)

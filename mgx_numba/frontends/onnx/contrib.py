@@ -13,6 +13,7 @@ import numpy as np
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
+from ...ops.matmul_nbits import BLOCK_SIZES, ROW_TYPES
 from .builder import Builder, rank
 from .matmul import matmul
 from .node import Node
@@ -67,6 +68,14 @@ def matmul_nbits(
     blocks = -(-inner // block)
     if b.shape.elements != outer * blocks * block * bits // 8:
         raise ShapeError(f"input B has {b.shape.elements} bytes, expected {outer * blocks * block * bits // 8}")
+    level = 4 if node.get_int("accuracy_level", 0) == 4 else 0
+    known = groups is None and bits in (4, 8) and rank(a) > 1 and a.shape.type in ROW_TYPES and b.shape.elements
+    if known and a.shape.dims[-1].min == a.shape.dims[-1].max == inner:
+        weights = _block_weights(g, b, scales, zeros, (outer, inner), bits, block)
+        if weights is not None:
+            size = min(block, BLOCK_SIZES[0])
+            y = g.op("matmul_nbits", a, *weights, bits=bits, block_size=size, accuracy_level=level)
+            return y if bias is None else g.pointwise("add", y, bias)
     values = unpacked(g, g.reshape(b, (outer, blocks, block * bits // 8)), bits)
     type = scales.shape.type
     point = _zero_points(g, zeros, outer, blocks, bits, type)
@@ -81,10 +90,42 @@ def matmul_nbits(
         wide = g.op("dequantizelinear", values, g.broadcast(scale, lens), g.broadcast(point, lens))
     else:
         wide = g.pointwise("mul", g.pointwise("sub", g.convert(values, type), point), scale)
-    weights = wide if groups is not None else g.slice(g.reshape(wide, (outer, blocks * block)), 1, 0, inner)
-    level = 4 if node.get_int("accuracy_level", 0) == 4 else 0
-    y = matmul(g, a, g.convert(g.swap_last(weights), a.shape.type), accuracy_level=level)
+    matrix = wide if groups is not None else g.slice(g.reshape(wide, (outer, blocks * block)), 1, 0, inner)
+    y = matmul(g, a, g.convert(g.swap_last(matrix), a.shape.type), accuracy_level=level)
     return y if bias is None else g.pointwise("add", y, bias)
+
+
+def _block_weights(
+    g: Builder, b: Instruction, scales: Instruction, zeros: Instruction | None, lens: tuple[int, int], bits: int,
+    block: int,
+) -> list[Instruction] | None:  # fmt: skip
+    """Return constant weights [n, k] as ``matmul_nbits`` takes them; None if they are computed or no kernel reads them.
+
+    Codes stay as the file has them. Blocks that are longer than kernels read become several blocks with one scale.
+    """
+    (outer, inner), blocks = lens, -(-lens[1] // block)
+    size = min(block, BLOCK_SIZES[0])
+    given = [g.constants.value(x) for x in (b, scales) if x.shape.type is not Type.double_type]
+    points = None if zeros is None else g.constants.value(zeros)
+    if len(given) < 2 or any(array is None for array in given) or size not in BLOCK_SIZES or block % size:
+        return None
+    if zeros is not None and (points is None or points.dtype != np.uint8):
+        return None
+    count = -(-inner // size)
+
+    def apart(array: np.ndarray) -> np.ndarray:
+        """Return the values of blocks of ``size`` from those of blocks of ``block``, [n, blocks]."""
+        array = array.reshape(outer, blocks)
+        return array if block == size else np.repeat(array, block // size, axis=1)[:, :count]
+
+    codes = np.asarray(given[0]).reshape(outer, -1, size * bits // 8)[:, :count]
+    made = [g.literal(codes), g.literal(apart(np.asarray(given[1])).astype(np.float32))]
+    if points is not None:
+        if bits == 4:
+            packed = points.reshape(outer, -(-blocks // 2))
+            points = np.stack([packed & 15, packed >> 4], 2).reshape(outer, -1)[:, :blocks]
+        made.append(g.literal(apart(points)))
+    return made
 
 
 def unpacked(g: Builder, x: Instruction, bits: int) -> Instruction:

@@ -16,6 +16,7 @@ import numpy as np
 from ...core.dim import known_equal
 from ...core.types import Type
 from ...ops.base import Operator, make_op
+from ...ops.matmul_nbits import BLOCK_SIZES, ROW_TYPES
 from ..constants import CONSTANT_VIEWS, constant_array, viewed
 from ..instruction import Instruction
 from ..module import Module
@@ -24,10 +25,6 @@ from .base import Options, Pass
 from .build import RewriteBuilder
 from .eliminate_convert import is_exact
 
-SIZES = (128, 64, 32, 16)
-"""Block sizes. Longer blocks are split into blocks of the first size, whose scales take 1/64 of the codes' memory;
-shorter ones would take more memory than they save."""
-ROWS = frozenset({Type.float_type, Type.half_type, Type.bf16_type})
 CODES = {Type.int8_type: 128, Type.uint8_type: 0}
 """Offset that makes a type's values unsigned."""
 
@@ -51,7 +48,7 @@ class FuseMatMulNBits(Pass):
             if views is None:
                 continue
             w = ins.inputs[1]
-            if ins.shape.type not in ROWS:
+            if ins.shape.type not in ROW_TYPES:
                 self.log.refuse(self.name, ins, f"no kernel is for rows of {ins.shape.type.name}")
                 continue
             if w not in known:
@@ -66,6 +63,8 @@ class FuseMatMulNBits(Pass):
             new.debug_symbols = ins.debug_symbols
             self.log.apply(self.name, ins)
             module.replace_instruction(ins, new)
+        if known:
+            module.remove_unused()  # dequantised weights, which later passes would fold
         if options.capabilities is not None and options.capabilities.joins_block_products:
             self._join(module)
 
@@ -113,7 +112,7 @@ def _views_of_dequantized(w: Instruction) -> tuple[Instruction, list[Instruction
 def _keeps_numbers(w: Instruction) -> bool:
     """Return whether an instruction converts weights to the left operand's type without a rounding by the model's
     author."""
-    if w.name != "convert" or w.shape.type not in ROWS:
+    if w.name != "convert" or w.shape.type not in ROW_TYPES:
         return False
     return bool(w.op.elidable) or is_exact(w.inputs[0].shape.type, w.shape.type)  # type: ignore[attr-defined]
 
@@ -129,9 +128,9 @@ def _weights(
     if any(m is None for m in matrices):
         return "the weights, a scale or a zero point is computed, or differs from matrix to matrix"
     q, scales, *points = (m for m in matrices if m is not None)
-    size = next((s for s in SIZES if all(_repeats(m, s) for m in (scales, *points))), None)
+    size = next((s for s in BLOCK_SIZES if all(_repeats(m, s) for m in (scales, *points))), None)
     if size is None:
-        return f"scales and zero points do not repeat in blocks of {', '.join(map(str, SIZES))}"
+        return f"scales and zero points do not repeat in blocks of {', '.join(map(str, BLOCK_SIZES))}"
     low, high = int(q.min()), int(q.max())
     first = [points[0][::size] if points else np.zeros_like(q[::size])]
     low, high = min(low, int(first[0].min())), max(high, int(first[0].max()))

@@ -26,6 +26,8 @@ from .solver import Solver
 
 LANES_TOGETHER = 4
 """Codes of a word that are multiplied at once: its bytes."""
+CHUNK_CODES = 1 << 20
+"""Codes that are packed at once, so that temporary arrays are small but their operations many."""
 HALF_EXPONENT = 15
 """Exponent of the power of two below which all float16 scales of a column are: the greatest at which no scale rounds to
 infinity. Scales of 2**-28 times the largest keep all their bits."""
@@ -120,59 +122,72 @@ def _pack_blocks(problem: GemmProblem, weights: BlockWeights | StoredBlocks) -> 
     form, lanes = problem.blocks, tile_for(problem.types).lanes
     assert form is not None
     out = aligned_zeros(packed_lens(problem), "int32")
-    head, blocks, depth = head_words(form, problem.k, lanes), form.blocks(problem.k), block_words(form)
-    above = _scale_lines(form)
-    first = np.arange(blocks) * depth + above * (np.arange(blocks) // 2 if form.half_scales else np.arange(blocks))
-    lines = out[:, head:].reshape(len(out), -1, lanes)
+    panels, some = -(-problem.n // lanes), max(CHUNK_CODES // (problem.k * lanes), 1)
 
-    def pack(panel: int) -> None:
-        columns = weights.columns(form, panel * lanes, (panel + 1) * lanes)
-        count = len(columns.codes)
-        words = _packed_codes(form, columns.codes)
-        lines[panel, first[:, None] + above + np.arange(depth), :count] = words.transpose(1, 2, 0)
-        _put_scales(form, columns, out[panel], lines[panel], first)
-        if columns.zero_points is not None:
-            each = 32 // form.bits
-            points = np.zeros((-(-blocks // each) * each, count), np.uint32)
-            points[:blocks] = columns.zero_points.T
-            shifted = points.reshape(-1, each, count) << np.arange(0, 32, form.bits, dtype=np.uint32)[:, None]
-            target = out[panel, _factor_words(form, lanes) : head].reshape(-1, lanes)
-            target[:, :count] = np.bitwise_or.reduce(shifted, 1).view(np.int32)
+    def pack(start: int) -> None:
+        columns = weights.columns(form, start * lanes, (start + some) * lanes)
+        _fill(form, problem.k, columns, out[start : min(start + some, panels)], lanes)
 
-    on_threads(pack, range(-(-problem.n // lanes)), allowed_cpus() if out.nbytes >= SHARED_BYTES else 1)
+    on_threads(pack, range(0, panels, some), allowed_cpus() if out.nbytes >= SHARED_BYTES else 1)
     return out
 
 
-def _packed_codes(form: BlockFormat, codes: np.ndarray) -> np.ndarray:
-    """Return the words [n, blocks, words of a block] of codes uint8 [n, blocks, size]."""
-    outer = codes.shape[:2]
-    if form.bits < 8:  # bytes of two adjacent codes become bytes of code k and code k + 4
-        pairs = codes.reshape(*outer, -1, 2, 4)
-        packed = (pairs[..., 0, :] & 15) | pairs[..., 1, :] << 4
-        words, groups = unit_of(form)
-        if words > 1:
-            high = codes.reshape(*outer, -1, groups, 4) >> 4
-            shifts = np.arange(groups, dtype=np.uint8)[:, None] * np.uint8(form.bits - 4)
-            plane = np.bitwise_or.reduce(high << shifts, -2, keepdims=True)
-            packed = np.concatenate([plane, packed.reshape(*outer, -1, words - 1, 4)], -2)
-        codes = packed
-    return np.ascontiguousarray(codes).reshape(*outer, -1).view(np.int32)
+def _fill(form: BlockFormat, k: int, columns: Columns, out: np.ndarray, lanes: int) -> None:
+    """Store columns in panels of zeros, int32 [panels, words]."""
+    head, blocks, depth = head_words(form, k, lanes), form.blocks(k), block_words(form)
+
+    def by_panel(values: np.ndarray) -> np.ndarray:
+        """Return values [n, ...] as [panels, ..., lanes], with zeros for columns that are lacking."""
+        lacking = len(out) * lanes - len(values)
+        whole = np.concatenate([values, np.zeros((lacking, *values.shape[1:]), values.dtype)]) if lacking else values
+        return np.moveaxis(whole.reshape(len(out), lanes, *values.shape[1:]), 1, -1)
+
+    together = 2 if form.half_scales else 1  # blocks that share a vector of scales
+    factors = [np.asarray(each, np.float32) for each in (columns.scales, columns.offsets) if each is not None]
+    if form.half_scales:
+        halves, powers = scales_in_halves(np.concatenate(factors, 1))
+        out[:, :lanes] = by_panel(powers.view(np.int32))
+        pairs = [np.pad(each, ((0, 0), (0, blocks % 2))) for each in np.split(halves, len(factors), 1)]
+        factors = [by_panel(each.reshape(len(each), -1, 2)).reshape(len(out), -1, 2 * lanes) for each in pairs]
+    else:
+        factors = [by_panel(each) for each in factors]
+    if columns.zero_points is not None:
+        each = 32 // form.bits
+        points = np.pad(columns.zero_points, ((0, 0), (0, -blocks % each))).reshape(len(columns.codes), -1, each)
+        shifted = points.astype(np.uint32) << np.arange(0, 32, form.bits, dtype=np.uint32)
+        place = out[:, _factor_words(form, lanes) : head].reshape(len(out), -1, lanes)
+        place[:] = by_panel(np.bitwise_or.reduce(shifted, 2).view(np.int32))
+    words, above, whole = by_panel(_packed_codes(form, columns)), len(factors), blocks // together
+    period = above + together * depth
+    body = out[:, head : head + whole * period * lanes].reshape(len(out), whole, period, lanes)
+    last = out[:, head + whole * period * lanes :].reshape(len(out), -1, lanes)  # of a block without a second one
+    for line, values in enumerate(np.ascontiguousarray(each).view(np.int32) for each in factors):
+        body[:, :, line] = values[:, :whole]
+        last[:, line : line + 1] = values[:, whole:]
+    for first in range(together):
+        place = body[:, :, above + first * depth : above + (first + 1) * depth]
+        place[:] = words[:, first : whole * together : together]
+    last[:, above:] = words[:, whole * together :].reshape(len(out), -1, lanes)
 
 
-def _put_scales(form: BlockFormat, columns: Columns, panel: np.ndarray, lines: np.ndarray, first: np.ndarray) -> None:
-    """Store the scales and offsets of a panel's columns in the lines of its blocks, and their factors."""
-    both = [values for values in (columns.scales, columns.offsets) if values is not None]
-    count, lanes = len(columns.scales), lines.shape[1]
-    if not form.half_scales:
-        for line, values in enumerate(both):
-            lines[first + line, :count] = np.ascontiguousarray(values.T, np.float32).view(np.int32)
-        return
-    halves, factors = scales_in_halves(np.concatenate(both, 1))
-    panel[:count] = factors.view(np.int32)
-    for line, values in enumerate(np.split(halves, len(both), 1)):
-        pairs = np.zeros((-(-len(first) // 2) * 2, lanes), np.float16)
-        pairs[: len(first), :count] = values.T
-        lines[first[::2] + line] = pairs.reshape(-1, 2 * lanes).view(np.int32)
+def _packed_codes(form: BlockFormat, columns: Columns) -> np.ndarray:
+    """Return the words [n, blocks, words of a block], int32, of columns' codes."""
+    codes = np.ascontiguousarray(columns.codes)
+    words = codes.reshape(*codes.shape[:2], -1).view(np.uint32)
+    if columns.paired:  # halves of bytes 0 to 7 of a word become 0, 4, 1, 5, 2, 6, 3, 7, in two exchanges
+        words = words & 0xFF0000FF | (words & 0xFF00) << 8 | words >> 8 & 0xFF00
+        words = words & 0xF00FF00F | (words & 0xF000F0) << 4 | words >> 4 & 0xF000F0
+    elif form.bits < 8:  # bytes of two adjacent words become their low and high halves
+        low = words & 0x0F0F0F0F
+        packed = low[..., ::2] | low[..., 1::2] << 4
+        per_unit, groups = unit_of(form)
+        if per_unit > 1:
+            high = (words >> 4 & 0x0F0F0F0F).reshape(*words.shape[:2], -1, groups)
+            shifts = np.arange(groups, dtype=np.uint32) * np.uint32(form.bits - 4)
+            plane = np.bitwise_or.reduce(high << shifts, -1, keepdims=True)
+            packed = np.concatenate([plane, packed.reshape(*words.shape[:2], -1, per_unit - 1)], -1)
+        words = packed.reshape(*words.shape[:2], -1)
+    return words.view(np.int32)
 
 
 def codes_place(form: BlockFormat, number: str, lanes: int) -> str:
