@@ -63,7 +63,9 @@ def test_dequantised_weights_are_removed() -> None:
     """A pass that follows would compute them."""
     g = Graph()
     w = dequantized(g, 64, 6, 32, Type.uint8_type, 0, 15, True)
-    after = check(g.ret(g.op("dot", g.param("x", [3, 64]), w)), FuseMatMulNBits(), options=OPTIONS, rtol=1e-5, atol=1e-5)
+    after = check(
+        g.ret(g.op("dot", g.param("x", [3, 64]), w)), FuseMatMulNBits(), options=OPTIONS, rtol=1e-5, atol=1e-5
+    )
     assert names(after).count("matmul_nbits") == 1 and "dequantizelinear" not in names(after)
 
 
