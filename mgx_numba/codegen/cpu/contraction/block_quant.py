@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ....parallel import allowed_cpus, on_threads
+from ...nibbles import alternated
 from ...problems.gemm import BlockFormat, BlockWeights, Columns, GemmProblem, StoredBlocks
 from .. import host
 from ..microkernels.tile_table import tile_for
@@ -174,9 +175,8 @@ def _packed_codes(form: BlockFormat, columns: Columns) -> np.ndarray:
     """Return the words [n, blocks, words of a block], int32, of columns' codes."""
     codes = np.ascontiguousarray(columns.codes)
     words = codes.reshape(*codes.shape[:2], -1).view(np.uint32)
-    if columns.paired:  # halves of bytes 0 to 7 of a word become 0, 4, 1, 5, 2, 6, 3, 7, in two exchanges
-        words = words & 0xFF0000FF | (words & 0xFF00) << 8 | words >> 8 & 0xFF00
-        words = words & 0xF00FF00F | (words & 0xF000F0) << 4 | words >> 4 & 0xF000F0
+    if columns.paired:
+        words = alternated(words)
     elif form.bits < 8:  # bytes of two adjacent words become their low and high halves
         low = words & 0x0F0F0F0F
         packed = low[..., ::2] | low[..., 1::2] << 4

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....parallel import allowed_cpus, on_threads
 from ...launch import Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.element_types import ITEMSIZE
@@ -36,6 +37,8 @@ AHEAD = 2
 bandwidth times latency."""
 LANES = 4
 """Words per vector, and independent accumulators of a lane."""
+CHUNK_BYTES = 1 << 19
+"""Bytes of codes that are packed at once, so that temporary arrays are small but their operations many."""
 MANTISSA = 23  # bits, by IEEE 754
 _MAGIC = 0x4B000000
 """Bits of the float32 2**23, whose unit in the last place is 1. Passed as a kernel argument: an instruction takes one
@@ -53,14 +56,23 @@ def pack_codes(form: BlockFormat, codes: np.ndarray) -> np.ndarray:
     In each vector, four successive codes are the lowest bits of four words, the next four codes are the next bits of
     these words, and so on.
     """
-    flat = codes.reshape(len(codes), -1)
-    if form.bits == 4:
-        flat = np.stack([flat & 15, flat >> 4], -1).reshape(len(codes), -1)
     count = codes_of_vector(form)
     lanes = count * form.bits // 32
-    steps = flat.reshape(len(codes), -1, count // lanes, lanes).astype(np.uint32)
-    shifts = np.arange(steps.shape[2], dtype=np.uint32)[:, None] * np.uint32(form.bits)
-    return np.bitwise_or.reduce(steps << shifts, 2).reshape(len(codes), -1).view(np.int32)
+    out = np.empty((len(codes), codes[0].size // 4 if len(codes) else 0), np.int32)
+    some = max(1, CHUNK_BYTES // max(4 * out.shape[1], 1))
+
+    def pack(start: int) -> None:
+        flat = codes[start : start + some].reshape(len(out[start : start + some]), -1)
+        if form.bits == 4:
+            flat = np.stack([flat & 15, flat >> 4], -1)
+        steps = flat.reshape(len(flat), -1, count // lanes, lanes).astype(np.uint32)
+        words = steps[:, :, 0]
+        for step in range(1, steps.shape[2]):
+            words = words | steps[:, :, step] << np.uint32(step * form.bits)
+        out[start : start + some] = words.reshape(len(flat), -1).view(np.int32)
+
+    on_threads(pack, range(0, len(codes), some), allowed_cpus())
+    return out
 
 
 def block_quant_refusal(contraction: GpuContraction) -> str:

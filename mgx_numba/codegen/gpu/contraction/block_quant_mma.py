@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....parallel import allowed_cpus, on_threads
 from ...launch import Solution
+from ...nibbles import even_before_odd
 from ...printer import CodeBuffer
 from ...problems.gemm import BlockFormat, GemmProblem
 from ..architecture import WARP
@@ -44,6 +46,8 @@ AHEAD = 2
 TURNS = 2
 """Steps in flight: for 16 warps 68 to 80 KiB per multiprocessor, a multiple of its share of bandwidth times latency. On
 an H200, 3 and 4 were as fast for many matrices, and up to 8 and 20% slower for one."""
+CHUNK_CODES = 1 << 20
+"""Codes that are packed at once, so that temporary arrays are small but their operations many."""
 CODE_WORDS = COLUMNS * CHUNK * 4 // 32
 """Words (int32) of a chunk's codes."""
 
@@ -90,24 +94,27 @@ def pack_chunks(
     one vector of a column's codes. Its word p holds the codes from position ``32 p + 8 q``, even positions in the lower
     half, odd ones in the upper half. Columns that the last tile lacks are 0.
     """
-    flat = codes.reshape(len(codes), -1)
-    every = np.stack([flat & 15, flat >> 4], -1).astype(np.uint32)
-    split = every.reshape(len(codes), -1, PARTS, 4, 4, 2)  # chunk, part, thread, pair, of a pair
-    places = np.arange(4, dtype=np.uint32)[:, None] * 4 + np.arange(2, dtype=np.uint32) * 16
-    words = np.bitwise_or.reduce(split << places, (4, 5)).swapaxes(2, 3)
-    count = words.shape[1]
-    parts = [words.reshape(len(codes), count, -1)]
-    for values in (scales, points, offsets):
-        if values is not None:
-            each = np.repeat(values, max(1, form.size // CHUNK), 1)
-            parts.append(each.reshape(len(codes), count, -1))
+    count, repeated = codes.shape[1] * form.size // CHUNK, max(1, form.size // CHUNK)
     tiles = -(-len(codes) // COLUMNS)
-    packed = []
-    for part in parts:
-        whole = np.pad(part, ((0, tiles * COLUMNS - len(codes)), (0, 0), (0, 0)))
-        together = whole.reshape(tiles, COLUMNS, count, -1).swapaxes(1, 2).reshape(tiles, count, -1)
-        packed.append(np.ascontiguousarray(together).view(np.int32))
-    return np.concatenate(packed, 2)
+    out = np.empty((tiles, count, chunk_words(form)), np.int32)
+    some = max(1, CHUNK_CODES // (COLUMNS * CHUNK * count))
+
+    def pack(tile: int) -> None:
+        into, rows = out[tile : tile + some], slice(tile * COLUMNS, (tile + some) * COLUMNS)
+        words = even_before_odd(np.ascontiguousarray(codes[rows]).reshape(-1, PARTS, 4, 4).view(np.uint32)[..., 0])
+        parts = [words.swapaxes(1, 2)]
+        parts += [np.repeat(values[rows], repeated, 1) for values in (scales, points, offsets) if values is not None]
+        end = 0
+        for part in parts:
+            columns = part.reshape(len(codes[rows]), count, -1)
+            whole = np.pad(columns, ((0, len(into) * COLUMNS - len(columns)), (0, 0), (0, 0)))
+            together = whole.reshape(len(into), COLUMNS, count, -1).swapaxes(1, 2).reshape(len(into), count, -1)
+            bits = np.ascontiguousarray(together).view(np.int32)
+            start, end = end, end + bits.shape[2]
+            into[..., start:end] = bits
+
+    on_threads(pack, range(0, tiles, some), allowed_cpus())
+    return out
 
 
 def block_quant_mma_refusal(contraction: GpuContraction) -> str:
