@@ -66,6 +66,31 @@ def test_products(type: Type, batch: tuple[int, ...], rows: int, columns: int, d
     assert np.abs(got - wanted).max() <= ALLOWED[type] * np.abs(wanted).max()
 
 
+@pytest.mark.parametrize("type", [F32, F16, BF16])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("depth", [9, 263, 1031, 4099])
+def test_weights_of_an_odd_depth_are_read_in_vectors(type: Type, rows: int, depth: int, on: Engine) -> None:
+    """Their columns are stored apart from each other by whole vectors; the last elements are read one by one."""
+    program, columns = Program(), 6
+    m, rng = program.main, np.random.default_rng(depth)
+    w = rng.standard_normal((depth, columns)).astype(type.numpy)
+    w[depth - 1, 2], w[depth - 2, 4] = np.inf, np.nan
+    a = m.add_parameter("a", Shape(type, (rows, depth)))
+    m.add_return([m.add_instruction("dot", [a, m.add_literal(w)])])
+    inputs = inputs_of(program, depth)
+    inputs["a"][0, depth - 1] = 3
+    with np.errstate(invalid="ignore"):
+        wanted = inputs["a"].astype(np.float64) @ w.astype(np.float64)
+    made, got = run(program, inputs, on)
+    if rows == 1 and type is not F32:
+        assert made.executable is not None
+        (text,) = (s.kernel.text for s in made.executable.plan.steps if "gemm_rows" in s.label)
+        assert "load_aligned(r_column" in text
+    finite = np.isfinite(wanted)
+    assert np.array_equal(np.isnan(got), np.isnan(wanted)) and np.array_equal(np.isinf(got), np.isinf(wanted))
+    assert np.abs(got[finite] - wanted[finite]).max() <= ALLOWED[type] * np.abs(wanted[finite]).max()
+
+
 def test_infinities_and_nan_stay_where_they_are(on: Engine) -> None:
     program = product(F16, (), 3, 6, 264)
     inputs = inputs_of(program, 1)

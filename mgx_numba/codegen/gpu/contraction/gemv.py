@@ -53,7 +53,8 @@ class _Rows:
         rows: rows of the left operand.
         most: rows that the kernel computes.
         row_step, column_step: elements between rows of the left operand, and between columns of the right operand.
-        lanes: elements per load, at most `VECTOR_BYTES`; divides the length of the sum.
+        lanes: elements per load, at most `VECTOR_BYTES`.
+        tail: last elements of the sum, which are loaded one by one; those before are whole loads.
     """
 
     rows: Length
@@ -61,6 +62,7 @@ class _Rows:
     row_step: Length
     column_step: Length
     lanes: int
+    tail: int = 0
 
 
 def gemv_refusal(contraction: GpuContraction) -> str:
@@ -88,8 +90,11 @@ def _of_product(problem: GemmProblem) -> _Rows | str:
     most = _most(problem.m)
     if not most:
         return f"more than {MOST_ROWS} rows"
-    lanes = _lanes(problem, problem.k, *left[:-1], *right[:rank], right[-1])
-    return _Rows(problem.m, most, left[rank], right[-1], lanes)
+    steps = [*left[:rank], *right[:rank], right[-1], 0 if known_equal(problem.m, 1) else left[rank]]
+    lanes = _lanes(problem, *steps)
+    if isinstance(problem.k, Dim) or problem.k < lanes:
+        return _Rows(problem.m, most, left[rank], right[-1], _lanes(problem, problem.k, *steps))
+    return _Rows(problem.m, most, left[rank], right[-1], lanes, problem.k % lanes)
 
 
 def _most(rows: Length) -> int:
@@ -157,6 +162,8 @@ class _GemvText(ContractionText):
         blocks: thread blocks per plane.
         columns: names of the columns that a warp reads.
         ahead: column vectors that a lane loads together.
+        tail: see `_Rows.tail`.
+        whole: expression of the elements of a column before the tail.
         rows: rows that the kernel computes.
         all_rows: whether the operand has exactly ``rows`` rows; otherwise excess rows are masked.
         exact: whether a column is a whole number of load groups.
@@ -170,7 +177,9 @@ class _GemvText(ContractionText):
         self.rows, self.lanes, self.all_rows = found.most, found.lanes, not isinstance(found.rows, Dim)
         self.blocks: Length = ceil_div(self.operands.columns // contraction.request.epilogue.sums, WARPS)
         self.columns = ("column", "gate")[: contraction.request.epilogue.sums]
-        depth = self.operands.depth
+        self.tail = found.tail
+        self.whole = f"(depth - {self.tail})" if self.tail else "depth"
+        depth = self.operands.depth - self.tail
         turns = ceil_div(depth, WARP * self.lanes)
         most = MOST_AHEAD // len(self.columns)
         self.once = known_less_equal(turns, most)
@@ -205,12 +214,20 @@ class _GemvText(ContractionText):
         if self.once:
             self._add(buffer)
         else:
-            with buffer.block("while k < depth:"):
+            with buffer.block(f"while k < {self.whole}:"):
                 self._add(buffer)
+        if self.tail:
+            buffer.line(f"last = {self.whole} + imin(lane, {self.tail - 1})")
+            for name in (*self.columns, *(f"row{i}" for i in range(rows))):
+                buffer.line(f"{name}_last = cast_{self.accumulator}(load(r_{name}, last, 1))")
         for i in range(rows):
             for name in self.columns:
                 own = f"{name}_sum{i}"
                 buffer.line(f"{own} = reduce_add({name}_acc{i})")
+                if self.tail:
+                    product = f"mul({name}_last, row{i}_last)"
+                    apart = f"where(lane < {self.tail}, {product}, const_{self.accumulator}(0, 1))"
+                    buffer.line(f"{own} = add({own}, reduce_add({apart}))")
                 for mask in (16, 8, 4, 2, 1):
                     buffer.line(f"{own} = add({own}, shuffle_xor({own}, {mask}))")
         for i in range(rows):
@@ -231,7 +248,7 @@ class _GemvText(ContractionText):
         for j in range(self.ahead):
             place = f"k + {WARP * self.lanes * j}" if j else "k"
             if not self.exact or (name in self.columns and not self.once):
-                place = f"imin({place}, depth - {self.lanes})"
+                place = f"imin({place}, {self.whole} - {self.lanes})"
             buffer.line(f"{name}{j} = {load}({base}, {place}, {self.lanes})")
 
     def _add(self, buffer: CodeBuffer) -> None:
@@ -244,7 +261,7 @@ class _GemvText(ContractionText):
             for name in names:
                 wide = f"cast_{self.accumulator}({name}{j})"
                 if not self.exact:
-                    inside = f"k + {WARP * self.lanes * j} < depth"
+                    inside = f"k + {WARP * self.lanes * j} < {self.whole}"
                     wide = f"where({inside}, {wide}, const_{self.accumulator}(0, {self.lanes}))"
                 buffer.line(f"{name}{j}_wide = {wide}")
         if not self.once:
