@@ -17,6 +17,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import gcd
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ SLICE = 64
 """Elements of 16 bits along K in a ring stage."""
 CONSTANTS = (
     "MULTIPLIES PAIRED IN_TURNS DELIVERY DISTINCT GATHERING BESIDE_PIXELS LEAST_SLICE BEGINNING STORING ACTIVATING"
-    " READING LAUNCH PAIRING PAIRING_CONSTANTS ADDING LATENCY"
+    " READING LAUNCH PAIRING PAIRING_CONSTANTS ADDING LATENCY OUTSIDE OUTSIDE_ROW TILE_LATENCY"
 ).split()
 LARGEST, ACCURACY = 1.5, 0.03
 """Regret that counts at most, so that no single problem rules; and the weight of the estimates' own accuracy, by which
@@ -85,7 +86,10 @@ def _question(name: str, epilogue: str) -> TileQuestion:
         return TileQuestion(batch * pixels**2, out, slices, 1, taps=kernel * kernel, constant=True)
     rows, columns, depth = numbers
     reads, activates = epilogue == "residual", epilogue in ("gelu", "silu")
-    return TileQuestion(rows, columns, -(-depth // SLICE), 1, reads=reads, constant=True, activates=activates)
+    alignment = max(16, gcd(128, 2 * depth))  # bytes, of the left operand's rows; shorter ones are copied
+    return TileQuestion(
+        rows, columns, -(-depth // SLICE), 1, reads=reads, constant=True, activates=activates, left_alignment=alignment
+    )
 
 
 def regrets(problems: list[Measured]) -> dict[str, list[float]]:
