@@ -13,7 +13,19 @@ from mgx_numba.graph.program import Program
 from ..values import normal
 
 TYPES = {"float16": Type.half_type, "float32": Type.float_type, "float64": Type.double_type}
-LENS = ((0, 0), (2, 0, 0), (0, 4, 4), (1, 1), (2, 2), (3, 3, 3), (100, 4, 4), (2, 3, 5, 5), (8, 8), (9, 17, 17), (2, 66, 66))
+LENS = (
+    (0, 0),
+    (2, 0, 0),
+    (0, 4, 4),
+    (1, 1),
+    (2, 2),
+    (3, 3, 3),
+    (100, 4, 4),
+    (2, 3, 5, 5),
+    (8, 8),
+    (9, 17, 17),
+    (2, 66, 66),
+)
 
 
 def run(name: str, x: np.ndarray, permutation: tuple[int, ...] | None = None, threads: int = 1) -> np.ndarray:

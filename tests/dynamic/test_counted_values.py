@@ -17,7 +17,20 @@ from .models import FLOAT, Graph
 from .test_counted_lengths import compiled, labels_of
 
 LENS = ((2,), (7,), (8,), (33,), (1000,), (5, 3), (2, 3, 4, 19))
-DTYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
+DTYPES = (
+    "bool",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+)
 RESULTS = [f"r{k}" for k in range(4)]
 
 

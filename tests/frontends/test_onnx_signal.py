@@ -19,7 +19,9 @@ POINTS = (1, 2, 7, 60, 127, 128, 200, 257, 400, 512, 514)
 BOUND = {np.float16: 4e-3, np.float32: 2e-6, np.float64: 1e-14}
 
 
-def model(x: np.ndarray, lens: list[int | str] | None = None, length: int | None = None, **attributes: int) -> onnx.ModelProto:
+def model(
+    x: np.ndarray, lens: list[int | str] | None = None, length: int | None = None, **attributes: int
+) -> onnx.ModelProto:
     element = helper.np_dtype_to_tensor_dtype(x.dtype)
     names, constants = ["x"], []
     if length is not None:
