@@ -34,7 +34,8 @@ def relu() -> migraphx.program:
 
 
 def test_each_host_step_is_named_with_its_reason(tmp_path: Path) -> None:
-    program = parsed(helper.make_node("Unique", ["x"], ["d"], axis=0), helper.make_node("Relu", ["d"], ["y"])).compile("cpu")
+    distinct = helper.make_node("Unique", ["x"], ["d"], axis=0)
+    program = parsed(distinct, helper.make_node("Relu", ["d"], ["y"])).compile("cpu")
     with pytest.raises(UnsupportedError, match=r"(?s)unique\[.*\]\(x\).*: lower_unique: the number of distinct values"):
         program.export_library(tmp_path)
     assert not list(tmp_path.iterdir())

@@ -17,7 +17,6 @@ from .node import Node
 from .registry import register
 from .tensors import ir_type
 
-
 LEAST_GAIN = 3
 """Products of a direct transform for each product of one in two steps, from which the latter is taken.
 

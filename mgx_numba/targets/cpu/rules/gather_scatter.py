@@ -95,8 +95,8 @@ def _constant_runs(low: Lowering, ins: Instruction, axis: int, updates: View, ou
 
 
 def _runs(places: np.ndarray, row: np.ndarray) -> np.ndarray | None:
-    """Return the runs in which ``places`` are consecutive and positions ``row`` are evenly spaced, see `_constant_runs`:
-    place, position, length, distance."""
+    """Return the runs in which ``places`` are consecutive and positions ``row`` evenly spaced: place, position, length
+    and distance of each, see `_constant_runs`."""
     steps = np.where(np.diff(places) == 1, np.diff(row), 1 << 62)  # no distance that a run has
     ends = np.append(np.flatnonzero(np.diff(steps)) + 1, row.size - 1)
     found, start = list[tuple[int, int, int, int]](), 0

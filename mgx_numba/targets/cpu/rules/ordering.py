@@ -1,4 +1,4 @@
-"""Lower arg-reductions, top-k selections, positions of elements that are not zero, distinct elements, and prefix sums."""
+"""Lower arg-reductions, top-k selections, positions of nonzero elements, distinct elements, and prefix sums."""
 
 from __future__ import annotations
 
