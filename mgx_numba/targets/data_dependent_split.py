@@ -129,7 +129,9 @@ def _completed(head: Module, passed: int) -> tuple[Counted | Spaced, ...]:
     head.replace_return([*replaced[:kept], *added, *replaced[kept:]])
     for source, (every, _) in forms.items():  # results of known lengths
         for ins in [user for user in source.users if isinstance(user.op, GetTupleElem) and user not in made]:
-            head.replace_instruction(ins, head.add_instruction("get_tuple_elem", [every], index=ins.op.index))
+            head.replace_instruction(
+                ins, head.add_instruction("get_tuple_elem", [every], index=ins.operator(GetTupleElem).index)
+            )
     head.remove_unused()
     numbers = [*range(kept), *range(kept + len(added), len(results) + len(added))]
     return tuple(made[ins][1](number) for number, ins in zip(numbers, results, strict=True) if ins in made)

@@ -35,7 +35,7 @@ RESULTS = [f"r{k}" for k in range(4)]
 
 
 def distinct(element: int, lens: list[int | str], results: list[str] = RESULTS, **attributes: int) -> onnx.ModelProto:
-    """A model of one Unique of which the results named in ``results`` are wanted."""
+    """Return a model of one Unique, whose outputs are the results named in ``results``."""
     names = [name if name in results else "" for name in RESULTS]
     node = onnx.helper.make_node("Unique", ["x"], names, **attributes)
     own = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in results]

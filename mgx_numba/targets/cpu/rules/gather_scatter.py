@@ -87,7 +87,7 @@ def _constant_runs(low: Lowering, ins: Instruction, axis: int, updates: View, ou
     length = ins.shape.lens[axis]
     row = np.where(row < 0, row + length, row)
     inside = (row >= 0) & (row < length)
-    if not (inside.all() or ins.op.skip_out_of_bounds):
+    if not (inside.all() or ins.operator(ScatterBase).skip_out_of_bounds):
         return None
     places = np.flatnonzero(inside)
     row = row[places]
