@@ -81,12 +81,12 @@ class Operator:
         """Return `compute`, to which a `BodyOperator` passes ``run``, the evaluator of the submodules (`RunModule`)."""
         return self.compute(output, args)
 
-    def counted(self, inputs: Sequence[Shape]) -> tuple[Operator, tuple[int, ...]] | None:
+    def counted(self, inputs: Sequence[Shape]) -> tuple[Operator, list[tuple[int, ...]]] | None:
         """Return the form of an operator with a data-dependent length that also returns this length, and the lengths of
-        its result, -1 for that one; None if there is no such form.
+        each of its results, -1 for that one; None if there is no such form.
 
-        The form's result is a tuple: the operator's result in flat memory with room for the most elements that it may
-        have, and the length (int64, one element).
+        The form's result is a tuple: the operator's results in flat memory with room for the most elements that they
+        may have, and the length (int64, one element).
         """
         return None
 

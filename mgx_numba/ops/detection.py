@@ -140,8 +140,8 @@ class NonMaxSuppression(Operator):
             raise self.fail("needs static lengths without use_dyn_output")
         return Shape(Type.int64_type, (rows, 3))
 
-    def counted(self, inputs: Sequence[Shape]) -> tuple[Operator, tuple[int, ...]] | None:
-        return counted_form(self, inputs, (-1, 3))
+    def counted(self, inputs: Sequence[Shape]) -> tuple[Operator, list[tuple[int, ...]]] | None:
+        return counted_form(self, inputs, [(-1, 3)])
 
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         boxes, scores = args[0].astype(np.float64), args[1].astype(np.float64)

@@ -17,7 +17,7 @@ from .base import Operator, register
 class Determinant(Operator):
     """The determinant of each matrix in the last two axes, which are dropped; of an empty matrix it is 1.
 
-    It is computed from an LU factorisation with pivots, narrow floats in float32.
+    It is computed from an LU factorisation with pivots in float64.
     """
 
     name: ClassVar[str] = "determinant"
@@ -40,7 +40,7 @@ class Determinant(Operator):
 @register
 @dataclass(frozen=True)
 class Inverse(Operator):
-    """The inverse of each matrix in the last two axes, narrow floats in float32; of a singular one not-a-number."""
+    """The inverse of each matrix in the last two axes, computed in float64; of a singular one not-a-number."""
 
     name: ClassVar[str] = "inverse"
 

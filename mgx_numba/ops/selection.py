@@ -68,11 +68,11 @@ the machine has may be refused."""
 
 
 def counted_form(
-    op: Operator, inputs: Sequence[Shape], lens: tuple[int, ...]
-) -> tuple[Operator, tuple[int, ...]] | None:
+    op: Operator, inputs: Sequence[Shape], lens: list[tuple[int, ...]]
+) -> tuple[Operator, list[tuple[int, ...]]] | None:
     """Return what `Operator.counted` returns for an operator with an attribute ``counts``: None also if the result may
     have more than `MOST_COUNTED` elements."""
-    if any(s.is_dynamic for s in inputs):
+    if any(s.is_dynamic or s.type.hosted for s in inputs):
         return None
     form = op.with_attributes(counts=True)
     room = form.compute_shape(inputs).sub_shapes[0].elements
@@ -114,8 +114,8 @@ class NonZero(Operator):
             raise self.fail(f"needs static lengths without use_dyn_output, got {shape}")
         return Shape(Type.int64_type, (shape.ndim, shape.elements))
 
-    def counted(self, inputs: Sequence[Shape]) -> tuple[Operator, tuple[int, ...]] | None:
-        return counted_form(self, inputs, (inputs[0].ndim, -1))
+    def counted(self, inputs: Sequence[Shape]) -> tuple[Operator, list[tuple[int, ...]]] | None:
+        return counted_form(self, inputs, [(inputs[0].ndim, -1)])
 
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         found = np.array(np.nonzero(args[0]), np.int64)
@@ -133,18 +133,23 @@ class Unique(Operator):
 
     The result is a tuple: the values, the position of the first appearance of each, for each element the
     position of its value, and the number of appearances of each (int64). How many there are is known at run
-    time only. Without ``equal_nan`` each NaN is a value of its own.
+    time only. Without ``equal_nan`` each NaN is a value of its own. With ``counts`` the tuple has the number of values
+    as its last member, see `Operator.counted`.
     """
 
     name: ClassVar[str] = "unique"
     AXES: ClassVar[tuple[str, ...]] = ("axis",)
-    UNLESS_SET: ClassVar[tuple[str, ...]] = ("equal_nan",)
+    UNLESS_SET: ClassVar[tuple[str, ...]] = ("equal_nan", "counts")
     axis: int | None = None
     sorted: bool = True
     equal_nan: bool = True
+    counts: bool = False
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
         (shape,) = self.expect_inputs(inputs, 1)
+        if self.counts:
+            flat, number = (Shape(t, (shape.elements,)) for t in (shape.type, Type.int64_type))
+            return Shape.tuple([flat, number, number, number, Shape(Type.int64_type, (1,))])
         if self.axis is None:
             length = DynamicDimension(prod(d.min for d in shape.dims), shape.elements)
             outer: tuple[DynamicDimension, ...] = ()
@@ -155,6 +160,13 @@ class Unique(Operator):
         count = DynamicDimension(minimum(1, length.min), length.max)
         number, inverse = (Shape.dynamic(Type.int64_type, [d]) for d in (count, length))
         return Shape.tuple([Shape.dynamic(shape.type, [*outer, count, *inner]), number, inverse, number])
+
+    def counted(self, inputs: Sequence[Shape]) -> tuple[Operator, list[tuple[int, ...]]] | None:
+        """Return the form for distinct elements; distinct slices have none."""
+        if self.axis is not None and inputs[0].ndim != 1:
+            return None
+        elements = self.with_attributes(axis=None)
+        return counted_form(elements, inputs, [(-1,), (-1,), (inputs[0].elements,), (-1,)])
 
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         x = args[0]
@@ -175,7 +187,10 @@ class Unique(Operator):
                 rank[inverse],
                 counts[order],
             )
-        return (found, *(v.astype(np.int64) for v in (first, inverse, counts)))
+        results = (found, *(v.astype(np.int64) for v in (first, inverse, counts)))
+        if not self.counts:
+            return results
+        return (*(np.pad(v, (0, x.size - v.size)) for v in results), np.array([found.size], np.int64))
 
 
 @register

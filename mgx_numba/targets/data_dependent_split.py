@@ -15,6 +15,8 @@ from ..graph.instruction import Instruction
 from ..graph.module import Module
 from ..graph.passes import run_passes
 from ..graph.program import Program
+from ..ops.base import Operator
+from ..ops.fused import GetTupleElem
 from ..ops.sampling import RandomSeed
 from ..ops.selection import DynamicRange
 from .split_point import Counted, Spaced, SplitPoint
@@ -88,7 +90,15 @@ def _is_counted(late: dict[Instruction, None], early: list[Instruction]) -> bool
 
 def _is_completed(ins: Instruction) -> bool:
     """Return whether the host makes the value of an instruction from results of kernels (`SplitPoint.completed`)."""
-    return isinstance(ins.op, DynamicRange) or ins.op.counted([i.shape for i in ins.inputs]) is not None
+    return isinstance(ins.op, DynamicRange) or _counted(ins) is not None
+
+
+def _counted(ins: Instruction) -> tuple[Instruction, int, Operator, list[tuple[int, ...]]] | None:
+    """Return the instruction of which ``ins`` is a result, the result's number, and what `Operator.counted` returns for
+    it; None if it has no such form."""
+    source, index = (ins.inputs[0], ins.op.index) if isinstance(ins.op, GetTupleElem) else (ins, 0)
+    found = source.op.counted([i.shape for i in source.inputs])
+    return None if found is None else (source, index, *found)
 
 
 def _completed(head: Module, passed: int) -> tuple[Counted | Spaced, ...]:
@@ -98,22 +108,30 @@ def _completed(head: Module, passed: int) -> tuple[Counted | Spaced, ...]:
     """
     results, added = head.results(), list[Instruction]()
     kept, made = len(results) - passed, dict[Instruction, tuple[Instruction, Callable[[int], Counted | Spaced]]]()
+    forms: dict[Instruction, tuple[Instruction, int]] = {}  # the counted form, and the place of its length
     for ins in dict.fromkeys(results):
         if not ins.shape.is_dynamic or not _is_completed(ins):
             continue
-        place = kept + len(added)
-        counted = ins.op.counted([i.shape for i in ins.inputs])
+        counted = _counted(ins)
         if counted is None:
+            place = kept + len(added)
             made[ins] = ins.inputs[0], partial(Spaced, limit=place, delta=place + 1)
             added += ins.inputs[1:]
-        else:
-            form, lens = counted
-            both = head.add_instruction(form, ins.inputs)
-            value, count = (head.add_instruction("get_tuple_elem", [both], index=index) for index in range(2))
-            made[ins] = value, partial(Counted, count=place, lens=lens)
-            added.append(count)
+            continue
+        source, index, form, lens = counted
+        if source not in forms:
+            forms[source] = head.add_instruction(form, source.inputs), kept + len(added)
+            added.append(head.add_instruction("get_tuple_elem", [forms[source][0]], index=len(lens)))
+        every, place = forms[source]
+        value = head.add_instruction("get_tuple_elem", [every], index=index)
+        made[ins] = value, partial(Counted, count=place, lens=lens[index])
     replaced = [made[ins][0] if ins in made else ins for ins in results]
     head.replace_return([*replaced[:kept], *added, *replaced[kept:]])
+    for source, (every, _) in forms.items():  # results of known lengths
+        for ins in [user for user in source.users if isinstance(user.op, GetTupleElem) and user not in made]:
+            head.replace_instruction(
+                ins, head.add_instruction("get_tuple_elem", [every], index=ins.operator(GetTupleElem).index)
+            )
     head.remove_unused()
     numbers = [*range(kept), *range(kept + len(added), len(results) + len(added))]
     return tuple(made[ins][1](number) for number, ins in zip(numbers, results, strict=True) if ins in made)

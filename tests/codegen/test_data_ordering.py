@@ -78,6 +78,22 @@ def test_arg_positions_of_long_rows_and_many_columns(lens: tuple[int, ...], stre
             check_arg(x, axis, gap=axis)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "uint8", "int64", "bool"])
+@pytest.mark.parametrize("length", [1023, 1024, 1025, 1300, 4099])
+def test_arg_positions_by_blocks_of_a_row(length: int, dtype: str) -> None:
+    """The extremes of blocks are found first: equal ones, NaN and infinities may lie in several, and in the last."""
+    check_arg(few_values(3, length, dtype=dtype), 1)
+    check_arg(few_values(3, length, dtype=dtype), 1, gap=1)
+    check_arg(np.zeros((2, length), dtype), 1)
+    rng = np.random.default_rng(length)
+    for k in range(6):
+        x = rng.integers(0, 100, (2, length)).astype(dtype)
+        x[0, rng.integers(0, length, 2)] = x[1, length - 1 - k] = 1 if dtype == "bool" else 120
+        if np.dtype(dtype).kind == "f":
+            x[1, rng.integers(0, length, k)] = [np.nan, np.inf, -np.inf, np.nan, -0.0][:k]
+        check_arg(x, 1)
+
+
 def test_arg_positions_with_nan_and_infinity() -> None:
     x = few_values(4, 90)
     x[0, [30, 60]] = np.nan

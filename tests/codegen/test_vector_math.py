@@ -129,6 +129,25 @@ def test_fast_exponentials_for_other_lane_counts(lanes: int, limit: str, monkeyp
         assert error.max() <= 4.0, (name, x[np.argmax(error)], got[np.argmax(error)])
 
 
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant <= np.finfo(np.float64).nmant, reason="no wider type")
+@pytest.mark.parametrize("lanes", [1, 4, 8])
+def test_float64_sin_cos_and_tanh_are_within_two_ulp(lanes: int) -> None:
+    """Calls of the C library took 20 ns for a tanh, 13 ns for a sine."""
+    rng = np.random.default_rng(2)
+    turns = np.concatenate([np.arange(-300, 301), rng.integers(-636000, 636000, 1000)]) * (np.pi / 2)
+    x = np.concatenate([rng.uniform(-s, s, 1000) for s in (1e-9, 0.3, 0.62, 1.0, 4.0, 25.0, 1e3, 1e6, 1e9)])
+    edges = [1e6, np.nextafter(1e6, np.inf), 0.6, np.nextafter(0.6, 0), 0.5, 2.0**-27, 18.7, 19.1, 22.0, 354.9, 1e300]
+    special = [0.0, -0.0, 5e-324, -5e-324, INF, -INF, NAN]
+    x = np.concatenate([x, turns, np.nextafter(turns, 0), edges, np.negative(edges), special])
+    names = ("sin", "cos", "tanh")
+    with np.errstate(all="ignore"):
+        for name, got in zip(names, evaluate([(f"{n}(a)", "float64") for n in names], x, lanes=lanes), strict=True):
+            exact = EXACT[name](x.astype(np.longdouble))
+            error = ulp_error(got, exact)
+            assert error.max() <= 2.0, (name, x[np.argmax(error)], got[np.argmax(error)])
+            np.testing.assert_array_equal(np.signbit(got[-7:-3]), np.signbit(exact[-7:-3].astype(np.float64)), name)
+
+
 def test_float64_functions_are_within_four_ulp() -> None:
     if np.finfo(np.longdouble).nmant <= np.finfo(np.float64).nmant:
         pytest.skip("no wider type to compare with")

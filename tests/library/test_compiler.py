@@ -93,8 +93,8 @@ def built() -> migraphx.program:
 def test_programs_are_read_built_compiled_and_run(tmp_path: Path) -> None:
     onnx.save(network([4, 6]), tmp_path / "net.onnx")
     onnx.save(network(["n", 6]), tmp_path / "open.onnx")
-    det = make_model([helper.make_node("Det", ["x"], ["y"])], {"x": normal(2, 2)}, {"y": FLOAT})
-    onnx.save(det, tmp_path / "det.onnx")
+    rows = make_model([helper.make_node("Unique", ["x"], ["y"], axis=0)], {"x": normal(2, 2)}, {"y": FLOAT})
+    onnx.save(rows, tmp_path / "rows.onnx")
     (tmp_path / "generated.inc").write_text(to_cpp(built().portable))
     flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O0", f"-I{tmp_path}")
     program = build(SOURCE, CPP_PREFIX / "include", tmp_path / "compiler", *flags)

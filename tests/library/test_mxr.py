@@ -141,7 +141,8 @@ def test_blobs_behind_the_tree_are_found(
 
 
 def test_what_cannot_be_a_library_is_refused(tmp_path: Path) -> None:
-    model = make_model([helper.make_node("Det", ["x"], ["y"])], {"x": normal(3, 3)}, {"y": TensorProto.FLOAT})
+    distinct = helper.make_node("Unique", ["x"], ["y"], axis=0)
+    model = make_model([distinct], {"x": normal(3, 3)}, {"y": TensorProto.FLOAT})
     parsed = migraphx.parse_onnx_buffer(model.SerializeToString())
     with pytest.raises(MgxError, match="the program is not compiled"):
         parsed.save(tmp_path / "net.mxr", embed_library=True)

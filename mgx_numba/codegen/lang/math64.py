@@ -1,8 +1,8 @@
 """Elementary functions on float64 lanes.
 
-`exp` and `log` are good to 1 ulp of float64. The functions named ``*_short`` are good to 2**-28 or better
-over the float32 range only: they serve float32 results, which then are correct to little more than half an
-ulp.
+`exp`, `log`, `sin`, `cos` and `tanh` are good to 2 ulp of float64. The functions named ``*_short`` are good to
+2**-28 or better over the float32 range only: they serve float32 results, which then are correct to little more
+than half an ulp.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def _quarter_turns(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value, i
     for part in table.HALF_PI:
         r = b.muladd(k, -part, r)
     z = b.mul(r, r)
-    sine = b.mul(r, b.polynomial(z, (1.0, *table.SIN_64)))
-    cosine = b.muladd(b.mul(z, z), b.polynomial(z, table.COS_64), b.muladd(z, -0.5, 1.0))
+    sine = b.mul(r, b.polynomial(z, (1.0, *table.SIN_64_SHORT)))
+    cosine = b.muladd(b.mul(z, z), b.polynomial(z, table.COS_64_SHORT), b.muladd(z, -0.5, 1.0))
     return sine, cosine, bits
 
 
@@ -170,9 +170,53 @@ def tan_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 
 def large_angle(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """Bool of the float32 lanes that are too large for `_quarter_turns`; infinities and NaN are not."""
+    """Bool of the lanes that are too large for `_quarter_turns` and `_exact_turns`; infinities and NaN are not."""
     a = b.fabs(x)
     return b.ir.and_(b.fcmp(">", a, _LARGE_ANGLE), b.fcmp("<", a, float("inf")))
+
+
+def _exact_turns(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:
+    """x = k pi/2 + r: sin(r), cos(r), an integer whose low bits are k, and a bool of the lanes where r may not be exact
+    to 2**-78: those of `large_angle`, and those where r is below 2**-20 and x is not."""
+    k, bits = b.magic_round(b.mul(x, 2.0 / math.pi))
+    first, second, third = table.HALF_PI
+    # k has 20 bits, the first two parts have 33 each: their products, and the first difference, are exact.
+    near, part = b.muladd(k, -first, x), b.mul(k, second)
+    high = b.sub(near, part)
+    taken = b.sub(high, near)
+    low = b.sub(b.sub(near, b.sub(high, taken)), b.add(part, taken))
+    low = b.muladd(k, -third, low)
+    r = b.add(high, low)
+    rest = b.sub(low, b.sub(r, high))
+    z = b.mul(r, r)
+    cube = b.mul(z, r)
+    tail = b.sub(b.mul(z, b.sub(b.mul(rest, 0.5), b.mul(cube, b.polynomial(z, table.SIN_64[1:])))), rest)
+    sine = b.sub(r, b.sub(tail, b.mul(cube, table.SIN_64[0])))
+    sine = b.select(b.fcmp("<", b.fabs(x), 2.0**-27), x, sine)  # with the sign of 0
+    half = b.mul(z, 0.5)
+    head = b.sub(1.0, half)
+    tail = b.sub(b.mul(z, b.mul(z, b.polynomial(z, table.COS_64))), b.mul(r, rest))
+    cosine = b.add(head, b.add(b.sub(b.sub(1.0, head), half), tail))
+    cancelled = b.ir.and_(b.fcmp(">", b.fabs(x), 0.5), b.fcmp("<", b.fabs(r), 2.0**-20))
+    return sine, cosine, bits, b.ir.or_(cancelled, large_angle(b, x))
+
+
+def sin(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    sine, cosine, k, rare = _exact_turns(b, x)
+    return b.per_rare_lane(rare, _flip_sign(b, _by_parity(b, k, sine, cosine), k), "sin", x)
+
+
+def cos(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    sine, cosine, k, rare = _exact_turns(b, x)
+    return b.per_rare_lane(rare, _flip_sign(b, _by_parity(b, k, cosine, sine), b.iadd(k, 1)), "cos", x)
+
+
+def tanh(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    # Near 0 the difference of 1 and 2 / (exp(2 |x|) + 1) cancels.
+    a, square = b.fabs(x), b.mul(x, x)
+    near = b.muladd(b.mul(a, square), b.polynomial(square, table.TANH_64), a)
+    far = b.sub(1.0, b.div(2.0, b.add(exp(b, b.add(a, a)), 1.0)))
+    return b.copysign(b.select(b.fcmp("<", a, table.TANH_SPLIT_64), near, far), x)
 
 
 def pow_short(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:

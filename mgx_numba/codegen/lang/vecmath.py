@@ -82,7 +82,7 @@ def _softplus_64(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 
 def _mish_64(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    return b.mul(x, b.per_lane("tanh", _softplus_64(b, x)))
+    return b.mul(x, math64.tanh(b, _softplus_64(b, x)))
 
 
 SINGLE: dict[str, Emit] = {}
@@ -115,15 +115,15 @@ exp_fast = _function("exp_fast", math32.exp_fast, math64.exp)
 log = _function("log", math32.log, math64.log)
 log2 = _short("log2")
 erf = _function("erf", math32.erf, _library("erf"))
-sin = _function("sin", _trigonometric(math64.sin_short, "sinf"), _library("sin"))
-cos = _function("cos", _trigonometric(math64.cos_short, "cosf"), _library("cos"))
+sin = _function("sin", _trigonometric(math64.sin_short, "sinf"), math64.sin)
+cos = _function("cos", _trigonometric(math64.cos_short, "cosf"), math64.cos)
 tan = _function("tan", _trigonometric(math64.tan_short, "tanf"), _library("tan"))
 asin = _function("asin", math32.asin, _library("asin"))
 acos = _function("acos", math32.acos, _library("acos"))
 atan = _short("atan")
 sinh, cosh = _short("sinh"), _short("cosh")
-tanh = _function("tanh", math32.tanh, _library("tanh"))
-tanh_fast = _function("tanh_fast", math32.tanh_fast, _library("tanh"))
+tanh = _function("tanh", math32.tanh, math64.tanh)
+tanh_fast = _function("tanh_fast", math32.tanh_fast, math64.tanh)
 asinh, acosh, atanh = _short("asinh"), _short("acosh"), _short("atanh")
 sigmoid = _function("sigmoid", math32.sigmoid, _sigmoid_64)
 sigmoid_fast = _function("sigmoid_fast", math32.sigmoid_fast, _sigmoid_64)

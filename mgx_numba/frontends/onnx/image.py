@@ -76,16 +76,16 @@ def affine_grid(g: Builder, node: Node, theta: Instruction, size: Instruction) -
     if count not in (2, 3) or lens[1:] != (count, count + 1) or lens[0] != batch:
         raise ShapeError(f"theta {list(lens)} and size {sizes} do not fit: expected theta [n, axes, axes + 1]")
     corner, one = int(node.get_bool("align_corners")), g.like(1, theta)
-    columns = []
+    rows = []
     for k, length in reversed(list(enumerate(spatial))):
         place = g.convert(g.iota(length, k, count), theta.shape.type)
         steps = g.like(length if not corner else maximum(1, length - 1), theta)
         place = place if corner else g.pointwise("add", place, g.like(0.5, theta))
         place = g.pointwise("div", g.pointwise("mul", place, g.like(2, theta)), steps)
-        columns.append(g.unsqueeze(g.broadcast(g.pointwise("sub", place, one), spatial), [count]))
-    columns.append(g.broadcast(one, (*spatial, 1)))
-    base = g.reshape(g.op("concat", *columns, axis=count), (prod(spatial), count + 1))
-    return g.reshape(g.matmul(base, g.swap_last(theta)), (batch, *spatial, count))
+        rows.append(g.unsqueeze(g.broadcast(g.pointwise("sub", place, one), spatial), [0]))
+    rows.append(g.broadcast(one, (1, *spatial)))
+    base = g.reshape(g.op("concat", *rows, axis=0), (count + 1, prod(spatial)))
+    return g.reshape(g.swap_last(g.matmul(theta, base)), (batch, *spatial, count))
 
 
 @register("Col2Im")
@@ -111,10 +111,10 @@ def col2im(g: Builder, node: Node, x: Instruction, image: Instruction, block: In
     target = _block_places(size, kernel, stride, dilation, pads, steps)
     channels = lens[1] // prod(kernel)
     rows = lens[0] * channels
-    zeros = g.broadcast(g.like(0, x), (rows, prod(size) + 1))
+    zeros = g.broadcast(g.like(0, x), (rows, prod(size)))
     places = g.broadcast(g.literal(target.reshape(1, -1)), (rows, target.size))
-    added = g.op("scatter_add", zeros, places, g.reshape(x, (rows, target.size)), axis=1)
-    return g.reshape(g.slice(added, 1, 0, prod(size)), (lens[0], channels, *size))
+    added = g.op("scatter_add", zeros, places, g.reshape(x, (rows, target.size)), axis=1, skip_out_of_bounds=True)
+    return g.reshape(added, (lens[0], channels, *size))
 
 
 def _block_places(

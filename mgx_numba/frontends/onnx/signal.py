@@ -5,7 +5,7 @@ ai.onnx: DFT MelWeightMatrix STFT.
 
 from __future__ import annotations
 
-from math import prod
+from math import isqrt, prod
 
 import numpy as np
 
@@ -17,36 +17,87 @@ from .node import Node
 from .registry import register
 from .tensors import ir_type
 
+LEAST_GAIN = 3
+"""Products of a direct transform for each product of one in two steps, from which the latter is taken.
 
-def transform(
-    g: Builder, x: Instruction, points: int, inverse: bool, one_sided: bool
-) -> tuple[Instruction, Instruction]:
-    """Emit real and imaginary part [rows, bins] of the Fourier transform of x [rows, n, 1 or 2].
+Zen 3, one thread, 16 rows: with a gain of 3.2 (128 points) 11.9 and 13.0 us for float32, 23.9 and 14.1 us for float64;
+of 2.7 (64 points) 4.4 and 10.0 us, 7.2 and 10.1 us; of 12.8 (512 points) 199 and 47 us, 387 and 80 us."""
 
-    ``points`` is the length of the transform. The one-sided inverse takes the first half of a Hermitian spectrum.
+
+def transform(g: Builder, x: Instruction, points: int, inverse: bool, one_sided: bool) -> Instruction:
+    """Emit the Fourier transform [rows, bins, 2] of x [rows, n, 1 or 2]: real and imaginary parts.
+
+    ``points`` is the length of the transform. The one-sided inverse [rows, points, 1] takes the first half of a
+    Hermitian spectrum. A transform is a product with a matrix, or two of them for points with two similar factors.
     """
-    rows, n, parts = g.lens(x)
-    used = min(n, points)
+    _, n, parts = g.lens(x)
+    used, real = min(n, points), one_sided and inverse
     bins = points // 2 + 1 if one_sided and not inverse else points
-    if used * bins > LARGEST:
-        raise UnsupportedError(f"a transform of {points} points needs too large a matrix")
-    angle = 2 * np.pi * np.outer(np.arange(used), np.arange(bins)) / points
-    weight = np.full((used, 1), 1 / points if inverse else 1.0)
-    if one_sided and inverse:
+    x, type = g.slice(x, 1, 0, used), x.shape.type
+    weights = np.full((used, 1), 1 / points if inverse else 1.0)
+    if real:
         mirrored = np.arange(used)[:, None]
-        weight = weight * np.where((mirrored == 0) | (2 * mirrored == points), 1, 2)
-    type = x.shape.type
-    cosine, sine = (g.literal(f(angle) * weight, type) for f in (np.cos, np.sin))
-    pieces = [g.reshape(p, (rows, n)) for p in g.split(x, 2, [1] * parts)]
-    pieces = [g.slice(p, 1, 0, used) for p in pieces]
-    real, imaginary = g.op("dot", pieces[0], cosine), g.op("dot", pieces[0], sine)
-    if not inverse:
-        imaginary = g.op("neg", imaginary)
-    if parts == 2:
-        other_cosine, other_sine = g.op("dot", pieces[1], cosine), g.op("dot", pieces[1], sine)
-        real = g.op("sub" if inverse else "add", real, other_sine)
-        imaginary = g.op("add", imaginary, other_cosine)
-    return real, imaginary
+        weights = weights * np.where((mirrored == 0) | (2 * mirrored == points), 1, 2)
+    outer, inner = _factors(points)
+    columns = -(-bins // outer)
+    direct, two = used * parts * bins * (1 if real else 2), points * (2 * outer * parts + 4 * columns)
+    in_two = LEAST_GAIN * two < direct
+    if (inner * columns if in_two else used * bins) > LARGEST:
+        raise UnsupportedError(f"a transform of {points} points needs too large a matrix")
+    if in_two:
+        scaled = g.pointwise("mul", x, g.literal(weights, type)) if inverse else x
+        return _in_two_steps(g, scaled, points, bins, inverse, real)
+    matrix = _coupled(_roots(used, bins, points, inverse) * weights, real)[:, :parts]
+    product = g.op("dot", g.reshape(x, (g.lens(x)[0], used * parts)), g.literal(matrix.reshape(used * parts, -1), type))
+    return g.reshape(product, (g.lens(x)[0], bins, matrix.shape[-1]))
+
+
+def _factors(points: int) -> tuple[int, int]:
+    """Return the two factors of ``points`` that are closest to each other, the smaller one first."""
+    first = next(k for k in range(isqrt(points), 0, -1) if points % k == 0)
+    return first, points // first
+
+
+def _roots(rows: int, columns: int, points: int, inverse: bool) -> np.ndarray:
+    """Return the matrix of ``exp(-2 pi i row column / points)``, or of its conjugate for an inverse transform."""
+    turns = np.outer(np.arange(rows), np.arange(columns)) % points / points
+    return np.exp((2j if inverse else -2j) * np.pi * turns)
+
+
+def _coupled(matrix: np.ndarray, real: bool = False) -> np.ndarray:
+    """Return the real matrix [rows, 2, columns, 2] by which real and imaginary parts are multiplied with a complex
+    matrix [rows, columns]; ``real``: [rows, 2, columns, 1] for the real parts of the result alone."""
+    every = np.array([[matrix.real, matrix.imag], [-matrix.imag, matrix.real]])[:, : 1 if real else 2]
+    return every.transpose(2, 0, 3, 1)
+
+
+def _in_two_steps(g: Builder, x: Instruction, points: int, bins: int, inverse: bool, real: bool) -> Instruction:
+    """Emit `transform` by the algorithm of Cooley and Tukey, for ``points = outer * inner``.
+
+    With positions ``i * inner + j`` and bins ``k + outer * m``::
+
+        X[k + outer * m] = sum_j w(j * m, inner) * w(j * k, points) * sum_i w(i * k, outer) * x[i * inner + j]
+    """
+    (rows, used, parts), type = g.lens(x), x.shape.type
+    outer, inner = _factors(points)
+    columns = -(-bins // outer)
+    if used < points:
+        x = g.op("pad", x, pads=(0, 0, 0, 0, points - used, 0))
+    x = g.transpose(g.reshape(x, (rows, outer, inner, parts)), [0, 1, 3, 2])
+    first = _coupled(_roots(outer, outer, outer, inverse))[:, :parts].transpose(3, 2, 0, 1)
+    step = g.literal(first.reshape(2 * outer, outer * parts), type)
+    y = g.matmul(step, g.reshape(x, (rows, outer * parts, inner)))
+    a, b = (g.slice(y, 1, k * outer, (k + 1) * outer) for k in range(2))
+    turned = _roots(outer, inner, points, inverse)
+    cosine, sine = (g.literal(v, type) for v in (turned.real, turned.imag))
+    turned_a = g.pointwise("sub", g.pointwise("mul", a, cosine), g.pointwise("mul", b, sine))
+    turned_b = g.pointwise("add", g.pointwise("mul", a, sine), g.pointwise("mul", b, cosine))
+    joined = g.reshape(g.op("concat", turned_a, turned_b, axis=2), (rows * outer, 2 * inner))
+    second = _coupled(_roots(inner, columns, inner, inverse), real).transpose(1, 0, 2, 3)
+    ends = second.shape[-1]
+    z = g.op("dot", joined, g.literal(second.reshape(2 * inner, columns * ends), type))
+    ordered = g.transpose(g.reshape(z, (rows, outer, columns, ends)), [0, 2, 1, 3])
+    return g.slice(g.reshape(ordered, (rows, columns * outer, ends)), 1, 0, bins)
 
 
 @register("DFT")
@@ -69,11 +120,8 @@ def dft(
     order = [k for k in range(len(lens)) if k not in (along, len(lens) - 1)]
     outer = [lens[k] for k in order]
     flat = g.reshape(g.transpose(x, [*order, along, len(lens) - 1]), (prod(outer), n, lens[-1]))
-    real, imaginary = transform(g, flat, points, inverse, one_sided)
-    bins = g.lens(real)[1]
-    both = [real] if one_sided and inverse else [real, imaginary]
-    parts = [g.reshape(p, (*outer, bins, 1)) for p in both]
-    joined = g.op("concat", *parts, axis=len(lens) - 1) if len(parts) > 1 else parts[0]
+    result = transform(g, flat, points, inverse, one_sided)
+    joined = g.reshape(result, (*outer, *g.lens(result)[1:]))
     back = [*order, along, len(lens) - 1]
     return g.transpose(joined, [back.index(k) for k in range(len(lens))])
 
@@ -112,10 +160,8 @@ def stft(
     if window is not None:
         cut = g.pointwise("mul", cut, g.reshape(window, (size, 1)))
     flat = g.reshape(cut, (lens[0] * frames, size, lens[2]))
-    real, imaginary = transform(g, flat, size, False, node.get_bool("onesided", True))
-    bins = g.lens(real)[1]
-    parts = [g.reshape(p, (lens[0], frames, bins, 1)) for p in (real, imaginary)]
-    return g.op("concat", *parts, axis=3)
+    result = transform(g, flat, size, False, node.get_bool("onesided", True))
+    return g.reshape(result, (lens[0], frames, *g.lens(result)[1:]))
 
 
 @register("MelWeightMatrix")

@@ -22,7 +22,7 @@ WALKS = ("concat", *PADS, "pointwise", "pooling")
 """Operators whose kernels read strided memory at full speed, besides single pointwise operations."""
 STRIDED_TUPLES = ("pointwise", "fused_reduce", "if", "if_short")
 """Operators with tuples as results whose rules write into lent memory of any strides."""
-FLAT_TUPLES = ("nonzero", "nonmaxsuppression", "topk")
+FLAT_TUPLES = ("nonzero", "nonmaxsuppression", "topk", "unique")
 """Those whose rules write into lent memory that is row-major."""
 RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze", "reshape_lazy")
 

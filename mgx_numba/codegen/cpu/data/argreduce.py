@@ -24,6 +24,15 @@ LONG_ROW = 16
 row."""
 
 
+BLOCK = 256
+"""Elements of a block whose extreme is found before its position.
+
+Zen 3, 8 rows of 4096 float32: 5.2 us with blocks of 256, 7.0 us of 1024, 13.4 us without. Of 100,000 float32: 78, 75
+and 296 us."""
+FEWEST_BLOCKS = 4
+"""Blocks of a row from which their extremes are found first: 8 rows of 1000 take 3.7 us instead of 5.1 us."""
+
+
 class _Search:
     """A search for an extreme (minimum or maximum) along an axis of a tensor."""
 
@@ -39,9 +48,10 @@ class _Search:
         self.type = Type.uint8_type if x.type is Type.bool_type else x.type.compute
         self.compute = dtype_name(self.type)
         lanes = host.lanes(self.compute)
-        wide = self.by_rows and preferred(less_equal(LONG_ROW * lanes, self.length))
-        self.lanes = lanes * (2 if not self.by_rows else 4 if wide else 1)
+        self.wide = self.by_rows and preferred(less_equal(LONG_ROW * lanes, self.length))
+        self.lanes = lanes * (2 if not self.by_rows else 4 if self.wide else 1)
         self.beats = f"arg_g{'e' if last else 't'}" if greatest else f"arg_l{'e' if last else 't'}"
+        self.extreme = "max" if greatest else "min"
         self.across = f"reduce_arg{'max' if greatest else 'min'}{'_last' if last else ''}"
         self.name = f"arg{'max' if greatest else 'min'}"
         rows = prod(space.lens)
@@ -56,27 +66,65 @@ class _Search:
         return cast_text(load_text(pointer, "c", stride, step, self.lanes, left), self.storage, self.compute)
 
     def along_row(self, arguments: Arguments) -> list[str]:
-        """Return lines that set ``found`` to the position among the elements ``first`` to ``last`` of ``r_x``."""
+        """Return lines that set ``found`` to the position among the elements ``first`` to ``last`` of ``r_x``.
+
+        Of many elements, the extremes of blocks are found first: the position is that of the best block's extreme.
+        """
         lanes, step = self.lanes, self.step
         t = arguments.step("t0", step)
+        blocks = self.wide and preferred(less_equal(FEWEST_BLOCKS * BLOCK, self.length))
+        begin, end = ("part", "part_end") if blocks else ("first", "last")
+
+        def load(left: str) -> list[str]:
+            asked = self.ahead() if known_in(step, 1) and not left else ()
+            ahead = [f"prefetch(r_x, c + {AHEAD_BYTES // self.x.type.size + k})" for k in asked]
+            return [*ahead, f"v = {self.load('r_x', step, t, left)}"]
 
         def compare(left: str) -> list[str]:
-            asked = self.ahead() if known_in(step, 1) and not left else ()
-            lines = [
-                *(f"prefetch(r_x, c + {AHEAD_BYTES // self.x.type.size + k})" for k in asked),
-                f"v = {self.load('r_x', step, t, left)}",
-                f"take = {self.beats}(v, best)",
-            ]
+            take = f"{self.beats}(v, best)"
             if left:
-                lines.append(f"take = logical_and(take, lane_mask({left}, {lanes}))")
-            return [*lines, *_better(f"add(iota_int32({lanes}), c)")]
+                take = f"logical_and({take}, lane_mask({left}, {lanes}))"
+            taken = [f"take = {take}", *_better(f"add(iota_int32({lanes}), c)")]
+            return [f"v = {self.load('r_x', step, t, left)}", *taken] if blocks else [*load(left), *taken]
 
-        start = f"first * {t}" if t else "0" if known_in(step, 0) else "first"
-        return [
-            f"best = {cast_text(f'load_splat(r_x, {start}, {lanes})', self.storage, self.compute)}",
-            f"at = splat(cast_int32(first), {lanes})",
-            *vector_loop(lanes, compare),
+        def extreme(left: str) -> list[str]:
+            masked = [f"v = where(lane_mask({left}, {lanes}), v, top)"] if left else []
+            return [*load(left), *masked, f"top = {self.extreme}(top, v)"]
+
+        def start(at: str) -> str:
+            return f"{at} * {t}" if t else "0" if known_in(step, 0) else at
+
+        def splat(at: str) -> str:
+            return cast_text(f"load_splat(r_x, {start(at)}, {lanes})", self.storage, self.compute)
+
+        search = [
+            f"best = {splat(begin)}",
+            f"at = splat(cast_int32({begin}), {lanes})",
+            *vector_loop(lanes, compare, begin, end),
             f"found = cast_int64({self.across}(best, at))",
+        ]
+        if not blocks:
+            return search
+        every = [
+            f"top = {splat('part')}",
+            f"part_end = imin(last, part + {BLOCK})",
+            *vector_loop(lanes, extreme, "part", "part_end"),
+            f"most = reduce_{self.extreme}(top)",
+            f"if {self.beats}(most, record):",
+            "    record = most",
+            "    chosen = part",
+            f"part += {BLOCK}",
+        ]
+        first = f"load_scalar(r_x, {start('first')})"
+        return [
+            f"record = {cast_text(first, self.storage, self.compute)}",
+            "chosen = first",
+            "part = first",
+            "while part < last:",
+            *indent(every),
+            "part = chosen",
+            f"part_end = imin(last, chosen + {BLOCK})",
+            *search,
         ]
 
 

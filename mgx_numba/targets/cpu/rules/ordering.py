@@ -1,4 +1,4 @@
-"""Lower arg-reductions, top-k selections, positions of elements that are not zero, and prefix sums."""
+"""Lower arg-reductions, top-k selections, positions of nonzero elements, distinct elements, and prefix sums."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from ....codegen.cpu.data.nonzero import nonzero_launch
 from ....codegen.cpu.data.row_sort import sort_launch
 from ....codegen.cpu.data.scan import part_sums_launch, scan_launch, scan_parts
 from ....codegen.cpu.data.topk import is_sorted_faster, topk_launch, topk_share
+from ....codegen.cpu.data.unique import unique_launch
 from ....core.dim import known_in, known_less, known_less_equal, less, less_equal, preferred
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.reduce import ArgReduction
-from ....ops.selection import MOST_COUNTED, NonZero
+from ....ops.selection import MOST_COUNTED, NonZero, Unique
 from ....ops.softmax import PrefixScanSum
 from ....ops.topk import TopK
 from ...lowering.buffers import View
@@ -104,6 +105,30 @@ def lower_nonzero(low: Lowering, ins: Instruction) -> None:
     low.require(less_equal(positions.lens[0], MOST_COUNTED))
     solution = low.solve(nonzero_launch, x.tensor, low.origin(ins))
     low.launch_all(solution, {"x": x, "positions": positions, "count": count}, ins)
+
+
+@lowering("unique", dynamic=True)
+def lower_unique(low: Lowering, ins: Instruction) -> None:
+    """Append a kernel that sorts the elements and one that counts equal neighbours; a fallback step where no count is
+    asked for."""
+    op, x = ins.operator(Unique), low.input(ins, 0)
+    if not op.counts:
+        low.host(ins, "the number of distinct values is known at run time only")
+        return
+    elements = prod(x.lens)
+    x = low.materialized(x, Shape(x.type, x.lens).strides, ins).with_shape(Shape(x.type, (elements,)))
+    low.require(less_equal(elements, MOST_COUNTED))
+    *results, number = low.outputs_of(ins)
+    ordered, order = low.allocate(Shape(x.type, (elements,))), low.allocate(Shape(Type.int64_type, (elements,)))
+    groups, scratch = sort_scratch(low, x, 1, elements)
+    origin, tensors = low.origin(ins), (x.tensor, ordered.tensor, order.tensor)
+    solution = low.solve(sort_launch, elements, 0, False, *tensors, groups, origin)
+    low.launch_all(solution, {"x": x, "values": ordered, "positions": order, **scratch}, ins)
+    operands = dict(zip(("values", "first", "inverse", "counts"), results, strict=True), number=number)
+    if not op.sorted:
+        operands |= {name: low.allocate(Shape(Type.int64_type, (elements,))) for name in ("firsts", "sizes")}
+    solution = low.solve(unique_launch, x.tensor, op.sorted, op.equal_nan, origin)
+    low.launch_all(solution, {"x": x, "ordered": ordered, "order": order, **operands}, ins)
 
 
 def _sort_rows(low: Lowering, ins: Instruction, x: View, values: View, positions: View) -> None:
