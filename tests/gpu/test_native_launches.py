@@ -286,6 +286,24 @@ def test_a_series_of_graphs_serves_the_lengths_around(monkeypatch: pytest.Monkey
     assert len(grids) > 20 and len(driver.graphs) <= 8 and driver.calls["cuGraphLaunch"] > 40
 
 
+@pytest.mark.parametrize("rows", [1, 5, 600, 4000])
+def test_a_series_serves_the_grids_for_which_it_was_made(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many nodes it has, each with blocks without work: a large model has thousands."""
+    monkeypatch.setattr(cuda_batch, "MOST_IDLE", 0)
+    driver = Driver()
+    lengths, launches, batch = launches_of(driver, monkeypatch)
+    for _ in range(2):
+        settle(launches, lengths, rows)
+        batch.launch(STREAM, 0, len(launches.numbers.steps))
+    made = len(driver.graphs)
+    settle(launches, lengths, rows + 1)
+    batch.launch(STREAM, 0, len(launches.numbers.steps))
+    settle(launches, lengths, rows)
+    driver.calls.clear()
+    batch.launch(STREAM, 0, len(launches.numbers.steps))
+    assert made and driver.calls["cuGraphLaunch"] and not driver.calls["cuLaunchKernelEx"]
+
+
 def test_of_too_many_series_the_least_recently_used_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"MOST_SERIES": 2, "MOST_IDLE": 0, "FEW_BLOCKS": 1}.items():
         monkeypatch.setattr(cuda_batch, name, value)

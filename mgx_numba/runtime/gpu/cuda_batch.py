@@ -68,8 +68,8 @@ FEW_BLOCKS, MOST_SPARE = 64, 1 << 11
 """Least number of blocks of a node, and most blocks more than its kernel needs. On an H200 blocks without work take
 1.2 ns each. To change a node's grid takes the driver 4 us."""
 MOST_IDLE = 1 << 14
-"""Number of blocks without work that a series may have in any case, 20 us in all; more are at most half of the blocks
-with work."""
+"""Number of blocks without work that a series may have in any case, 20 us in all; `FEW_BLOCKS` for each node and as
+many as the blocks with work come on top, so that a series serves the grids for which it was made."""
 
 
 @dataclass(eq=False)
@@ -143,6 +143,7 @@ class CudaBatch:
             block[word] = engine.driver.address(name)
         block[LaunchLoop.EARLY] = address_of(self._attributes) + _ATTRIBUTE.itemsize
         block[LaunchLoop.SPARE], block[LaunchLoop.IDLE] = 2 * MOST_SPARE, MOST_IDLE
+        block[LaunchLoop.FEW] = FEW_BLOCKS
         block[LaunchLoop.EDGE] = ctypes.addressof(OVERLAPPING) if overlaps and block[LaunchLoop.JOIN] else 0
 
     def launch(self, stream: int, begin: int, end: int) -> None:

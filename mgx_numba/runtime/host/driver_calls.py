@@ -34,7 +34,8 @@ class LaunchLoop:
         ``STREAM``: the driver's stream.
         ``CHANGED``: 0 if tensor maps and nodes are those of the last call.
         ``SERIES``, ``COUNT``: address of the table of `GraphSeries`, and the number of these.
-        ``SPARE``, ``IDLE``: most blocks without work of a node, and of a series in any case.
+        ``SPARE``, ``IDLE``, ``FEW``: most blocks without work of a node; and of a series, beside as many as the blocks
+            with work: in any case, and for each node.
         ``GRAPH``: a graph to which nodes are added.
         ``EARLY``: address of the attribute for launches that may start before the preceding kernel ends.
         ``EDGE``: address of the data of edges between nodes that overlap; 0 if a node starts after the preceding node.
@@ -50,8 +51,8 @@ class LaunchLoop:
 
     VALUES, BASES, SLOTS, RECORDS, WRITES, MAPS, SCRATCH, STREAM, CHANGED = range(9)
     SERIES, COUNT, SPARE, IDLE, GRAPH, EDGE, EARLY = range(9, 16)
-    TILED, WINDOWS, UPDATE, START, LAUNCH, ADD, JOIN, STATUS, FAILED, CALLED, CHOSEN = range(16, 27)
-    WORDS = 27  # one for each name
+    TILED, WINDOWS, UPDATE, START, LAUNCH, ADD, JOIN, STATUS, FAILED, CALLED, CHOSEN, FEW = range(16, 28)
+    WORDS = 28  # one for each name
 
 
 class GraphSeries:
@@ -175,7 +176,7 @@ def kernel(args, begin, end):
             running += 1
             working += row[LAUNCHED_GRID_X] * row[LAUNCHED_GRID_Y] * row[LAUNCHED_GRID_Z]
         row = words_from(row, LAUNCHED_WORDS)
-    least = imax(args[BATCH_IDLE], idiv(working, 2)) + 1
+    least = args[BATCH_IDLE] + args[BATCH_FEW] * running + working + 1
     chosen = -1
     series = words_at(args, BATCH_SERIES)
     for s in range(args[BATCH_COUNT]):

@@ -194,19 +194,20 @@ NEIGHBOURS = 8
 WIDEST = 8
 """Most neighbouring results of 16 bits per store of a thread: 16 bytes."""
 # In cycles of a multiprocessor; fitted by `python -m bench.fit_tiles` to the times of 16-bit products, with and without
-# epilogues, and convolutions in `bench/data/gpu_tiles.json`: tiles that are chosen lose 4.4% in the mean to the fastest
-# of products, most of which have odd sizes and take a few us, 0.6% with GELU, 4.1% with a float32 residual, and 3.8% of
-# convolutions.
+# epilogues, and convolutions in `bench/data/gpu_tiles.json`: tiles that are chosen lose 1.6% in the mean to the fastest
+# of products, 0.6% with GELU, 3.9% with a float32 residual, and 3.8% of convolutions, most of which take a few us. Of
+# random products of odd sizes, measured later, they lose 7.8%. Constants fitted to these, too, chose better among
+# tiles, but lost to them what products took by other solvers' kernels.
 MULTIPLIES = 3934
 """Bytes of K multiplied per cycle, of 4096 at peak, for any element type (measured with 16 bits)."""
-PAIRED = 125
+PAIRED = 150
 """Cycles that a slice takes longer in blocks of a cluster, which load shared operands once and wait for one another."""
-IN_TURNS = 2738
+IN_TURNS = 2772
 """The same for a warpgroup with ping-pong scheduling."""
 LONG_TURN, LEAST_TURNS = 12, 4
 """Least slices, and least tiles per multiprocessor, for ping-pong scheduling: measured with 12 and 6; with few tiles
 nothing alternates."""
-DELIVERY, DISTINCT = 11982, 2949
+DELIVERY, DISTINCT = 11900, 3024
 """L2 bandwidth to all multiprocessors in bytes/cycle; and the rate of distinct bytes of concurrent blocks, each counted
 once. A slice waits for both."""
 LINE_RATES = {128: 90.0, 64: 39.0, 32: 38.0, 16: 26.4}
@@ -220,33 +221,34 @@ STORED_BY_WIDTH = {1: 1.04, 2: 1.58, 4: 3.6}
 `STORING` at 4."""
 SHORT_PIXELS = 8
 """Stands for the alignment of pixels of an odd number of vectors, shorter than a line, see `PIXEL_RATES`."""
-GATHERING, BESIDE_PIXELS = 45.8, 95.1
+GATHERING, BESIDE_PIXELS = 41.0, 90.0
 """TMA bandwidth to one multiprocessor in bytes/cycle in im2col mode of pixels, and of the weights that arrive in turn
 with them. Found, with `PIXEL_RATES[16]`, by the times of 300 tiles of 25 convolutions of 152 to 560 channels."""
 PIXEL_RATES = {16: (25.0, 38.0), SHORT_PIXELS: (8.5, 38.0)}
 """The same by the alignment in bytes of pixels, where it is less. On an H200 64 images of 192 x 192 x 88 channels take
 8 to 9 cycles for each pixel of a slice, 8 of 144 x 144 x 40 take 15 to 17."""
-OUTSIDE, OUTSIDE_ROW = 5.1, 9.7
-"""Cycles for each column, and row, of a tile behind the last, which TMA fills with zeros. Fitted beside the others; 8
-images of 128 x 128 x 64 channels, 3 x 3, take 884 cycles for each slice of 128 by 64 with 16 outputs, 787 with 32, and
-510 with 64; 6303 x 144 x 4624 takes 827 for 64 by 192."""
-LEAST_SLICE = 328
+OUTSIDE, OUTSIDE_ROW = 8, 4
+"""Cycles for each column, and row, of a tile behind the last, which TMA fills with zeros: 8 images of 128 x 128 x 64
+channels, 3 x 3, take 884 cycles for each slice of 128 by 64 with 16 outputs, 787 with 32, and 510 with 64; 6303 x 144
+x 4624 takes 827 for 64 by 192."""
+LEAST_SLICE = 297
 """Least cycles per slice, however small the tile."""
-BEGINNING = 1692
+BEGINNING = 2099
 """Cycles of pipeline fill and drain of a launch."""
-STORING, ACTIVATING = 9.42, 2.18
+STORING, ACTIVATING = 9.42, 2.1
 """Accumulators/cycle that the epilogue processes and stores; and how much longer it takes with an exponential or error
 function."""
-LAUNCH = 2555
+LAUNCH = 3036
 """Cycles of the split-K sum's launch."""
-PAIRING, PAIRING_CONSTANTS = 1512, 121
+PAIRING, PAIRING_CONSTANTS = 1418, 218
 """Cycles of cluster synchronisation at start and end; and the cycles that non-clustered kernels save by loading
 constants before the preceding launch ends."""
-ADDING = 1148.5
+ADDING = 2014.0
 """Split-K partial sums that the whole device writes and reads back, in bytes/cycle."""
-TILE_LATENCY = 1430
-"""Least cycles that a tile's slices take where a block computes several tiles; fitted beside the others."""
-LATENCY = 1505
+TILE_LATENCY = 3000
+"""Least cycles that a tile's slices take where a block computes several tiles: of 25 tiles of one or two slices on an
+H200 each takes 3500 cycles and the time of its stores."""
+LATENCY = 1735
 """Cycles of latency of a slice's load; the ring's stages share it."""
 PART_PRODUCTS, NARROW_PART_PRODUCTS = 1.42, 2.27
 """Time of a float32 slice as halves relative to a 16-bit slice (six MMAs instead of four, left operand from registers);
