@@ -92,7 +92,7 @@ def read(source: str) -> tuple[ast.Module, set[int], set[int]]:
 
 
 def statements(body: Sequence[Any]) -> Iterator[Any]:
-    """Yield the statements of ``body``, and the statements nested in these."""
+    """Yield all statements of ``body``, nested statements included."""
     for node in body:
         yield node
         for name in ("body", "orelse", "finalbody", "handlers", "cases"):
