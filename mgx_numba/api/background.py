@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Generic, TypeVar, cast, overload
 
 if TYPE_CHECKING:
     from ..graph.program import Program
@@ -56,7 +56,7 @@ class LateForm:
         """Return whether the compilation has ended, with or without success."""
         return not self._thread.is_alive()
 
-    def run(self, params: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> list[argument]:
+    def run(self, params: Mapping[str, object], outputs: Mapping[str, object] | None = None) -> list[argument]:
         """Run on the target ``ref``, then let the compilation begin."""
         try:
             return self.stand_in.run(params, outputs)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.shape import Shape
 from ..interrupts import whole_module
-from ..targets.base import Compiled, FastPath, OnDevice
+from ..targets.base import Compiled, FastPath, OnDevice, Results
 from ..targets.options import TargetOptions
 from ..targets.registry import DEFAULT, REFERENCE, compile_for
 from .argument import argument
@@ -86,7 +86,7 @@ class CompiledForm:
         self.messages = messages
         self.fast_path: FastPath = declined
         self.general_fast_path: FastPath = declined
-        self.in_stream: Callable[[Any, int | None], list[Any] | None] = declined
+        self.in_stream: Callable[[Any, int | None], Results | None] = declined
         fast_path = None if level else compiled.direct(argument, _preferring(self))
         if fast_path is not None:
             self.fast_path = self.general_fast_path = fast_path
@@ -112,13 +112,13 @@ class CompiledForm:
             self.in_stream = fast_path
             self.fast_path = lambda params: fast_path(params, None)
 
-    def with_shapes(self, results: list[Any]) -> list[Any]:
+    def with_shapes(self, results: Results) -> Results:
         """Attach to results of the fast path the shapes that their arrays do not determine."""
         for k, known in self.shapes_beside.items():
             results[k] = results[k].shaped(known)
         return results
 
-    def shown(self, results: Sequence[object]) -> list[Any]:
+    def shown(self, results: Sequence[object]) -> Results:
         """Return results of the compiled program in the user's form."""
         return [result_of(r, self.shapes_beside.get(k)) for k, r in enumerate(results)]
 

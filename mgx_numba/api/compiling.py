@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import OptionError
 from ..interrupts import whole_module
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..graph.program import Program
     from .kept_compilations import KeptCompilation
 
-Quantized: TypeAlias = "Callable[[Sequence[str], str, Mapping[str, Any]], Program]"
+Quantized: TypeAlias = "Callable[[Sequence[str], str, Mapping[str, object]], Program]"
 
 
 def compiled_form(

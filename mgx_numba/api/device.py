@@ -132,7 +132,7 @@ class device_argument:
     def __dlpack_device__(self) -> tuple[int, int]:
         return CUDA, self._value.device
 
-    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
         raise ShapeError(
             f"{self._value.shape} lies on device {self._value.device}; from_gpu(...) copies it to the host"
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ class _Checked(np.ndarray):
     """A value that `held_value` has converted, which needs no second check."""
 
 
-Check = Callable[[str, Any, Shape], np.ndarray]
+Check = Callable[[str, object, Shape], np.ndarray]
 
 
 def held_value(name: str, value: object, wanted: Shape, check: Check) -> np.ndarray:

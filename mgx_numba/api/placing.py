@@ -15,12 +15,12 @@ from .checking import buffer_of, check
 from .results import result_of
 
 if TYPE_CHECKING:
-    from ..targets.base import RecordableCall
+    from ..targets.base import Inputs, RecordableCall, Results
     from .compiled_form import CompiledForm
     from .program import program
 
 
-def run_into(p: program, params: Mapping[str, object], outputs: Mapping[str, object], there: bool = False) -> list[Any]:
+def run_into(p: program, params: Mapping[str, object], outputs: Mapping[str, object], there: bool = False) -> Results:
     """Run a program with some results in given memory; see `program.run`.
 
     Args:
@@ -86,7 +86,7 @@ class StandingCall:
         fitting = buffer_of(name, memory, self._form.results[k], self._form, self._program._open_dims)
         self._standing[output_buffer(k)] = fitting
 
-    def run(self, params: Mapping[str, Any], stream: int | None = None) -> list[Any]:
+    def run(self, params: Mapping[str, object], stream: int | None = None) -> Results:
         """Run on the other inputs and return the results on the device, in the form of the compiled program.
 
         Args:
@@ -111,7 +111,7 @@ class UpdatingCall:
         self._program, self._params, self._outputs = p, params, outputs
         self._merged: dict[str, object] | None = _merged(p, params, outputs)
 
-    def run(self, params: Mapping[str, Any]) -> list[Any]:
+    def run(self, params: Mapping[str, object]) -> Results:
         """Run on the other inputs, of the same names at each run, and return the results, as `program.run` does."""
         form = self._program._form
         if self._merged is not None and form is not None:
@@ -122,7 +122,7 @@ class UpdatingCall:
         return run_into(self._program, {**self._params, **params}, self._outputs)
 
 
-def _quickly(p: program, params: Mapping[str, object], outputs: Mapping[str, Any]) -> list[object] | None:
+def _quickly(p: program, params: Mapping[str, object], outputs: Inputs) -> list[object] | None:
     """Run by the program's fast path, which updates caches in place; None if the general path has to run."""
     merged = _merged(p, params, outputs)
     return None if merged is None or p._form is None else _fast(p, p._form, merged, outputs)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ..errors import FormatError
-from ..targets.base import Compiled, Observation, ThreadSpan, Timed
+from ..targets.base import Compiled, Inputs, Observation, Results, ThreadSpan, Timed
 from .program import program
 
 CALLER = 0
 """Thread number of the thread that calls `run`, by definition."""
 
 
-def run_timed(model: program, inputs: Mapping[str, object]) -> tuple[list[Any], list[ThreadSpan]]:
+def run_timed(model: program, inputs: Mapping[str, object]) -> tuple[Results, list[ThreadSpan]]:
     """Run a compiled program once; return its results and the time spans in which its threads ran steps.
 
     On a target that does not record spans of threads, steps run one by one on the calling thread.
@@ -30,7 +29,7 @@ def run_timed(model: program, inputs: Mapping[str, object]) -> tuple[list[Any], 
     return form.shown(results), spans
 
 
-def _observed(compiled: Compiled, arrays: Mapping[str, Any]) -> tuple[list[Any], list[ThreadSpan]]:
+def _observed(compiled: Compiled, arrays: Inputs) -> tuple[Results, list[ThreadSpan]]:
     spans: list[ThreadSpan] = []
     now = 0
 

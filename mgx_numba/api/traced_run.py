@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ..errors import MgxError, ParameterError
-from ..targets.base import Observation
+from ..targets.base import Inputs, Observation
 from .argument import argument
 from .compiled_form import CompiledForm
 from .results import result_of
@@ -58,9 +57,7 @@ class trace_info:
         return f"<trace_info {self.instruction}>"
 
 
-def run_trace(
-    form: CompiledForm, inputs: Mapping[str, Any], callback: Callable[[trace_info], object]
-) -> list[argument]:
+def run_trace(form: CompiledForm, inputs: Inputs, callback: Callable[[trace_info], object]) -> list[argument]:
     """Run on checked inputs; see ``program.run_trace``."""
     if not callable(callback):
         raise ParameterError(f"run_trace: callback must be a function of a trace_info, got {callback!r}")

@@ -26,7 +26,7 @@ class Planner(Protocol):
     """Plans kernel launches for one kind of device."""
 
     @property
-    def solvers(self) -> SolverSet[Any]:
+    def solvers(self) -> SolverSet[Any, Any]:
         """Return the solvers of contractions; a process that only loads kernels does not import them."""
 
     def fingerprint(self) -> DeviceFingerprint:

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .polynomials import Atom, Length, Monomial, Terms
@@ -399,7 +399,7 @@ def _negative(terms: Terms) -> Terms:
     return tuple([(m, -c) for m, c in terms])
 
 
-def _add(terms: Sum, more: Mapping[Any, int]) -> None:
+def _add(terms: Sum, more: Sum) -> None:
     for monomial, coefficient in more.items():
         terms[monomial] = terms.get(monomial, 0) + coefficient
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import gcd
-from typing import Any
 
 from .polynomials import (
     OPERATIONS,
     Dim,
     Length,
+    SharedLength,
     always_below,
     always_from,
     common_divisor,
@@ -24,7 +24,7 @@ from .polynomials import (
 from .quotients import without_factor, without_remainders
 
 
-def minimum(first: Length, *others: Length) -> Any:
+def minimum(first: Length, *others: Length) -> SharedLength:
     """Return the minimum of lengths."""
     for other in others:
         if type(first) is int is type(other):
@@ -37,7 +37,7 @@ def minimum(first: Length, *others: Length) -> Any:
     return first
 
 
-def maximum(first: Length, *others: Length) -> Any:
+def maximum(first: Length, *others: Length) -> SharedLength:
     """Return the maximum of lengths."""
     for other in others:
         if type(first) is int is type(other):
@@ -50,7 +50,7 @@ def maximum(first: Length, *others: Length) -> Any:
     return first
 
 
-def less(a: Length, b: Length) -> Any:
+def less(a: Length, b: Length) -> SharedLength:
     """Return the condition ``a < b``: 1, 0, or an expression."""
     space = a.space if isinstance(a, Dim) else b.space if isinstance(b, Dim) else None
     if space is None:
@@ -78,12 +78,12 @@ def _less(a: Length, b: Length) -> Length:
     return of_atom("negative", (difference,), 0, 1, 1)
 
 
-def less_equal(a: Length, b: Length) -> Any:
+def less_equal(a: Length, b: Length) -> SharedLength:
     """Return the condition ``a <= b``."""
     return negate(less(b, a))
 
 
-def equal(a: Length, b: Length) -> Any:
+def equal(a: Length, b: Length) -> SharedLength:
     """Return the condition that two lengths are equal: 1, 0, or an expression."""
     space = a.space if isinstance(a, Dim) else b.space if isinstance(b, Dim) else None
     if space is None:
@@ -165,7 +165,7 @@ def permitted(condition: Length) -> bool:
     return condition.scope.prefer(condition, True) if isinstance(condition, Dim) else bool(condition)
 
 
-def negate(condition: Length) -> Any:
+def negate(condition: Length) -> SharedLength:
     """Return the negation of a condition."""
     if isinstance(condition, Dim) and len(condition.terms) == 1 and len(condition.terms[0][0]) == 1:
         (((atom,), coefficient),) = condition.terms
@@ -176,7 +176,7 @@ def negate(condition: Length) -> Any:
     return 1 - condition
 
 
-def all_of(*conditions: Length) -> Any:
+def all_of(*conditions: Length) -> SharedLength:
     """Return the conjunction of conditions; 1 for no condition."""
     found: dict[Dim, None] = {}
     for condition in conditions:
@@ -199,7 +199,7 @@ def any_of(*conditions: Length) -> Length:
     return negate(all_of(*(negate(one) for one in conditions)))
 
 
-def select(condition: Length, a: Length, b: Length) -> Any:
+def select(condition: Length, a: Length, b: Length) -> SharedLength:
     """Return ``a`` where a condition holds, else ``b``."""
     if not isinstance(condition, Dim):
         return a if condition else b
@@ -223,7 +223,7 @@ def _extreme(kind: str, a: Length, b: Length) -> Length:
     return found
 
 
-def _found_extreme(kind: str, a: Length, b: Length) -> Any:
+def _found_extreme(kind: str, a: Length, b: Length) -> SharedLength:
     difference = a - b
     if not isinstance(difference, Dim):
         smaller = difference <= 0

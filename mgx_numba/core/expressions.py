@@ -7,7 +7,7 @@ from typing import Any
 
 from .bounds import FUNCTIONS, values_of_operation, values_of_sum
 from .conditions import all_of, equal, less, maximum, minimum, negate, select
-from .polynomials import Atom, Dim, Length
+from .polynomials import Atom, Dim, Length, SharedLength
 
 
 def of_operation(kind: str, operands: Sequence[object]) -> object:
@@ -121,7 +121,9 @@ _OPERANDS = {"select": 3, "negative": 1, "zero": 1, "nonzero": 1, "bit_length": 
 """Number of operands of operations that do not have two."""
 
 
-def substitute(length: Length, replacements: Mapping[Dim, Length], known: dict[Dim, object] | None = None) -> Any:
+def substitute(
+    length: Length, replacements: Mapping[Dim, Length], known: dict[Dim, object] | None = None
+) -> SharedLength:
     """Return an expression with symbols replaced by other expressions; symbols without a replacement stay."""
     if not isinstance(length, Dim):
         return length

@@ -121,7 +121,7 @@ class Dim:
             self._divisor = gcd(*(c * prod([a.divisor for a in m]) for m, c in self.terms))
         return self._divisor
 
-    def __add__(self, other: object) -> Any:
+    def __add__(self, other: object) -> SharedLength:
         if not isinstance(other, (int, Dim)):
             return _as_integer(other, self.__add__)
         sums = self.space.sums
@@ -133,21 +133,21 @@ class Dim:
 
     __radd__ = __add__
 
-    def __neg__(self) -> Any:
+    def __neg__(self) -> SharedLength:
         return self * -1
 
     def __pos__(self) -> Dim:
         return self
 
-    def __sub__(self, other: object) -> Any:
+    def __sub__(self, other: object) -> SharedLength:
         if isinstance(other, (int, Dim)):
             return self if self is not other and type(other) is int and not other else self + (-other)
         return _as_integer(other, self.__sub__)
 
-    def __rsub__(self, other: object) -> Any:
+    def __rsub__(self, other: object) -> SharedLength:
         return (-self) + other
 
-    def __mul__(self, other: object) -> Any:
+    def __mul__(self, other: object) -> SharedLength:
         if not isinstance(other, (int, Dim)):
             return _as_integer(other, self.__mul__)
         products = self.space.products
@@ -163,7 +163,7 @@ class Dim:
     def __pow__(self, exponent: Any) -> Length:
         return prod([self] * int(exponent))
 
-    def __floordiv__(self, other: object) -> Any:
+    def __floordiv__(self, other: object) -> SharedLength:
         return (
             OPERATIONS["floordiv"](self, other)
             if isinstance(other, (int, Dim))
@@ -191,7 +191,7 @@ class Dim:
     def __rshift__(self, other: Any) -> Length:
         return self // (1 << int(other))
 
-    def bit_length(self) -> Any:
+    def bit_length(self) -> SharedLength:
         """Return the number of bits of the absolute value, as `int.bit_length`."""
         ends = [None if one is None else abs(one).bit_length() for one in (self.low, self.high)]
         known = self.low is not None and self.low >= 0
@@ -265,7 +265,8 @@ Length = int | Dim
 
 
 SharedLength = Any
-"""A `Length` in records shared with back ends without symbolic lengths, where it is a plain integer."""
+"""A `Length` that is a plain integer where all that it is computed from are: in records shared with back ends without
+symbolic lengths, and as the result of arithmetic. Type checkers cannot tell which."""
 
 
 def is_symbolic(value: object) -> bool:
@@ -339,7 +340,7 @@ def _order(term: tuple[Monomial, int]) -> tuple[int, list[int]]:
     return -len(term[0]), [atom.number for atom in term[0]]
 
 
-def polynomial(terms: Sequence[tuple[Monomial, int]]) -> Any:
+def polynomial(terms: Sequence[tuple[Monomial, int]]) -> SharedLength:
     """Return the sum of terms in canonical form."""
     collected: dict[Monomial, int] = {}
     for monomial, coefficient in terms:
@@ -386,7 +387,7 @@ def constant_of(dim: Dim) -> int:
     return 0 if monomial else coefficient
 
 
-def of_atom(kind: str, operands: tuple[Length, ...], low: int | None, high: int | None, divisor: int) -> Any:
+def of_atom(kind: str, operands: tuple[Length, ...], low: int | None, high: int | None, divisor: int) -> SharedLength:
     """Return the expression of a single operation, interned in the operands' space."""
     space = next(o.space for o in operands if isinstance(o, Dim))
     key = _Key((kind, *operands))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import gcd
-from typing import Any
 
 from .bounds import quotient_of_products, quotient_range
 from .polynomials import (
@@ -12,6 +11,7 @@ from .polynomials import (
     Dim,
     Length,
     Monomial,
+    SharedLength,
     common_divisor,
     constant_of,
     content_of,
@@ -23,7 +23,7 @@ from .polynomials import (
 )
 
 
-def ceil_div(a: Length, b: Length) -> Any:
+def ceil_div(a: Length, b: Length) -> SharedLength:
     """Return ``a / b``, rounded up."""
     if type(b) is int:
         return -(-a // b)
@@ -32,7 +32,7 @@ def ceil_div(a: Length, b: Length) -> Any:
     return -(-a // b)
 
 
-def exact_quotient(a: Length, b: Length) -> Any:
+def exact_quotient(a: Length, b: Length) -> SharedLength:
     """Return ``a // b`` if ``b`` divides ``a`` for all symbol values and is not the constant 0; else None. No guard is
     recorded.
 
@@ -159,7 +159,7 @@ def _whole_part(a: Dim, b: Dim) -> Length | None:
     return polynomial(found) if found else None
 
 
-def quotient_if_exact(a: Length, b: Dim) -> Any:
+def quotient_if_exact(a: Length, b: Dim) -> SharedLength:
     """Return ``a // b`` if ``b`` divides ``a`` as an expression (``b`` has one term, or both are proportional); else
     None."""
     if not isinstance(a, Dim):

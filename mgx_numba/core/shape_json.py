@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..json_types import JsonArray
 from .dim import Dim
 from .shape import DynamicDimension, Shape
 from .types import Type
@@ -32,7 +33,7 @@ def shape_to_json(shape: Shape, length: Codec = _plain) -> list[object]:
     return [shape.type.name, dims, None]
 
 
-def shape_from_json(written: list[Any], length: Codec = _plain) -> Shape:
+def shape_from_json(written: JsonArray, length: Codec = _plain) -> Shape:
     """Return the shape that `shape_to_json` encoded; ``length`` decodes each length and stride."""
     if len(written) == 1 and isinstance(written[0], list):
         return Shape.tuple([shape_from_json(member, length) for member in written[0]])

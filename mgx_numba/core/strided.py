@@ -7,9 +7,9 @@ reshape that is not a view for all lengths is not a view.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from .dim import Dim, Length, ceil_div, known_equal, typical
+from .dim import Dim, Length, SharedLength, ceil_div, known_equal, typical
 
 
 class Strided(NamedTuple):
@@ -18,9 +18,9 @@ class Strided(NamedTuple):
     Its methods return other views of the same memory, with the strides that NumPy would give.
     """
 
-    lens: tuple[Any, ...]  # of `Length`s
-    strides: tuple[Any, ...]
-    offset: Any = 0
+    lens: tuple[SharedLength, ...]
+    strides: tuple[SharedLength, ...]
+    offset: SharedLength = 0
 
     def transpose(self, *permutation: int) -> Strided:
         """Return the view with axes in another order."""

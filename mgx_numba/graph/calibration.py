@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from ..dataclass import dataclass
 from ..errors import FormatError, OptionError
+from ..json_types import JsonObject
 from .observers import BINS, Observer, make_observer
 
 
@@ -173,7 +174,7 @@ def _value_to_json(value: ValueStatistics) -> dict[str, object]:
     }
 
 
-def _value_from_json(tree: Mapping[str, Any]) -> ValueStatistics:
+def _value_from_json(tree: JsonObject) -> ValueStatistics:
     observer = make_observer(str(tree["observer"]))
     if "seen" in tree:
         observer.low, observer.high, observer.limit = (float(tree[name]) for name in ("low", "high", "limit"))

@@ -12,6 +12,7 @@ from ..core.argument import Argument, strided
 from ..core.shape import DynamicDimension, Shape, row_major_strides
 from ..core.types import Type
 from ..errors import FormatError, ValidationError
+from ..json_types import JsonArray
 from ..ops.base import Operator, make_op
 from .instruction import Instruction
 from .printer import instruction_names
@@ -289,7 +290,7 @@ def _map(value: object, what: str) -> dict[str, object]:
     return value
 
 
-def _list(value: object, what: str) -> list[Any]:
+def _list(value: object, what: str) -> JsonArray:
     if not isinstance(value, list):
         raise FormatError(f"{what} is {_short(value)}, expected an array")
     return value

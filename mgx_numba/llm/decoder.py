@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class CacheTensor:
     result: int
     heads: int
     size: int
-    dtype: np.dtype[Any]
+    dtype: np.dtype
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class CompiledDecoder:
     input_ids: str
     mask: str | None
     positions: str | None
-    types: Mapping[str, np.dtype[Any]]
+    types: Mapping[str, np.dtype]
     logits: int
     caches: tuple[CacheTensor, ...]
     compact: bool
@@ -146,7 +146,7 @@ def decoder_of(
     )
 
 
-def _numpy_type(public: object) -> np.dtype[Any]:
+def _numpy_type(public: object) -> np.dtype:
     """Return the NumPy type of a public shape's elements."""
     return unwrap_shape(public).type.numpy
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import FormatError, UnsupportedError
 from ..garbage import uncollected
+from ..json_types import JsonObject
 from .optional import required
 from .sentence_pieces import SPACE, SentencePieces
 
@@ -50,7 +51,7 @@ def tokenizer_of_gguf(metadata: Mapping[str, object]) -> Any:
         return _tokenizer(required("tokenizers", "a tokenizer"), metadata)
 
 
-def _tokenizer(package: Any, metadata: Mapping[str, Any]) -> Any:
+def _tokenizer(package: Any, metadata: JsonObject) -> Any:
     kind = metadata.get("tokenizer.ggml.model")
     if "tokenizer.ggml.tokens" not in metadata:
         raise FormatError("the GGUF file has no tokenizer.ggml.tokens")
@@ -81,7 +82,7 @@ def _tokenizer(package: Any, metadata: Mapping[str, Any]) -> Any:
     return SentencePieces(found, vocabulary, scores, _prefixed(metadata), ends, _unknown(metadata))
 
 
-def _byte_pairs(package: Any, metadata: Mapping[str, Any], vocabulary: Mapping[str, int]) -> Any:
+def _byte_pairs(package: Any, metadata: JsonObject, vocabulary: Mapping[str, int]) -> Any:
     pre = str(metadata.get("tokenizer.ggml.pre", "default"))
     if pre not in _SPLITS:
         raise UnsupportedError(f"tokenizer.ggml.pre is {pre!r}; expected one of {', '.join(_SPLITS)}")
@@ -107,7 +108,7 @@ def _pairs(merges: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(merge.split(" ", 1)) for merge in merges]
 
 
-def _sentence_pieces(package: Any, metadata: Mapping[str, Any], vocabulary: Mapping[str, int]) -> object:
+def _sentence_pieces(package: Any, metadata: JsonObject, vocabulary: Mapping[str, int]) -> object:
     """Return a tokenizer without merges, which `SentencePieces` does by scores."""
     unknown, prefixed = _unknown(metadata), _prefixed(metadata)
     model = package.models.BPE(
@@ -133,13 +134,13 @@ def _prefixed(metadata: Mapping[str, object]) -> bool:
     return bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
 
 
-def _unknown(metadata: Mapping[str, Any]) -> int | None:
+def _unknown(metadata: JsonObject) -> int | None:
     """Return the token of characters without a token."""
     found = metadata.get("tokenizer.ggml.unknown_token_id")
     return None if found is None else int(found)
 
 
-def _ends(metadata: Mapping[str, Any], kind: str) -> tuple[list[int], list[int]]:
+def _ends(metadata: JsonObject, kind: str) -> tuple[list[int], list[int]]:
     """Return the tokens that begin and end a text, where the file wants them."""
     found = []
     for role, plain in (("bos", kind == "llama"), ("eos", False)):

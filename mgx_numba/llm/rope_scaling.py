@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from ..errors import UnsupportedError
+from ..json_types import JsonObject
 from .config import Rope
 
 
-def scaled_rope(theta: float, size: int, given: Mapping[str, Any], context: int, original: int) -> Rope:
+def scaled_rope(theta: float, size: int, given: JsonObject, context: int, original: int) -> Rope:
     """Return the embedding for ``rope_scaling`` of a configuration, as transformers computes it.
 
     Args:
@@ -49,7 +48,7 @@ def _frequencies(theta: float, size: int) -> np.ndarray:
     return theta ** (-np.arange(0, size, 2) / size)
 
 
-def _llama3(theta: float, size: int, given: Mapping[str, Any], original: int) -> tuple[float, ...]:
+def _llama3(theta: float, size: int, given: JsonObject, original: int) -> tuple[float, ...]:
     """Return 1 for short waves, the factor for long waves, and a smooth transition between them."""
     factor, low, high = (float(given[name]) for name in ("factor", "low_freq_factor", "high_freq_factor"))
     turns = original * _frequencies(theta, size) / (2 * math.pi)
@@ -57,7 +56,7 @@ def _llama3(theta: float, size: int, given: Mapping[str, Any], original: int) ->
     return tuple((1 / ((1 - smooth) / factor + smooth)).tolist())
 
 
-def _yarn(theta: float, size: int, given: Mapping[str, Any], original: int) -> Rope:
+def _yarn(theta: float, size: int, given: JsonObject, original: int) -> Rope:
     factor = float(given["factor"])
 
     def place(turns: float) -> float:

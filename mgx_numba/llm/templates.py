@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import FormatError, OptionError
+from ..json_types import JsonArray, JsonObject
 from .optional import required
 
 
-def chat_templates(file: object, settings: Mapping[str, Any]) -> str | dict[str, str] | None:
+def chat_templates(file: object, settings: JsonObject) -> str | dict[str, str] | None:
     """Return the template, or the templates by name, in the content of a ``tokenizer_config.json``.
 
     Raises:
@@ -66,7 +67,7 @@ def rendered(
     return found
 
 
-def _parsed(what: str, value: object) -> list[Any]:
+def _parsed(what: str, value: object) -> JsonArray:
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,7 +24,7 @@ class ModelTensor:
         """Return the lengths."""
         return list(self._array.shape)
 
-    def type(self) -> np.dtype[Any]:
+    def type(self) -> np.dtype:
         """Return the element type."""
         return self._array.dtype
 

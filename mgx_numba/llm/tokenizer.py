@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import FormatError, OptionError, ParameterError
+from ..json_types import JsonObject
 from .genai import Config
 from .json_file import json_object, read_text
 from .optional import required
@@ -71,7 +72,7 @@ class Tokenizer:
         self.eos_token_ids = list(ends)
         self._ids = {"bos": first, "pad": padding}
 
-    def _take_names(self, source: Mapping[str, Any]) -> None:
+    def _take_names(self, source: JsonObject) -> None:
         tokens = source["tokenizer.ggml.tokens"]
         for role in ("bos", "eos"):
             place = source.get(f"tokenizer.ggml.{role}_token_id")

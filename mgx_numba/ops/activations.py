@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..dataclass import dataclass
 from .base import Pointwise, register
-from .scalar import ScalarOps
+from .scalar import ScalarOps, V
 
 
 @register
@@ -18,7 +18,7 @@ class Affine(Pointwise):
     alpha: float = 1.0
     beta: float = 0.0
 
-    def scalar(self, s: ScalarOps, *x: object) -> Any:
+    def scalar(self, s: ScalarOps[V], *x: V) -> V:
         t = s.dtype(x[0])
         return s.add(s.mul(x[0], s.const(self.alpha, t)), s.const(self.beta, t))
 
@@ -32,7 +32,7 @@ class HardSigmoid(Pointwise):
     alpha: float = 0.2
     beta: float = 0.5
 
-    def scalar(self, s: ScalarOps, *x: object) -> Any:
+    def scalar(self, s: ScalarOps[V], *x: V) -> V:
         t = s.dtype(x[0])
         line = s.add(s.mul(x[0], s.const(self.alpha, t)), s.const(self.beta, t))
         return s.max(s.const(0, t), s.min(s.const(1, t), line))
@@ -47,7 +47,7 @@ class ScaledTanh(Pointwise):
     alpha: float = 1.0
     beta: float = 1.0
 
-    def scalar(self, s: ScalarOps, *x: object) -> Any:
+    def scalar(self, s: ScalarOps[V], *x: V) -> V:
         t = s.dtype(x[0])
         return s.mul(s.const(self.alpha, t), s.tanh(s.mul(s.const(self.beta, t), x[0])))
 
@@ -59,7 +59,7 @@ class Softsign(Pointwise):
 
     name: ClassVar[str] = "softsign"
 
-    def scalar(self, s: ScalarOps, *x: object) -> Any:
+    def scalar(self, s: ScalarOps[V], *x: V) -> V:
         return s.div(x[0], s.add(s.const(1, s.dtype(x[0])), s.abs(x[0])))
 
 
@@ -71,6 +71,6 @@ class ThresholdedRelu(Pointwise):
     name: ClassVar[str] = "thresholded_relu"
     alpha: float = 1.0
 
-    def scalar(self, s: ScalarOps, *x: object) -> Any:
+    def scalar(self, s: ScalarOps[V], *x: V) -> V:
         t = s.dtype(x[0])
         return s.where(s.gt(x[0], s.const(self.alpha, t)), x[0], s.const(0, t))

@@ -24,7 +24,7 @@ from ..interrupts import whole_module
 from ..nearest import did_you_mean
 from . import OPERATORS
 from .dims import broadcast_dims
-from .scalar import NumpyScalar, ScalarOps, TypeScalar, from_storage
+from .scalar import NumpyScalar, ScalarOps, TypeScalar, V, from_storage
 
 
 @dataclass(frozen=True)
@@ -386,7 +386,7 @@ class Pointwise(Operator):
     pointwise: ClassVar[bool] = True
     arity: ClassVar[int] = 1
 
-    def scalar(self, s: ScalarOps, *x: object) -> Any:
+    def scalar(self, s: ScalarOps[V], *x: V) -> V:
         """Return the result for one element, in calls on the handler ``s``."""
         raise NotImplementedError
 

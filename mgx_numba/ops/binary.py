@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..core.types import Type
 from ..dataclass import dataclass
 from .base import Pointwise, register
-from .scalar import ScalarOps
+from .scalar import ScalarOps, V
 
 
 def _binary(op_name: str, method: str | None = None, commutative: bool = False, summary: str = "") -> None:
     """Define the operator whose scalar expression is one protocol call on two operands."""
     call = method or op_name
 
-    def scalar(self: Pointwise, s: ScalarOps, *x: object) -> Any:
+    def scalar(self: Pointwise, s: ScalarOps[V], *x: V) -> V:
         return getattr(s, call)(x[0], x[1])
 
     members = {
@@ -50,7 +50,7 @@ class Sqdiff(Pointwise):
     arity: ClassVar[int] = 2
     commutative: ClassVar[bool] = True
 
-    def scalar(self, s: ScalarOps, *x: object) -> Any:
+    def scalar(self, s: ScalarOps[V], *x: V) -> V:
         difference = s.sub(x[0], x[1])
         return s.mul(difference, difference)
 
@@ -63,7 +63,7 @@ class Prelu(Pointwise):
     name: ClassVar[str] = "prelu"
     arity: ClassVar[int] = 2
 
-    def scalar(self, s: ScalarOps, *x: object) -> Any:
+    def scalar(self, s: ScalarOps[V], *x: V) -> V:
         return s.where(s.lt(x[0], s.const(0, s.dtype(x[0]))), s.mul(x[0], x[1]), x[0])
 
 
@@ -75,7 +75,7 @@ class Clip(Pointwise):
     name: ClassVar[str] = "clip"
     arity: ClassVar[int] = 3
 
-    def scalar(self, s: ScalarOps, *x: object) -> Any:
+    def scalar(self, s: ScalarOps[V], *x: V) -> V:
         return s.min(s.max(x[1], x[0]), x[2])
 
 
@@ -87,7 +87,7 @@ class Where(Pointwise):
     name: ClassVar[str] = "where"
     arity: ClassVar[int] = 3
 
-    def scalar(self, s: ScalarOps, *x: object) -> Any:
+    def scalar(self, s: ScalarOps[V], *x: V) -> V:
         return s.where(x[0], x[1], x[2])
 
     def input_types(self, types: Sequence[Type]) -> None:

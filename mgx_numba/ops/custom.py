@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from ..dataclass import dataclass
 from ..errors import MgxError, OperatorError, UnknownValueError
 from .base import Operator, Pointwise, forget, is_known, known_operators, operator_class, register
 from .elements import ScalarElement
-from .scalar import ScalarOps
+from .scalar import ScalarOps, V
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class CustomPointwise(Pointwise):
     def input_types(self, types: Sequence[Type]) -> None:
         """Accept any types: the expression checks how types combine."""
 
-    def scalar(self, s: ScalarOps, *x: object) -> object:
+    def scalar(self, s: ScalarOps[V], *x: V) -> V:
         try:
             found = self.expression(*(ScalarElement(self.name, s, v) for v in x), **self.attributes())
         except MgxError:
@@ -136,7 +136,7 @@ class CustomPointwise(Pointwise):
             raise self.fail(f"its expression: {type(error).__name__}: {error}") from error
         if not isinstance(found, ScalarElement):
             raise self.fail(f"its expression gives {found!r}, expected one made of its inputs")
-        return found.value
+        return cast(V, found.value)
 
 
 def custom_name(domain: str, op_type: str) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..core.dim import Dim, known_equal, range_of
+from ..core.dim import Dim, SharedLength, known_equal, range_of
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape, common_lens, common_range, find_permutation
 from ..core.strided import reshaped
 
@@ -127,7 +127,7 @@ def packed_like(shape: Shape, lens: Sequence[int]) -> Shape:
     return Shape.from_permutation(shape.type, lens, find_permutation([shape]))
 
 
-def view_strides(shape: Shape, lens: Sequence[Any]) -> tuple[Any, ...] | None:
+def view_strides(shape: Shape, lens: Sequence[SharedLength]) -> tuple[SharedLength, ...] | None:
     """Return the strides of a view with lengths ``lens`` of the same elements in order; None if that needs a copy.
 
     Axes whose strides are contiguous form one run of memory. A run can be split into new axes; a new axis cannot span

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type, finfo
 from ..dataclass import dataclass
 from .base import Operator, Pointwise, pointwise_shape, register
-from .scalar import ScalarOps
+from .scalar import ScalarOps, V
 from .scalar_functions import NEAREST
 
 
@@ -50,7 +50,7 @@ class QuantizeLinear(_Linear):
             return types[2]
         return Type.uint8_type if self.out_type is None else self.out_type
 
-    def scalar(self, s: ScalarOps, *x: object) -> Any:
+    def scalar(self, s: ScalarOps[V], *x: V) -> V:
         target = self.output_type([s.dtype(v) for v in x])
         wide = s.dtype(x[1]).compute
         scaled = s.div(s.cast(x[0], wide), s.cast(x[1], wide))
@@ -79,7 +79,7 @@ class DequantizeLinear(_Linear):
     def output_type(self, types: Sequence[Type]) -> Type:
         return types[1]
 
-    def scalar(self, s: ScalarOps, *x: object) -> Any:
+    def scalar(self, s: ScalarOps[V], *x: V) -> V:
         target = s.dtype(x[1])
         exact = Type.int32_type if s.dtype(x[0]) in _SMALL else target.compute
         wide = target.compute
@@ -114,7 +114,7 @@ class NearestFloat8(Pointwise):
         (_, least), (_, most) = (math.frexp(float(x)) for x in (numbers.smallest_subnormal, numbers.max))
         return range(np.finfo(np.float32).minexp - least + 1, np.finfo(np.float32).maxexp - 24 - most + 1)
 
-    def scalar(self, s: ScalarOps, *x: object) -> Any:
+    def scalar(self, s: ScalarOps[V], *x: V) -> V:
         return getattr(s, NEAREST[self.target_type])(x[0], s.const(2.0**self.exponent, s.dtype(x[0])))
 
 

@@ -9,27 +9,30 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from ..core.types import Type, from_numpy
 from .scalar_functions import FUNCTIONS, PREDICATES, SAME_TYPE
 
+V = TypeVar("V")
+"""A value of a handler: an array, an expression of a kernel's text, or an element type."""
 
-class ScalarOps(Protocol):
+
+class ScalarOps(Protocol[V]):
     """Interface of a handler: ``const``, ``cast``, ``where``, ``fma``, ``dtype`` and the names in `scalar_functions`.
 
     With fast math ``cast_loosely`` may keep bits beyond the type's precision; ``cast`` never does.
     """
 
-    def dtype(self, x: Any) -> Type: ...
-    def const(self, value: float | int | bool, dtype: Type) -> Any: ...
-    def cast(self, x: Any, dtype: Type) -> Any: ...
-    def cast_loosely(self, x: Any, dtype: Type) -> Any: ...
-    def where(self, condition: Any, a: Any, b: Any) -> Any: ...
-    def fma(self, a: Any, b: Any, c: Any) -> Any: ...
-    def __getattr__(self, name: str) -> Any: ...
+    def dtype(self, x: V) -> Type: ...
+    def const(self, value: float | int | bool, dtype: Type) -> V: ...
+    def cast(self, x: V, dtype: Type) -> V: ...
+    def cast_loosely(self, x: V, dtype: Type) -> V: ...
+    def where(self, condition: V, a: V, b: V) -> V: ...
+    def fma(self, a: V, b: V, c: V) -> V: ...
+    def __getattr__(self, name: str) -> Callable[..., V]: ...
 
 
 class TypeScalar:
@@ -53,7 +56,7 @@ class TypeScalar:
     def fma(self, a: Type, b: Type, c: Type) -> Type:
         return a
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Callable[..., Type]:
         if name in PREDICATES:
             return lambda *x: Type.bool_type
         if name in SAME_TYPE:
@@ -87,7 +90,7 @@ class NumpyScalar:
     def fma(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         return self.add(self.mul(a, b), c)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Callable[..., np.ndarray]:
         if name not in FUNCTIONS:
             raise AttributeError(name)
         evaluate = evaluator(name)

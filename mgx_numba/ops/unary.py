@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..core.types import Type
 from ..dataclass import dataclass
 from .base import Pointwise, register
-from .scalar import ScalarOps, TypeScalar
+from .scalar import ScalarOps, TypeScalar, V
 from .scalar_functions import UNARY
 
 
@@ -16,7 +16,7 @@ def _unary(op_name: str, method: str | None = None, summary: str = "") -> type[P
     """Define the operator whose scalar expression is one protocol call."""
     call = method or op_name
 
-    def scalar(self: Pointwise, s: ScalarOps, *x: object) -> Any:
+    def scalar(self: Pointwise, s: ScalarOps[V], *x: V) -> V:
         return getattr(s, call)(x[0])
 
     doc = summary or f"``{call}(x)``, element by element."
@@ -36,7 +36,7 @@ class Identity(Pointwise):
 
     name: ClassVar[str] = "identity"
 
-    def scalar(self, s: ScalarOps, *x: object) -> object:
+    def scalar(self, s: ScalarOps[V], *x: V) -> V:
         return x[0]
 
 
@@ -59,7 +59,7 @@ class Relu(Pointwise):
 
     name: ClassVar[str] = "relu"
 
-    def scalar(self, s: ScalarOps, *x: object) -> Any:
+    def scalar(self, s: ScalarOps[V], *x: V) -> V:
         return s.max(x[0], s.const(0, s.dtype(x[0])))
 
 
@@ -71,7 +71,7 @@ class LeakyRelu(Pointwise):
     name: ClassVar[str] = "leaky_relu"
     alpha: float = 0.01
 
-    def scalar(self, s: ScalarOps, *x: object) -> Any:
+    def scalar(self, s: ScalarOps[V], *x: V) -> V:
         t = s.dtype(x[0])
         return s.where(s.gt(x[0], s.const(0, t)), x[0], s.mul(x[0], s.const(self.alpha, t)))
 
@@ -84,7 +84,7 @@ class Elu(Pointwise):
     name: ClassVar[str] = "elu"
     alpha: float = 1.0
 
-    def scalar(self, s: ScalarOps, *x: object) -> Any:
+    def scalar(self, s: ScalarOps[V], *x: V) -> V:
         t = s.dtype(x[0])
         negative = s.mul(s.sub(s.exp(s.min(x[0], s.const(0, t))), s.const(1, t)), s.const(self.alpha, t))
         return s.where(s.gt(s.const(0, t), x[0]), negative, x[0])
@@ -104,7 +104,7 @@ class Convert(Pointwise):
     target_type: Type = Type.half_type
     elidable: bool = False
 
-    def scalar(self, s: ScalarOps, *x: object) -> Any:
+    def scalar(self, s: ScalarOps[V], *x: V) -> V:
         return (s.cast_loosely if self.elidable else s.cast)(x[0], self.target_type)
 
     def output_type(self, types: Sequence[Type]) -> Type:

@@ -15,13 +15,14 @@ import struct
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
 from ..core.types import numpy_dtype
 from ..digest import digest
 from ..errors import FormatError, UnsupportedError
+from ..json_types import JsonObject
 from .memory import scratch
 from .plan_json import HostReader, PlansReader, PlansWriter
 
@@ -119,7 +120,7 @@ class PlanFile:
         if digest(body) != expected:
             raise FormatError("the plan file is damaged")
         found = json.loads(body)
-        self.about: dict[str, Any] = found["about"]
+        self.about: JsonObject = found["about"]
         self.content = found["content"]
         self._common, self._arrays, self._sums = found["common"], found["arrays"], found["sums"]
         self._bytes: int = found["bytes"]

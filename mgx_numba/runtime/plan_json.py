@@ -6,7 +6,7 @@ program. The program's rows are stored too, so that a reader evaluates no expres
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from ..codegen.launch import Geometry, Grid, OneCall, OpenAxis, TaskRange, Tenso
 from ..core.dim import Dim, ExpressionSpace, Length
 from ..core.types import numpy_dtype
 from ..errors import UnsupportedError
+from ..json_types import JsonArray, JsonObject
 from .plan import (
     ControlStep,
     FallbackStep,
@@ -191,7 +192,7 @@ def _check(who: str, what: str, lengths: LengthsWriter) -> list[object]:
     return [who, str(what), what.axis, lengths(what.length)] if isinstance(what, OpenAxis) else [who, what]
 
 
-HostReader = Callable[[Any, "LengthsReader"], Mapping[str, Any]]
+HostReader = Callable[[Any, "LengthsReader"], JsonObject]
 """Returns the fields of a `FallbackStep` from the result of its ``write``."""
 
 
@@ -203,7 +204,7 @@ class PlansReader:
         kernels: kernels of all plans.
     """
 
-    def __init__(self, common: Mapping[str, Any], arrays: Sequence[np.ndarray], host: HostReader) -> None:
+    def __init__(self, common: JsonObject, arrays: Sequence[np.ndarray], host: HostReader) -> None:
         """Read the shared values ``common`` that `PlansWriter.common` returned; ``host`` reads fallback steps."""
         self.arrays = arrays
         self._host = host
@@ -220,7 +221,7 @@ class PlansReader:
         """Return the symbol whose number `PlansWriter.symbol` returned."""
         return self._symbols[number]
 
-    def plan(self, written: Mapping[str, Any]) -> Plan:
+    def plan(self, written: JsonObject) -> Plan:
         """Return the plan that `PlansWriter.plan` wrote."""
         symbols = tuple(map(self.symbol, written["symbols"]))
         sizes = SizeProgram.read(symbols, *written["sizes"]) if symbols else None
@@ -242,7 +243,7 @@ class PlansReader:
             sizes=sizes,
         )
 
-    def _step(self, written: list[Any], lengths: LengthsReader) -> Step | FallbackStep:
+    def _step(self, written: JsonArray, lengths: LengthsReader) -> Step | FallbackStep:
         if len(written) == 4:
             texts, inputs, outputs, function = written
             return FallbackStep(
@@ -296,7 +297,7 @@ class LengthsReader:
         return tuple([one if type(one) is int else self(one) for one in written])
 
 
-def _read_geometry(written: list[Any], lengths: LengthsReader) -> Geometry:
+def _read_geometry(written: JsonArray, lengths: LengthsReader) -> Geometry:
     if len(written) == 2:
         return TaskRange(*lengths.all(written))
     if not written:
@@ -304,7 +305,7 @@ def _read_geometry(written: list[Any], lengths: LengthsReader) -> Geometry:
     return Grid(lengths.all(written[0]), tuple(written[1]), *written[2:])
 
 
-def _read_layout(written: list[Any], lengths: LengthsReader) -> TensorLayout:
+def _read_layout(written: JsonArray, lengths: LengthsReader) -> TensorLayout:
     dtype, lens, strides, box, windows = written
     made: Any = TensorLayout
     found = None if windows is None else Windows(*map(tuple, windows))
@@ -312,17 +313,17 @@ def _read_layout(written: list[Any], lengths: LengthsReader) -> TensorLayout:
     return layout
 
 
-def _read_pointer(written: list[Any], lengths: LengthsReader) -> Pointer:
+def _read_pointer(written: JsonArray, lengths: LengthsReader) -> Pointer:
     region, index, offset = written
     return Pointer(_REGIONS[region], index, offset if type(offset) is int else lengths(offset))
 
 
-def _read_view(written: list[Any], lengths: LengthsReader) -> TensorView:
+def _read_view(written: JsonArray, lengths: LengthsReader) -> TensorView:
     pointer, dtype, lens, strides = written
     return TensorView(_read_pointer(pointer, lengths), dtype, lengths.all(lens), lengths.all(strides))
 
 
-def _read_check(written: list[Any], lengths: LengthsReader) -> tuple[str, str]:
+def _read_check(written: JsonArray, lengths: LengthsReader) -> tuple[str, str]:
     who, what = written[:2]
     if len(written) == 4:
         what = OpenAxis(what)

@@ -16,11 +16,10 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from itertools import count
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from ..core.dim import Atom, Dim, Length, of_operation, operand_count
+from ..core.dim import Atom, Dim, Length, SharedLength, of_operation, operand_count
 from ..core.stored_length import StoredLength
 from ..errors import CompileError
 
@@ -121,7 +120,7 @@ class SizeProgram:
         operation, *numbers = self.rows[number - len(self.symbols)]
         return tuple(numbers[: operand_count(_KIND_OF.get(operation, "add"))])
 
-    def _expression_of(self, number: int) -> Any:
+    def _expression_of(self, number: int) -> SharedLength:
         operation = self.rows[number - len(self.symbols)][0]
         operands = [self.expression(n) for n in self._operands(number)]
         a, b = operands[0], operands[-1]

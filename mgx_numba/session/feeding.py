@@ -48,7 +48,7 @@ def _value(name: str, value: object, wanted: Shape | None) -> Any:
     return value if wanted.type is Type.string_type else _array(name, value, wanted.type)
 
 
-def _array(name: str, value: object, type_: Type) -> np.ndarray[Any, Any]:
+def _array(name: str, value: object, type_: Type) -> np.ndarray:
     """Return a list of numbers as an array; integer types truncate fractions, as in ONNX Runtime.
 
     Raises:

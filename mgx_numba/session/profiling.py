@@ -13,6 +13,7 @@ from typing import Any
 from ..api.program import program
 from ..api.timeline import CALLER, complete_event, run_timed, write_events
 from ..errors import MgxError
+from ..targets.base import Results
 
 __all__ = ["Profile"]
 
@@ -52,7 +53,7 @@ class Profile:
         now = time.perf_counter_ns()
         self._add([complete_event(name, "Session", CALLER, self._microseconds(since), (now - since) / 1e3, {})])
 
-    def run(self, model: program, inputs: Mapping[str, object]) -> list[Any]:
+    def run(self, model: program, inputs: Mapping[str, object]) -> Results:
         """Run a program once and add an event for each thread's part of each step, and one for the run."""
         begin = time.perf_counter_ns()
         results, spans = run_timed(model, inputs)

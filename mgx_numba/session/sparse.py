@@ -16,7 +16,7 @@ from .exceptions import error_of
 
 __all__ = ["SparseTensor"]
 
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 
 
 class _CoordinateIndices(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,11 +15,11 @@ __all__ = ["Described", "copy_into", "described"]
 class Described(NamedTuple):
     """Element type and lengths of a tensor."""
 
-    dtype: np.dtype[Any]
+    dtype: np.dtype
     lens: tuple[int, ...]
 
 
-def described(value: np.ndarray[Any, Any] | device_argument) -> Described:
+def described(value: np.ndarray | device_argument) -> Described:
     """Return element type and lengths of a host or device tensor."""
     if isinstance(value, np.ndarray):
         return Described(value.dtype, value.shape)
@@ -27,7 +27,7 @@ def described(value: np.ndarray[Any, Any] | device_argument) -> Described:
     return Described(np.dtype(shape.type.numpy), tuple(shape.array_lens))
 
 
-def copy_into(target: np.ndarray[Any, Any] | device_argument, source: np.ndarray[Any, Any] | device_argument) -> None:
+def copy_into(target: np.ndarray | device_argument, source: np.ndarray | device_argument) -> None:
     """Copy a tensor into another of equal element type and lengths; the copy is complete on return."""
     if isinstance(target, np.ndarray):
         target[...] = source if isinstance(source, np.ndarray) else np.asarray(from_gpu(source)).reshape(target.shape)

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from ..runtime.plan import Plan, PlannedStep, TensorView
     from .split_point import SplitPoint
 
+Inputs = Mapping[str, Any]
+"""Inputs of a run by name: arrays of the host or of a device, also other libraries', and buffers for results."""
+
+Results = list[Any]
+"""Results of a run: arrays of the host or of a device, and a list of results for a tuple."""
+
 Tree = Any
 """Position of an array among a plan's results, or a list of trees for a tuple."""
 
@@ -33,7 +39,7 @@ class Outgrown(Exception):
     """Raised when a program read from a file has no plan for a run's lengths; the program has to be compiled again."""
 
 
-FastPath = Callable[[Any], "list[Any] | None"]
+FastPath = Callable[[Any], "Results | None"]
 """A fast path of a run; see `Compiled.direct`."""
 
 
@@ -157,7 +163,7 @@ class Compiled(Protocol):
     def program(self) -> Program:
         """The program that runs: after the passes if all lengths are known, else as it was given."""
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
+    def run(self, inputs: Mapping[str, np.ndarray]) -> Results:
         """Return the results for checked inputs, by name. Inputs have the lengths of their shapes. Results have the
         model's rank (`Shape.array_lens`)."""
 
@@ -281,7 +287,7 @@ class OnDevice(Protocol):
     def run_in(self, inputs: Mapping[str, object], stream: int) -> list[object]:
         """Enqueue a run on a stream of the driver and return its results, which the device may still be computing."""
 
-    def run_there(self, inputs: Mapping[str, object], stream: int | None = None) -> list[Any]:
+    def run_there(self, inputs: Mapping[str, object], stream: int | None = None) -> Results:
         """Run with results that stay on the device, whatever `offload_copy` says; with a stream as `run_in` does."""
 
     def held(self, inputs: Mapping[str, object]) -> RecordableCall | None:
@@ -290,7 +296,7 @@ class OnDevice(Protocol):
         None if the host takes part in the call, or if results are tuples.
         """
 
-    def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], list[Any]] | None:
+    def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], Results] | None:
         """Return a function that runs the program on positional arguments, or None.
 
         The function takes the inputs in order, memory (or None) for each result, and a stream or None. There is no such
@@ -375,7 +381,7 @@ def step_observer(observer: Observer) -> Callable[[int, PlannedStep, float, Call
     return note
 
 
-def grouped(trees: list[Tree] | None, arrays: list[Any]) -> list[Any]:
+def grouped(trees: list[Tree] | None, arrays: Results) -> Results:
     """Return the arrays grouped into tuples by ``trees``; unchanged if ``trees`` is None."""
     return arrays if trees is None else [_group(tree, arrays) for tree in trees]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from ..codegen.launch import Grid, TaskRange
@@ -21,7 +21,7 @@ from ..graph.specialize import specialize
 from ..graph.symbolic import symbolic_program
 from ..messages import INFO, shortened, tell
 from ..runtime.plan import Plan, Step
-from .base import Kept, Observer, OpenPlan, Progress, Stage, Tree
+from .base import Inputs, Kept, Observer, OpenPlan, Progress, Stage, Tree
 from .data_dependent_split import split
 from .lowering.shared_weights import SharedWeights
 from .lowering.tuples import without_tuples
@@ -42,7 +42,6 @@ MOST_FIXED = 16
 plan is dropped."""
 
 T = TypeVar("T")
-Inputs = Mapping[str, Any]
 
 
 class OpenPart(Protocol):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..interrupts import whole_module
+from ..json_types import JsonArray, JsonObject
 from ..runtime.plan_json import LengthsReader, LengthsWriter
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class StoredCall:
 
     body: Callable[..., object]
 
-    def __init__(self, written: Mapping[str, Any], lengths: LengthsReader) -> None:
+    def __init__(self, written: JsonObject, lengths: LengthsReader) -> None:
         self._written = written
         self._lengths = lengths
 
@@ -52,7 +53,7 @@ class StoredCall:
             return FunctionCall(named(*written["function"]), *written["values"])
         return self._of_instructions(written)
 
-    def _of_instructions(self, written: Mapping[str, Any]) -> FallbackCall | FunctionCall | ReturnCall:
+    def _of_instructions(self, written: JsonObject) -> FallbackCall | FunctionCall | ReturnCall:
         """Return the call of a step that holds operators or shapes; imports all operators."""
         whole_module("mgx_numba.targets.lowering.fallback_call")
         whole_module("mgx_numba.ops")
@@ -68,7 +69,7 @@ class StoredCall:
         if "returned" in written:
             return ReturnCall(reader.shape(written["returned"]))
 
-        def given(shape: list[Any]) -> Instruction:
+        def given(shape: JsonArray) -> Instruction:
             return Instruction(Outline(), (), reader.shape(shape))
 
         captured = list(map(given, written["captured"]))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import astuple
-from typing import Any
 
 import numpy as np
 
 from ..errors import UnsupportedError
+from ..json_types import JsonArray, JsonObject
 from ..runtime.plan_file import PlanFile, file_pieces
 from ..runtime.plan_json import PlansReader, PlansWriter
 from .base import Kept, KeptChoice, KeptPlan, KeptSplit
@@ -75,7 +75,7 @@ def written_kept(kept: Kept, writer: PlansWriter) -> dict[str, object]:
     return {"names": kept.names, "plans": [written_kept(one, writer) for one in kept.plans], "fixed": fixed}
 
 
-def read_kept(written: Mapping[str, Any], reader: PlansReader) -> Kept:
+def read_kept(written: JsonObject, reader: PlansReader) -> Kept:
     """Return the program that `written_kept` wrote."""
     if "plan" in written:
         return KeptPlan(reader.plan(written["plan"]), written["trees"], written["symbols"])
@@ -91,7 +91,7 @@ def read_kept(written: Mapping[str, Any], reader: PlansReader) -> Kept:
     )
 
 
-def _completed(written: list[Any]) -> Counted | Spaced:
+def _completed(written: JsonArray) -> Counted | Spaced:
     """Return what completes a result between the stages; `Counted` has lengths as its last value."""
     number, other, last = written
     return Counted(number, other, tuple(last)) if isinstance(last, (list, tuple)) else Spaced(number, other, last)

@@ -4,10 +4,10 @@ again."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from .base import Growing, Kept, Observer, OpenPlan, OpenPlanned, Outgrown, Stage
+from .base import Growing, Inputs, Kept, Observer, OpenPlan, OpenPlanned, Outgrown, Stage
 from .serving_plans import ServingPlans
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Any)
 T = TypeVar("T")
-Inputs = Mapping[str, Any]
 
 
 class Restored(Generic[C]):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 from ..core.device_array import lens_of
-from .base import Kept, KeptChoice, Outgrown
+from .base import Inputs, Kept, KeptChoice, Outgrown
 from .symbolic_split import UnservedLengths
-
-Inputs = Mapping[str, Any]
 
 
 class _Serving(Protocol):

@@ -13,19 +13,18 @@ import numpy as np
 
 from ..core.evenly_spaced import evenly_spaced
 from ..dataclass import dataclass
-from .base import Growing, Kept, KeptSplit, Observer, Stage, Tree, grouped, without_buffers
+from .base import Growing, Inputs, Kept, KeptSplit, Observer, Results, Stage, Tree, grouped, without_buffers
 
 if TYPE_CHECKING:
     from ..graph.rewrite_log import RewriteLog
 
-Inputs = Mapping[str, Any]
-Run = Callable[[Inputs], list[Any]]
+Run = Callable[[Inputs], Results]
 
 
 class _Part(Protocol):
     """The compiled program of a stage."""
 
-    def run(self, inputs: Inputs) -> list[Any]: ...
+    def run(self, inputs: Inputs) -> Results: ...
     def stages(self, inputs: Inputs) -> list[Stage]: ...
 
 
@@ -43,7 +42,7 @@ class Counted:
     count: int
     lens: tuple[int, ...]
 
-    def value(self, results: list[Any]) -> np.ndarray:
+    def value(self, results: Results) -> np.ndarray:
         """Return the elements that there are."""
         length = results[self.count].item()
         lens = [length if n < 0 else n for n in self.lens]
@@ -59,7 +58,7 @@ class Spaced:
     limit: int
     delta: int
 
-    def value(self, results: list[Any]) -> np.ndarray:
+    def value(self, results: Results) -> np.ndarray:
         """Return the numbers, in an array of the class of the results.
 
         Raises:
@@ -86,13 +85,13 @@ class SplitPoint:
     completed: tuple[Counted | Spaced, ...] = ()
     shared: tuple[str, ...] = ()
 
-    def run(self, inputs: Inputs, head: Run, tail: Run) -> list[Any]:
+    def run(self, inputs: Inputs, head: Run, tail: Run) -> Results:
         """Run both stages and return the program's results."""
         first = head(inputs)
         given = self.given(inputs, first)
         return self.together(first, tail(given))
 
-    def given(self, inputs: Inputs, first: list[Any]) -> dict[str, Any]:
+    def given(self, inputs: Inputs, first: Results) -> dict[str, Any]:
         """Return the second stage's inputs; complete the first stage's results ``first`` in place."""
         for one in self.completed:
             first[one.number] = one.value(first)
@@ -100,7 +99,7 @@ class SplitPoint:
         given.update((name, inputs[name]) for name in self.shared)
         return given
 
-    def together(self, first: list[Any], second: list[Any]) -> list[Any]:
+    def together(self, first: Results, second: Results) -> Results:
         """Return the program's results, picked from the results ``first`` and ``second`` of the stages."""
         return [(first if early else second)[k] for early, k in self.results]
 
@@ -110,7 +109,7 @@ class SplitPoint:
         found: list[Stage] = []
 
         def note(part: _Part) -> Run:
-            def run(given: Inputs) -> list[Any]:
+            def run(given: Inputs) -> Results:
                 own = part.stages(given)
                 if found:
                     before = len(found[-1].program.main.results()) - len(self.inputs)
@@ -133,7 +132,7 @@ class SplitCompiled:
         """Connect the compiled programs ``head`` and ``tail`` of the stages; ``trees`` groups the results."""
         self._head, self._tail, self._split_point, self._trees = head, tail, split_point, trees
 
-    def _in_stages(self, inputs: Inputs, run: Callable[[Any, Inputs], list[Any]]) -> list[object]:
+    def _in_stages(self, inputs: Inputs, run: Callable[[Any, Inputs], Results]) -> list[object]:
         """Return the program's results, with ``run`` called on each stage and its inputs."""
         return self._split_point.run(without_buffers(inputs), partial(run, self._head), partial(run, self._tail))
 

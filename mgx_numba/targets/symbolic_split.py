@@ -14,12 +14,11 @@ from ..core.device_array import lens_of
 from ..core.dim import Dim
 from ..runtime.explicit_lengths import is_explicit
 from ..runtime.plan import Plan
-from .base import Stage, without_buffers
+from .base import Inputs, Results, Stage, without_buffers
 from .split_point import SplitCompiled
 
 T = TypeVar("T")
 Lens = Mapping[str, Sequence[int]]
-Inputs = Mapping[str, Any]
 
 
 class UnservedLengths(Exception):
@@ -105,7 +104,7 @@ class _Later:
     def __init__(self, use: Callable[[Inputs, Callable[[Any, Any], Any]], Any]) -> None:
         self._use = use
 
-    def run(self, inputs: Inputs) -> list[Any]:
+    def run(self, inputs: Inputs) -> Results:
         """Run the stage."""
         return self._use(inputs, lambda stage, explicit: stage.run(explicit))  # type: ignore[no-any-return]
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 import torch
 
-_BY_BITS: dict[torch.dtype, tuple[torch.dtype, np.dtype[Any]]] = {
+_BY_BITS: dict[torch.dtype, tuple[torch.dtype, np.dtype]] = {
     torch.bfloat16: (torch.int16, np.dtype(ml_dtypes.bfloat16)),
     torch.float8_e4m3fn: (torch.uint8, np.dtype(ml_dtypes.float8_e4m3fn)),
     torch.float8_e4m3fnuz: (torch.uint8, np.dtype(ml_dtypes.float8_e4m3fnuz)),
@@ -20,14 +19,14 @@ _BY_BITS: dict[torch.dtype, tuple[torch.dtype, np.dtype[Any]]] = {
 _OF_ARRAY = {mine: (theirs, bits) for theirs, (bits, mine) in _BY_BITS.items()}
 
 
-def host_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+def host_array(tensor: torch.Tensor) -> np.ndarray:
     """Return a tensor's elements as a row-major array in host memory; copies where the tensor's memory is not that."""
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     bits, dtype = _BY_BITS.get(plain.dtype, (None, None))
     return plain.numpy() if bits is None else plain.view(bits).numpy().view(dtype)
 
 
-def quick_array(tensor: torch.Tensor) -> Callable[[torch.Tensor], np.ndarray[Any, Any]]:
+def quick_array(tensor: torch.Tensor) -> Callable[[torch.Tensor], np.ndarray]:
     """Return a function that gives the elements of tensors like ``tensor`` as an array, without a copy where it can."""
     bits, dtype = _BY_BITS.get(tensor.dtype, (None, None))
     if bits is None:
@@ -35,11 +34,11 @@ def quick_array(tensor: torch.Tensor) -> Callable[[torch.Tensor], np.ndarray[Any
     return lambda value: value.detach().view(bits).numpy().view(dtype)
 
 
-def _detached(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+def _detached(tensor: torch.Tensor) -> np.ndarray:
     return tensor.detach().numpy()
 
 
-def from_array(array: np.ndarray[Any, Any]) -> torch.Tensor:
+def from_array(array: np.ndarray) -> torch.Tensor:
     """Return a tensor over an array's memory."""
     theirs, bits = _OF_ARRAY.get(array.dtype, (None, None))
     if not array.size:  # NumPy's strides of empty arrays are not PyTorch's

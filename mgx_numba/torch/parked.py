@@ -12,7 +12,6 @@ import mmap
 import os
 import sys
 import tempfile
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ _MAP_PRIVATE, _MAP_FIXED = 2, 16
 """Flags of mmap(2) on Linux, on every processor that PyTorch supports."""
 
 
-def parked(tensor: torch.Tensor) -> torch.Tensor | np.ndarray[Any, Any]:
+def parked(tensor: torch.Tensor) -> torch.Tensor | np.ndarray:
     """Move a large parameter to a file; return an array over the file, or the tensor if it stays where it is."""
     bytes_ = tensor.numel() * tensor.element_size()
     local = tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_shared() and not tensor.is_pinned()
@@ -40,7 +39,7 @@ def parked(tensor: torch.Tensor) -> torch.Tensor | np.ndarray[Any, Any]:
         return tensor
 
 
-def _moved(address: int, content: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _moved(address: int, content: np.ndarray) -> np.ndarray:
     """Write an array's pages to a file, map the whole pages at their address, and return an array over the file."""
     first = -address % mmap.PAGESIZE
     pages = (content.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE

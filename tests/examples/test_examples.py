@@ -33,6 +33,7 @@ def needs(*packages: str) -> pytest.MarkDecorator:
 def printed(folder: Path, name: str, *arguments: str) -> list[str]:
     """The lines that a script prints, run in a folder of its own."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
+    environment["RAY_worker_niceness"] = "0"  # else 15: other tests starve the processes of a cluster
     command = [sys.executable, str(ROOT / "examples" / name), *arguments]
     found = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr

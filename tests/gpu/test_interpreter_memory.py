@@ -12,6 +12,7 @@ from mgx_numba.codegen.gpu.architecture import WARP
 from ..interpreter.memory import EPOCH, Allocation, KernelFault, Thread
 
 SIZE, THREADS = 12, 3 * WARP
+FIRST = 1024 - SIZE // 2  # so that some bytes lie on each side of a border of pages
 _Access = tuple[bool, int, int, int]  # whether it writes, thread, block, epoch
 
 
@@ -33,7 +34,7 @@ def _races(earlier: list[_Access], now: _Access) -> bool:
 def test_accesses_race_as_defined(shared: bool, seed: int) -> None:
     rng = random.Random(seed)
     some = rng.sample(range(THREADS), 5)
-    allocation = Allocation(np.zeros(SIZE, np.uint8), "m", shared)
+    allocation = Allocation(np.zeros(FIRST + SIZE, np.uint8), "m", shared)
     allocation.written = None  # what is undefined is another matter
     earlier: list[list[_Access]] = [[] for _ in range(SIZE)]
     who, faults = Thread(), 0
@@ -52,11 +53,11 @@ def test_accesses_race_as_defined(shared: bool, seed: int) -> None:
             if any(_races(earlier[k], access) for k in range(start, start + size)):
                 faults += 1
                 with pytest.raises(KernelFault, match="without a barrier between"):
-                    allocation.touch(start, size, who, write)
+                    allocation.touch(FIRST + start, size, who, write)
                 allocation.forget()  # a kernel has ended there
                 earlier = [[] for _ in range(SIZE)]
                 continue
-            allocation.touch(start, size, who, write)
+            allocation.touch(FIRST + start, size, who, write)
             for k in range(start, start + size):
                 earlier[k].append(access)
     assert faults

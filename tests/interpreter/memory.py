@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +27,10 @@ EPOCH = 1 << 20
 """Step of a block's epoch; exceeds the warp barriers between two block barriers."""
 GENERATION = 1 << 20
 """Epochs per cluster barrier; exceeds the block barriers between two cluster barriers."""
+_PAGE_BITS = 10
+"""Bits of a byte's place in a page: the last accesses are kept in pages, since most launches touch a small part of an
+arena, and a list of a whole one takes longer to make than most kernels to run."""
+_PAGE = 1 << _PAGE_BITS
 _X_BITS, _Y_BITS = 24, 20
 """Bits of a block's number for its first two indices; interpreted grids are small."""
 
@@ -61,6 +65,20 @@ class _Visit:
         self.number, self.block, self.epoch, self.kin = number, block, epoch, kin
 
 
+_Pages = dict[int, list["_Visit | None"]]
+"""The last access to each byte, by page; pages that nobody has touched are absent."""
+
+
+def _pages_of(start: int, end: int) -> Sequence[tuple[int, int, int]]:
+    """Return the number of each page of a range of bytes, and the places in it where the range begins and ends."""
+    page = start >> _PAGE_BITS
+    base = page << _PAGE_BITS
+    if end - base <= _PAGE:  # as most accesses are
+        return ((page, start - base, end - base),)
+    bases = range(base, end, _PAGE)
+    return [(base >> _PAGE_BITS, max(start - base, 0), min(end - base, _PAGE)) for base in bases]
+
+
 class Allocation:
     """Bytes that kernels may access, with the last accesses to each byte."""
 
@@ -79,8 +97,8 @@ class Allocation:
 
     def forget(self) -> None:
         """Reset for a new launch: all earlier accesses are complete."""
-        self._writers: list[_Visit | None] | None = None  # of each byte; no list before the first access
-        self._readers: list[_Visit | None] | None = None
+        self._writers: _Pages = {}
+        self._readers: _Pages = {}
         self._reads: list[tuple[int, int, _Visit]] = []
         self._visit = _Visit(_NOBODY, _NOBODY, _NOBODY, (0, 0))
 
@@ -123,7 +141,7 @@ class Allocation:
         visit = self._visit
         if visit.number != who.number or visit.epoch != who.epoch or visit.block != who.place:
             visit = self._visit = _Visit(who.number, who.place, who.epoch, who.kin)
-        if self._writers is not None:
+        if self._writers:
             self._check(self._writers, start, end, visit, "wrote", write)
         if not write:
             self._reads.append(
@@ -132,11 +150,11 @@ class Allocation:
             return
         if self._reads:
             self._note_reads(visit)
-        if self._readers is not None:
+        if self._readers:
             self._check(self._readers, start, end, visit, "read", write)
-        if self._writers is None:
-            self._writers = [None] * self.data.size
-        self._writers[start:end] = [visit] * size
+        for page, first, stop in _pages_of(start, end):
+            writers = self._writers.get(page) or self._writers.setdefault(page, [None] * _PAGE)
+            writers[first:stop] = [visit] * (stop - first)
 
     def _note_reads(self, now: _Visit) -> None:
         """Merge pending reads into the per-byte records."""
@@ -146,30 +164,33 @@ class Allocation:
         for start, end, visit in self._reads:
             if visit.epoch < since:
                 continue
-            readers = self._readers
-            if readers is None:
-                readers = self._readers = [None] * self.data.size
-            before = readers[start:end]
-            known = {last: _joined(last, visit) for last in set(before)}
-            readers[start:end] = [known[last] for last in before] if len(known) > 1 else [*known.values()] * len(before)
+            for page, first, stop in _pages_of(start, end):
+                readers = self._readers.get(page) or self._readers.setdefault(page, [None] * _PAGE)
+                before = readers[first:stop]
+                known = {last: _joined(last, visit) for last in set(before)}
+                alike = [*known.values()] * len(before)
+                readers[first:stop] = [known[last] for last in before] if len(known) > 1 else alike
         self._reads.clear()
 
-    def _check(self, touched: list[_Visit | None], start: int, end: int, now: _Visit, did: str, write: bool) -> None:
-        found = set(touched[start:end])
-        if len(found) == 1:  # most accesses are to bytes that one thread has touched together
-            (last,) = found
-            if last is None or last is now or not _race(last, now):
-                return
-        racing = {last for last in found if last is not None and last is not now and _race(last, now)}
-        if not racing:
-            return
-        at, last = next((at, last) for at, last in enumerate(touched[start:end], start) if last in racing)
-        assert last is not None
-        whom = f"thread {last.number}" if last.number >= 0 else "several threads"
-        verb = "writes" if write else "reads"
-        raise KernelFault(
-            f"{verb} byte {at} of {self.name}, which {whom} of block {last.block} {did} without a barrier between"
-        )
+    def _check(self, pages: _Pages, start: int, end: int, now: _Visit, did: str, write: bool) -> None:
+        for page, first, stop in _pages_of(start, end):
+            touched = pages.get(page)
+            if touched is None:
+                continue
+            found = set(touched[first:stop])
+            if len(found) == 1:  # most accesses are to bytes that one thread has touched together
+                (last,) = found
+                if last is None or last is now or not _race(last, now):
+                    continue
+            racing = {last for last in found if last is not None and last is not now and _race(last, now)}
+            for at, last in enumerate(touched[first:stop], (page << _PAGE_BITS) + first):
+                if last is not None and last in racing:
+                    whom = f"thread {last.number}" if last.number >= 0 else "several threads"
+                    verb = "writes" if write else "reads"
+                    raise KernelFault(
+                        f"{verb} byte {at} of {self.name}, which {whom} of block {last.block} {did} without a barrier "
+                        "between"
+                    )
 
 
 def _race(last: _Visit, now: _Visit) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from ...core.dim import Dim, Length, maximum
+from ...core.dim import Dim, Length, SharedLength, maximum
 from ...core.integers import plain_ints
 from ...dataclass import dataclass
 from ...errors import ShapeError
@@ -51,7 +51,7 @@ class BlockFormat:
         """Return the default zero point: the middle code, or 0 with offsets."""
         return 0 if self.offsets else 1 << (self.bits - 1)
 
-    def blocks(self, k: Length) -> Any:
+    def blocks(self, k: Length) -> SharedLength:
         """Return the blocks per column of k weights."""
         return -(-k // self.size)
 
@@ -194,17 +194,17 @@ class GemmProblem(TypedProblem):
         return Dim in map(type, (*own, *(stride for operand in operands for stride in operand.batch_strides)))
 
     @property
-    def batch_count(self) -> Any:
+    def batch_count(self) -> SharedLength:
         return math.prod(self.batch)
 
     @property
-    def flops(self) -> Any:
+    def flops(self) -> SharedLength:
         return 2 * self.batch_count * self.m * self.n * self.k
 
 
-def packed_strides(lens: Sequence[Length]) -> tuple[Any, ...]:
+def packed_strides(lens: Sequence[Length]) -> tuple[SharedLength, ...]:
     """Return row-major strides of ``lens``; an empty axis counts as length 1."""
-    strides: list[Any] = [1] * len(lens)
+    strides: list[SharedLength] = [1] * len(lens)
     lens = plain_ints(lens)
     for i in range(len(lens) - 2, -1, -1):
         strides[i] = strides[i + 1] * maximum(lens[i + 1], 1)

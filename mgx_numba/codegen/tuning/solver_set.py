@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from ...errors import UnsupportedError
 from .record import TuningRecord
@@ -12,26 +12,38 @@ from .request import Candidate, Estimate, TuningRequest
 R = TypeVar("R", bound=TuningRequest)
 
 
-class SolverSet(Generic[R]):
+class Named(Protocol):
+    """What records name of a solver: its name, and the revision of its kernels."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def revision(self) -> int: ...
+
+
+S = TypeVar("S", bound=Named)
+
+
+class SolverSet(Generic[R, S]):
     """Solvers of contractions. A back end's subclass says which there are, when each applies, and what it costs."""
 
-    def solvers(self, request: R) -> Sequence[Any]:
+    def solvers(self, request: R) -> Sequence[S]:
         """Return the solvers for a request, applicable or not; of equal costs the first one wins."""
         raise NotImplementedError
 
-    def refusal(self, solver: object, request: R) -> str | None:
+    def refusal(self, solver: S, request: R) -> str | None:
         """Return the reason why a solver does not apply; None or "" if it applies."""
         raise NotImplementedError
 
-    def seconds(self, solver: object, request: R) -> float:
+    def seconds(self, solver: S, request: R) -> float:
         """Return the estimated time (s) of an applicable solver."""
         raise NotImplementedError
 
-    def cost(self, solver: object, request: R) -> float:
+    def cost(self, solver: S, request: R) -> float:
         """Return the number by which solvers are compared, by default `seconds`."""
         return self.seconds(solver, request)
 
-    def configured(self, solver: object, request: R, configuration: Mapping[str, int]) -> Candidate | None:
+    def configured(self, solver: S, request: R, configuration: Mapping[str, int]) -> Candidate | None:
         """Return an applicable solver with the blocking of a tuning record; None if the solver lacks that blocking."""
         raise NotImplementedError
 

@@ -16,11 +16,12 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from ...environment import environment_flag, environment_number
 from ...errors import CompileError
 from ...interrupts import unbroken
+from ...json_types import JsonObject
 from ..backend import backend
 from ..kernel import KernelSource
 from .worker import read_message, write_message
@@ -291,7 +292,7 @@ def compiled_here(source: KernelSource) -> bytes:
     return compiler.finished(source, compiler.compile(source))
 
 
-def _result(source: KernelSource, answer: dict[str, Any]) -> bytes | CompileError:
+def _result(source: KernelSource, answer: JsonObject) -> bytes | CompileError:
     if "error" in answer:
         return CompileError(answer["error"])
     return backend(source.backend).finished(source, answer["object"])

@@ -33,6 +33,7 @@ from ...core.types import Type
 from ...dataclass import dataclass
 from ...errors import CompileError, FormatError, OperatorError, OptionError, ParameterError, UnsupportedError
 from ...graph.export import to_dot
+from ...json_types import JsonObject
 from ...ops.custom import define_remote
 from ..logs import LOG
 
@@ -49,7 +50,7 @@ def described(s: shape) -> dict[str, object]:
     return {"type": int(inner.type), "lens": list(inner.lens), "strides": list(inner.strides)}
 
 
-def shape_of(given: Mapping[str, Any]) -> shape:
+def shape_of(given: JsonObject) -> shape:
     """Return the shape that a C++ program sent."""
     name = Type(given["type"]).name
     if "dyn_dims" in given:
@@ -71,7 +72,7 @@ def packed(value: argument) -> dict[str, object]:
     return {**described(standard), "data": array.tobytes()}
 
 
-def tensor_of(given: Mapping[str, Any]) -> np.ndarray:
+def tensor_of(given: JsonObject) -> np.ndarray:
     """Return the array that a C++ program sent, read-only."""
     return np.frombuffer(given["data"], Type(given["type"]).numpy).reshape(given["lens"])
 
@@ -236,7 +237,7 @@ class Service:
         return self._changed(held)
 
     def do_quantize(
-        self, held: _Held, kind: str, target: str, names: Sequence[str], batches: Sequence[Mapping[str, Any]]
+        self, held: _Held, kind: str, target: str, names: Sequence[str], batches: Sequence[JsonObject]
     ) -> Answer:
         """Quantise a program."""
         chosen: dict[str, Any] = {"ins_names": tuple(names)} if names else {}
@@ -257,12 +258,12 @@ class Service:
             held.model.compile(target, asdict(options))
         return self._changed(held)
 
-    def do_run(self, held: _Held, inputs: Mapping[str, Any]) -> Answer:
+    def do_run(self, held: _Held, inputs: JsonObject) -> Answer:
         """Run a program in this process, for programs without a library."""
         results = held.model.run({name: tensor_of(value) for name, value in inputs.items()})
         return {"results": [packed(result) for result in results]}
 
-    def do_run_trace(self, held: _Held, inputs: Mapping[str, Any]) -> Answer:
+    def do_run_trace(self, held: _Held, inputs: JsonObject) -> Answer:
         """Run a program in this process, and call ``trace`` after each instruction, with its first result."""
 
         def told(info: trace_info) -> None:
@@ -374,7 +375,7 @@ def _drop_folder(held: _Held) -> None:
         held.folder = None
 
 
-def _onnx_options(given: Mapping[str, Any]) -> dict[str, Any]:
+def _onnx_options(given: JsonObject) -> dict[str, Any]:
     """Return options for `parse_onnx`; a C++ program sends the default range as a list of at most one range."""
     ranges = given.get("default_dyn_dim_value", [])
     return {**given, "default_dyn_dim_value": ranges[0] if ranges else None}

@@ -127,7 +127,7 @@ class MacroBuilder(Emitter):
         self._before = before
         self.name = name
 
-    def op(self, op: str, *inputs: Instruction, **attributes: Any) -> Instruction:
+    def op(self, op: str, *inputs: Instruction, **attributes: object) -> Instruction:
         """Insert one operation."""
         return self._module.insert_instruction(self._before, make_op(op, **attributes), inputs)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...dataclass import dataclass
 from ...errors import FormatError
+from ...json_types import JsonObject
 from ..architectures import DecoderArchitecture
 from ..config import ModelConfig
 from ..json_file import json_object, read_text
@@ -28,7 +29,7 @@ CONFIG = "config.json"
 class GgufTokenizer:
     """The metadata of a GGUF file, whose keys ``tokenizer.ggml.`` describe its tokenizer."""
 
-    metadata: Mapping[str, Any]
+    metadata: JsonObject
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import FormatError, UnsupportedError
+from ...json_types import JsonObject
 from ..architectures import DecoderArchitecture, architecture_of_transformers
 from ..config import MOST_LAYERS, MOST_LENGTH, ModelConfig, Rope, length_of
 from ..rope_scaling import scaled_rope
@@ -19,7 +20,7 @@ ACTIVATIONS = {
 
 
 def config_of_transformers(
-    given: Mapping[str, Any], generation: Mapping[str, Any], context: int | None
+    given: JsonObject, generation: JsonObject, context: int | None
 ) -> tuple[DecoderArchitecture, ModelConfig]:
     """Return the architecture and the configuration.
 
@@ -42,7 +43,7 @@ def config_of_transformers(
 
 
 def _config(
-    a: DecoderArchitecture, given: Mapping[str, Any], generation: Mapping[str, object], context: int | None
+    a: DecoderArchitecture, given: JsonObject, generation: Mapping[str, object], context: int | None
 ) -> ModelConfig:
     def number(*names: str, default: Any = None) -> Any:
         found = next((given[name] for name in names if given.get(name) is not None), default)
@@ -104,7 +105,7 @@ def _token(*given: object) -> int:
     return next((found[0] for found in map(_tokens, given) if found), -1)
 
 
-def _windows(a: DecoderArchitecture, given: Mapping[str, Any], layers: int) -> tuple[int, ...]:
+def _windows(a: DecoderArchitecture, given: JsonObject, layers: int) -> tuple[int, ...]:
     """Return the window of each layer, 0 for none."""
     window = length_of("sliding_window", given.get("sliding_window") or MOST_LENGTH) % MOST_LENGTH
     if given.get("use_sliding_window") is False:
@@ -123,7 +124,7 @@ def _windows(a: DecoderArchitecture, given: Mapping[str, Any], layers: int) -> t
 
 def _ropes(
     a: DecoderArchitecture,
-    given: Mapping[str, Any],
+    given: JsonObject,
     layers: int,
     head: int,
     windows: tuple[int, ...],

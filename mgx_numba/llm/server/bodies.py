@@ -11,6 +11,7 @@ import numpy as np
 
 from ...dataclass import dataclass
 from ...errors import OptionError
+from ...json_types import JsonArray, JsonObject
 from ...nearest import did_you_mean
 from ..generation.logprobs import MOST_LOGPROBS
 from ..generation.params import LogitsProcessor, SearchOptions
@@ -79,7 +80,7 @@ class ParsedBody:
     top_logprobs: int | None = None
 
 
-def asked_chat(body: Mapping[str, Any], model: LanguageModel, tokenizer: Tokenizer) -> ParsedBody:
+def asked_chat(body: JsonObject, model: LanguageModel, tokenizer: Tokenizer) -> ParsedBody:
     """Return what a body of ``/v1/chat/completions`` asks for.
 
     Raises:
@@ -120,7 +121,7 @@ def asked_completion(body: Mapping[str, object], model: LanguageModel, tokenizer
     asked = _asked(body, model)
     prompt = body.get("prompt")
     several = isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], (str, list))
-    prompts: list[Any] = prompt if several and isinstance(prompt, list) else [prompt]
+    prompts: JsonArray = prompt if several and isinstance(prompt, list) else [prompt]
     for each in prompts:
         is_tokens = isinstance(each, list) and all(type(token) is int for token in each)
         if not (isinstance(each, str) or is_tokens) or not each:
@@ -187,7 +188,7 @@ def _check_names(body: Mapping[str, object], known: frozenset[str] | set[str]) -
             raise BodyError(f"{name}: unknown or not supported{did_you_mean(name, known, 2)}", name)
 
 
-def _number(body: Mapping[str, Any], name: str, kind: type, low: float | None, high: float | None) -> Any:
+def _number(body: JsonObject, name: str, kind: type, low: float | None, high: float | None) -> Any:
     """Return the number in a field, None if the field is absent or null."""
     value = body.get(name)
     if value is None:

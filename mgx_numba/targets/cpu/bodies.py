@@ -33,7 +33,7 @@ from ..lowering.rules import Body
 from ..options import TargetOptions
 from .compiled import LoweredProgram
 
-Run = Callable[[Sequence[Any]], list]
+Run = Callable[[Sequence[np.ndarray]], list]
 MOST_KNOWN = 16
 """Maximum number of sets of outer lengths for which a `DataDependentProgram` keeps compiled programs."""
 
@@ -88,7 +88,7 @@ class CompiledBody:
         known: dict[Dim, int] = {}
         return [tuple([evaluate(n, self._at, known) for n in spec.lens]) for spec in self.plan.parameters]
 
-    def within(self, outer: Mapping[Instruction, Any]) -> Run:
+    def within(self, outer: Mapping[Instruction, object]) -> Run:
         """Return a function that runs the body on arguments, with captured values ``outer``."""
         module, plan = self._module, self.plan
         executable, enter = self._loaded()
@@ -96,7 +96,7 @@ class CompiledBody:
         given = self._given(plan, outer)
         scalars = [k for k, value in enumerate(module.results()) if value.shape.without_axes]  # one axis in the IR
 
-        def run(arguments: Sequence[Any]) -> list:
+        def run(arguments: Sequence[np.ndarray]) -> list:
             given.update(zip(names, arguments))
             results = enter(given)
             if results is None:
@@ -114,7 +114,7 @@ class CompiledBody:
 
     def repeat(
         self,
-        outer: Mapping[Instruction, Any],
+        outer: Mapping[Instruction, object],
         trips: int,
         condition: np.ndarray,
         carried: Sequence[np.ndarray],
@@ -235,11 +235,11 @@ class DataDependentProgram:
     def kernels(self) -> Sequence[KernelSource]:
         return self._compiled.kernels()  # type: ignore[no-any-return]
 
-    def within(self, outer: Mapping[Instruction, Any]) -> Run:
+    def within(self, outer: Mapping[Instruction, object]) -> Run:
         given = {f"outer{k}": np.asarray(outer[value]) for k, value in enumerate(self._captured)}
         scalars = [k for k, value in enumerate(self._module.results()) if value.shape.without_axes]
 
-        def run(arguments: Sequence[Any]) -> list:
+        def run(arguments: Sequence[np.ndarray]) -> list:
             results: list = self._compiled.run({**dict(zip(self._names, arguments)), **given})
             for k in scalars:  # one axis in the IR
                 results[k] = results[k].reshape(1)
@@ -249,7 +249,7 @@ class DataDependentProgram:
 
     def repeat(
         self,
-        outer: Mapping[Instruction, Any],
+        outer: Mapping[Instruction, object],
         trips: int,
         condition: np.ndarray,
         carried: Sequence[np.ndarray],
@@ -314,5 +314,5 @@ def read_body(
     return DataDependentProgram(module, captured, list(map(lengths.reader.symbol, symbols)), _outgrown, found)
 
 
-def _outgrown(*values: Any) -> NoReturn:
+def _outgrown(*values: object) -> NoReturn:
     raise Outgrown("a submodule has to be compiled")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..base import FastPath
+from ..base import FastPath, Results
 from ..serving_plans import ServingPlans
 from .compiled import LoweredProgram
 
@@ -45,7 +45,7 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
         self.symbolic_plans = list(plans)
         self.fixed_plans = OrderedDict(fixed)
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
+    def run(self, inputs: Mapping[str, np.ndarray]) -> Results:
         """See `LoweredProgram.run`.
 
         Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TextIO
+from typing import TYPE_CHECKING, ClassVar, TextIO
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ...interrupts import whole_module
 from ...runtime.cpu.executor import COMMON_KERNELS, Executable, executor_kernels
 from ...runtime.cpu.native_call import Entry
 from ...runtime.plan import FallbackStep, Plan, Step
-from ..base import FastPath, Kept, KeptPlan, Stage, Tree, grouped, step_observer
+from ..base import FastPath, Kept, KeptPlan, Results, Stage, Tree, grouped, step_observer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,7 +105,7 @@ class LoweredProgram:
             return self.executable.arena_bytes
         return sum(part.arena_bytes() for part in self._parts())
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
+    def run(self, inputs: Mapping[str, np.ndarray]) -> Results:
         """Return the results for checked inputs, by name.
 
         Entries named by `output_buffer` are memory for results, which the run uses where it can.

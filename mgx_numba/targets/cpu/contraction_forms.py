@@ -19,7 +19,7 @@ from ...codegen.alternatives import at_lengths, has_lengths, lengths_in
 from ...codegen.cpu.contraction.conv import ConvDirect
 from ...codegen.cpu.contraction.runtime_packing import SOLVERS
 from ...codegen.cpu.contraction.select import select
-from ...codegen.cpu.contraction.solver import Solver, UnsuitedWeights
+from ...codegen.cpu.contraction.solver import AnySolver, UnsuitedWeights
 from ...codegen.launch import Solution
 from ...codegen.problems.convolution import ConvProblem
 from ...codegen.problems.gemm import BlockWeights, GemmProblem, StoredBlocks
@@ -145,7 +145,7 @@ class Layer:
             or (own.error_variance > 1 and over_budget(self.low, problem))
         ]
 
-    def quickest(self, problem: Problem, unsuited: list[str]) -> Solver[Any]:
+    def quickest(self, problem: Problem, unsuited: list[str]) -> AnySolver:
         """Return the solver with the lowest estimate. Answers are cached.
 
         Raises:
@@ -193,7 +193,7 @@ class Layer:
             except UnsuitedWeights:
                 unsuited.append(chosen.solver.name)
 
-    def _packed(self, solver: Solver[Any], problem: Problem) -> View | None:
+    def _packed(self, solver: AnySolver, problem: Problem) -> View | None:
         """Return constant weights packed for a solver; None if they are not constant, or if the solver does not pack.
 
         Raises:

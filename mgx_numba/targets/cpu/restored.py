@@ -11,7 +11,7 @@ import numpy as np
 from ...interrupts import whole_module
 from ...runtime.cpu.executor import Executable, executor_kernels
 from ...runtime.plan import FallbackStep
-from ..base import FastPath, Kept, KeptPlan, KeptSplit
+from ..base import FastPath, Kept, KeptPlan, KeptSplit, Results
 from ..fallback_file import StoredCall
 from ..options import TargetOptions
 from ..restored import Restored
@@ -79,7 +79,7 @@ class RestoredProgram(Restored[LoweredProgram], LoweredProgram):
         LoweredProgram.__init__(self, kept.executable, kept.trees, lambda: self._whole().program, store)
         Restored.__init__(self, kept, compile)
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
+    def run(self, inputs: Mapping[str, np.ndarray]) -> Results:
         return self._tried(lambda program: program.run(inputs))
 
     def direct(

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...codegen.kernel import KernelSource
 from .. import symbolic_split
-from ..base import FastPath, Tree, grouped
+from ..base import FastPath, Inputs, Results, Tree, grouped
 from ..split_point import SplitCompiled, SplitPoint
 from .compiled import LoweredProgram
 
@@ -54,7 +54,7 @@ class SplitProgram(SplitCompiled, LoweredProgram):
         point = self._split_point
         ends = all(early for early, _ in point.results)  # the second stage computes nothing
 
-        def run(inputs: Any) -> list[Any] | None:
+        def run(inputs: Any) -> Results | None:
             first = head(inputs)
             if first is None:
                 return None
@@ -69,7 +69,7 @@ class SplitProgram(SplitCompiled, LoweredProgram):
 
         return run
 
-    def _with_lengths(self, inputs: Mapping[str, Any], given: dict[str, Any]) -> Mapping[str, Any]:
+    def _with_lengths(self, inputs: Inputs, given: dict[str, Any]) -> Mapping[str, Any]:
         """Return the second stage's inputs with the lengths of the first stage's inputs that it takes."""
         return given
 
@@ -101,5 +101,5 @@ class SplitProgram(SplitCompiled, LoweredProgram):
 class CpuSymbolicSplit(symbolic_split.SymbolicSplit, SplitProgram):
     """Two symbolic stages on the CPU; see `symbolic_split.SymbolicSplit`."""
 
-    def _with_lengths(self, inputs: Mapping[str, Any], given: dict[str, Any]) -> Mapping[str, Any]:
+    def _with_lengths(self, inputs: Inputs, given: dict[str, Any]) -> Mapping[str, Any]:
         return self._explicit(inputs, given)

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from math import prod
-from typing import Any
 
 from ...codegen.alternatives import fixed, has_lengths
 from ...codegen.gpu.cluster.thread_layout import RowLayout, row_layout
@@ -16,7 +15,7 @@ from ...codegen.gpu.matrix_tiles import matrix_tiles
 from ...codegen.gpu.products import PRODUCTS
 from ...codegen.problems.cluster import Tensor
 from ...codegen.problems.element_types import ElementTypes
-from ...core.dim import Dim, known_same
+from ...core.dim import Dim, SharedLength, known_same
 from ...core.shape import Shape
 from ...core.types import Type
 from ...graph.module import Module
@@ -112,7 +111,7 @@ def reduction_walk(
 
     If the number of rows is symbolic, it is taken to be large enough to keep a device busy.
     """
-    lengths: list[Any] = [n for s in (*inputs, *results) for n in (*s.lens, *s.strides) if isinstance(n, Dim)]
+    lengths: list[SharedLength] = [n for s in (*inputs, *results) for n in (*s.lens, *s.strides) if isinstance(n, Dim)]
     is_open = any(isinstance(n, Dim) for s in inputs for a, n in enumerate(s.lens) if a not in axes)
     if lengths:
         usual = lengths[0].scope.hints()

@@ -29,7 +29,7 @@ from ...runtime.gpu.open_plan import OpenLengths, Shapes
 from ...runtime.gpu.transfers import to_device, to_host
 from ...runtime.host.plan_numbers import runs
 from ...runtime.plan import FallbackStep, ParameterSpec, Plan
-from ..base import Kept, KeptPlan, Observation, Observer, Stage, Tree, grouped, step_observer
+from ..base import Inputs, Kept, KeptPlan, Observation, Observer, Results, Stage, Tree, grouped, step_observer
 from ..options import TargetOptions
 from ..shown import renamed, with_lengths
 
@@ -43,7 +43,7 @@ class DeviceCalls(ABC):
 
     _engine: Engine
     _options: TargetOptions
-    observe: Callable[[Mapping[str, Any], Observer], list[Any]]
+    observe: Callable[[Inputs, Observer], Results]
 
     @property
     def device(self) -> int:
@@ -70,7 +70,7 @@ class DeviceCalls(ABC):
         return None
 
     @abstractmethod
-    def run_on(self, queue: Queue, inputs: Mapping[str, object]) -> list[Any]:
+    def run_on(self, queue: Queue, inputs: Mapping[str, object]) -> Results:
         """Enqueue a run on inputs that lie on the device, as part of an enclosing plan; return new results.
 
         The run is complete on return only if its last step is a fallback step, or if kernels check indices.
@@ -181,13 +181,13 @@ class DeviceProgram(DeviceCalls):
             return {}
         return {output_buffer(k): s for k, s in enumerate(executable.result_shapes()) if s is not None}
 
-    def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], list[Any]] | None:
+    def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], Results] | None:
         executable = self.executable
         if executable is None or self._trees is not None or executable.lengths is not None:
             return None
         return None if None in executable.result_shapes() else executable.run
 
-    def _arrays(self, inputs: Mapping[str, Any]) -> list[Any]:
+    def _arrays(self, inputs: Inputs) -> Results:
         assert self.executable is not None
         given = ((p, inputs[p.name]) for p in self.executable.plan.parameters)
         return [v if isinstance(v, DeviceArray) else self._of_host(p, v) for p, v in given]
@@ -198,7 +198,7 @@ class DeviceProgram(DeviceCalls):
             return DeviceArray(Shape(Type.bool_type, value.shape), 0, self._engine.number)
         return row_major(value)
 
-    def run_staying(self, inputs: Mapping[str, Any], stream: int | None, stays: bool) -> list[object]:
+    def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[object]:
         executable = self.executable
         assert executable is not None
         outputs = None
@@ -206,14 +206,14 @@ class DeviceProgram(DeviceCalls):
             outputs = [inputs.get(output_buffer(k)) for k in range(len(executable.plan.outputs))]
         return grouped(self._trees, executable.run(self._arrays(inputs), outputs, stream))
 
-    def held(self, inputs: Mapping[str, Any]) -> HeldCall | None:
+    def held(self, inputs: Inputs) -> HeldCall | None:
         executable = self.executable
         if executable is None or self._trees is not None or not holds(executable.plan):
             return None
         outputs = [inputs.get(output_buffer(k)) for k in range(len(executable.plan.outputs))]
         return HeldCall(executable, self._arrays(inputs), outputs)
 
-    def run_on(self, queue: Queue, inputs: Mapping[str, object]) -> list[Any]:
+    def run_on(self, queue: Queue, inputs: Mapping[str, object]) -> Results:
         assert self.executable is not None
         return grouped(self._trees, self.executable.run_on(queue, self._arrays(inputs)))
 
@@ -296,7 +296,7 @@ class OpenLengthsProgram(DeviceProgram):
         """Return the distinct kernels of all plans made so far."""
         return list(dict.fromkeys(kernel for part in self._parts() for kernel in part.kernels()))
 
-    def _parts(self) -> list[Any]:
+    def _parts(self) -> Results:
         raise NotImplementedError
 
 

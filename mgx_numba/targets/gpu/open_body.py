@@ -13,6 +13,7 @@ from ...core.dim import Dim, SymbolicLengthError, symbols_of
 from ...graph.program import Program
 from ...graph.substitution import lengths_of, settled
 from ...runtime.gpu.engine import Queue
+from ..base import Results
 
 MOST_KNOWN = 16
 """Maximum number of sets of outer lengths for which a body keeps compiled programs."""
@@ -45,7 +46,7 @@ class OpenBody:
         """Return the kernels of the program that was compiled for the examples."""
         return self._example.kernels()  # type: ignore[no-any-return]
 
-    def run_on(self, queue: Queue, inputs: Mapping[str, object]) -> list[Any]:
+    def run_on(self, queue: Queue, inputs: Mapping[str, object]) -> Results:
         places = (self._sources[symbol] for symbol in self._symbols)
         key = tuple([lens_of(inputs[name])[axis] for name, axis in places])
         with self._lock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...codegen.gpu.architecture import lowering_on
@@ -17,7 +17,7 @@ from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine, Queue
 from ...runtime.gpu.executor import DeviceExecutable
 from ...runtime.gpu.held_call import HeldCall
-from ..base import Progress, Tree
+from ..base import Inputs, Progress, Tree
 from ..data_dependent_split import split
 from ..dynamic import OpenPlans
 from ..lowering.job import LoweringJob
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
 
 
-Inputs = Mapping[str, Any]
 Fixed = Callable[[Program, SharedWeights, DeviceConstants], Any]
 
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ...graph.program import Program
 from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine, Queue
 from ...runtime.gpu.held_call import HeldCall
-from ..base import Kept, KeptPlan, KeptSplit
+from ..base import Inputs, Kept, KeptPlan, KeptSplit, Results
 from ..options import TargetOptions
 from ..restored import Restored
 from ..serving_plans import ServingPlans
 from .compiled import DeviceProgram, OpenLengthsProgram
 from .split_program import DeviceSymbolicSplit, SplitGpuProgram
-
-Inputs = Mapping[str, Any]
 
 
 class DevicePlans(ServingPlans[Any], OpenLengthsProgram):
@@ -35,7 +33,7 @@ class DevicePlans(ServingPlans[Any], OpenLengthsProgram):
         """See `DeviceCalls.held`; raises `Outgrown` as `run_staying` does."""
         return self._chosen(inputs, lambda plan: plan.held(inputs))  # type: ignore[no-any-return]
 
-    def run_on(self, queue: Queue, inputs: Inputs) -> list[Any]:
+    def run_on(self, queue: Queue, inputs: Inputs) -> Results:
         """See `DeviceCalls.run_on`; raises `Outgrown` as `run_staying` does."""
         return self._chosen(inputs, lambda plan: plan.run_on(queue, inputs))  # type: ignore[no-any-return]
 
@@ -54,7 +52,7 @@ class RestoredDeviceProgram(Restored[Any], OpenLengthsProgram):
     def held(self, inputs: Inputs) -> HeldCall | None:
         return self._tried(lambda program: program.held(inputs))  # type: ignore[no-any-return]
 
-    def run_on(self, queue: Queue, inputs: Inputs) -> list[Any]:
+    def run_on(self, queue: Queue, inputs: Inputs) -> Results:
         return self._tried(lambda program: program.run_on(queue, inputs))  # type: ignore[no-any-return]
 
     def step_seconds(self, inputs: Inputs) -> list[float]:

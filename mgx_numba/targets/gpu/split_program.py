@@ -4,7 +4,7 @@ found."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,11 @@ from ...codegen.kernel import KernelSource
 from ...core.shape import Shape
 from ...graph.program import Program
 from ...runtime.gpu.engine import Engine, Queue
-from ..base import Tree, grouped
+from ..base import Inputs, Results, Tree, grouped
 from ..options import TargetOptions
 from ..split_point import SplitCompiled, SplitPoint
 from ..symbolic_split import SymbolicSplit
 from .compiled import DeviceCalls, on_host
-
-Inputs = Mapping[str, Any]
 
 
 class SplitGpuProgram(DeviceCalls, SplitCompiled):
@@ -58,13 +56,13 @@ class SplitGpuProgram(DeviceCalls, SplitCompiled):
         """Return None, as `DeviceProgram.direct` does."""
 
     def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[object]:
-        def run(stage: Any, given: Inputs) -> list[Any]:
+        def run(stage: Any, given: Inputs) -> Results:
             return stage.run_staying(given, stream, stays or stage is self._head)  # type: ignore[no-any-return]
 
         results = self._in_stages(inputs, run)
         return grouped(self._trees, results if stays else [on_host(self._engine, r) for r in results])
 
-    def run_on(self, queue: Queue, inputs: Inputs) -> list[Any]:
+    def run_on(self, queue: Queue, inputs: Inputs) -> Results:
         return grouped(self._trees, self._in_stages(inputs, lambda stage, given: stage.run_on(queue, given)))
 
     def resolve(self, inputs: Inputs) -> Program:

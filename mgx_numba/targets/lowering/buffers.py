@@ -7,10 +7,9 @@ import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any
 
 from ...codegen.problems.cluster import Tensor
-from ...core.dim import Dim, Length, hint, known_equal, known_less_equal, maximum
+from ...core.dim import Dim, Length, SharedLength, hint, known_equal, known_less_equal, maximum
 from ...core.shape import Shape
 from ...core.strided import Strided
 from ...core.types import Type
@@ -40,8 +39,8 @@ class Buffer:
     def __init__(self, region: Region, index: int = 0, bytes: Length = 0) -> None:
         self.region = region
         self.index = index
-        self.bytes: Any = bytes
-        self.offset: Any = 0
+        self.bytes: SharedLength = bytes
+        self.offset: SharedLength = 0
         self.first = -1
         self.last = -1
 
@@ -145,7 +144,7 @@ def color(buffers: Iterable[Buffer], reuse: bool = True, shares: int = 1) -> int
     return _color(given, reuse, shares)
 
 
-def _color_symbolic(buffers: Sequence[Buffer], reuse: bool, shares: int) -> Any:
+def _color_symbolic(buffers: Sequence[Buffer], reuse: bool, shares: int) -> SharedLength:
     """Place buffers with symbolic sizes; see `color`."""
     stand_ins = []
     for buffer in buffers:
@@ -154,12 +153,12 @@ def _color_symbolic(buffers: Sequence[Buffer], reuse: bool, shares: int) -> Any:
         stand_ins.append(own)
     _color(stand_ins, reuse, shares)
     order = sorted(range(len(buffers)), key=lambda k: (stand_ins[k].offset, k))
-    placed: list[tuple[Buffer, Any]] = []  # with its end
+    placed: list[tuple[Buffer, SharedLength]] = []  # with its end
     under: set[int] = set()  # buffers with another one above them, where the arena cannot end
     for k in order:
         buffer = buffers[k]
         below: list[Buffer] = []
-        ends: dict[Any, None] = {0: None}  # equal layers end at few places
+        ends: dict[SharedLength, None] = {0: None}  # equal layers end at few places
         first, last = buffer.first, buffer.last
         beside = [one for one in placed if one[0].first <= last and first <= one[0].last] if reuse else placed
         for other, end in reversed(beside):
@@ -270,5 +269,5 @@ def _moved(at: int, size: int, other: int, other_size: int, shares: int) -> int:
     return sum(max(0, min(high, max(pair)) - max(low, min(pair))) for pair in borders)
 
 
-def _aligned(size: Any) -> Any:
+def _aligned(size: Length) -> SharedLength:
     return -(-size // ALIGNMENT) * ALIGNMENT

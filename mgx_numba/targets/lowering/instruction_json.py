@@ -18,6 +18,7 @@ from ...errors import UnsupportedError
 from ...graph.instruction import Instruction, Literal, Outline, Parameter, Results, Return
 from ...graph.module import Module
 from ...graph.program import Program
+from ...json_types import JsonArray
 from ...ops.base import Operator, operator_class
 from ...runtime.plan_json import LengthsReader, LengthsWriter
 from .package_names import named
@@ -119,7 +120,7 @@ class InstructionReader:
         found = self._lengths(written)
         return found.expression if isinstance(found, StoredLength) else found
 
-    def shape(self, written: list[Any]) -> Shape:
+    def shape(self, written: JsonArray) -> Shape:
         """Return the shape that `InstructionWriter.shape` wrote."""
         return shape_from_json(written, self.length)
 
@@ -144,7 +145,7 @@ class InstructionReader:
         "data": lambda self, entry: named(*entry[:2])(**self._fields(entry[2])),
     }
 
-    def operator(self, written: list[Any]) -> Operator:
+    def operator(self, written: JsonArray) -> Operator:
         """Return the operator that `InstructionWriter.operator` wrote."""
         name, values = written
         made: Operator = (_OWN.get(name) or operator_class(name))(**self._fields(values))
@@ -153,7 +154,7 @@ class InstructionReader:
     def _fields(self, written: Mapping[str, object]) -> dict[str, object]:
         return {name: self.value(value) for name, value in written.items()}
 
-    def program(self, written: list[Any]) -> Program:
+    def program(self, written: JsonArray) -> Program:
         """Return the program that `InstructionWriter.program` wrote."""
         program = Program()
         modules = [program.main, *(program.create_module(name) for name, _ in written[1:])]
@@ -173,7 +174,7 @@ class InstructionReader:
         program.is_body = True
         return program
 
-    def _literal(self, written: list[Any]) -> Argument:
+    def _literal(self, written: JsonArray) -> Argument:
         number, entry = written
         if number is None:
             return Argument.from_tuple([self._literal(member) for member in entry])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ....core.dim import all_of, ceil_div, less_equal, maximum, minimum, select
+from ....core.dim import Length, SharedLength, all_of, ceil_div, less_equal, maximum, minimum, select
 from ....dataclass import dataclass
 from ...problems.attention import AttentionProblem
 from ..microkernels.register_tile import RegisterTile
@@ -107,7 +105,7 @@ def decode_queries(tile: RegisterTile) -> int:
     return max(1, tile.lanes // 4)
 
 
-def score_row(group: Any, itemsize: int) -> Any:
+def score_row(group: Length, itemsize: int) -> SharedLength:
     """Return the elements between the scores of successive keys for a group of queries: an odd number of cache lines.
 
     A column of scores then lies in all sets of the L1 cache, not in every second or fourth set.
@@ -121,7 +119,7 @@ def record_size(tile: RegisterTile, problem: AttentionProblem) -> int:
     return tile.lanes + -(-problem.width // tile.columns) * tile.columns
 
 
-def _splits(problem: AttentionProblem, tasks: int, threads: int) -> Any:
+def _splits(problem: AttentionProblem, tasks: int, threads: int) -> SharedLength:
     """Return the parts of the keys that give every thread some tasks."""
     if threads == 1:
         return 1
@@ -130,7 +128,7 @@ def _splits(problem: AttentionProblem, tasks: int, threads: int) -> Any:
     return maximum(ceil_div(problem.keys, ceil_div(problem.keys, parts)), 1)
 
 
-def _even(total: int, limit: int, multiple: int) -> Any:
+def _even(total: int, limit: int, multiple: int) -> int:
     """Return a block of at most ``limit`` that cuts ``total`` into nearly equal parts; both are multiples of
     ``multiple``."""
     parts = ceil_div(total, limit)

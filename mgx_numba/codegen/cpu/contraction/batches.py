@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from ....core.dim import Dim, Length, known_equal, known_in
+from ....core.dim import Dim, Length, SharedLength, known_equal, known_in
 from ....core.integers import plain_int
 from ....dataclass import dataclass
 from ...problems.epilogue import ALONG_N, MOVING, Epilogue
@@ -28,16 +27,16 @@ class Batched:
             ``e<k>`` for epilogue operands that vary over rows, ``a<k>`` for prologue operands.
     """
 
-    m: Any
-    lens: list[Any]
-    strides: dict[str, list[Any]]
+    m: SharedLength
+    lens: list[SharedLength]
+    strides: dict[str, list[SharedLength]]
 
     @property
     def count(self) -> Length:
         """Return the number of products in the batch."""
         return math.prod(self.lens)
 
-    def pieces(self, most: int = MOST_DIMS) -> Iterator[tuple[Batched, dict[str, Any]]]:
+    def pieces(self, most: int = MOST_DIMS) -> Iterator[tuple[Batched, dict[str, SharedLength]]]:
         """Yield sub-batches of at most ``most`` batch dimensions plus the symbolic dimensions, each with the element
         offset of every operand."""
         if len(self.lens) <= most or isinstance(self.lens[0], Dim):
@@ -58,7 +57,7 @@ def collapse(problem: GemmProblem, epilogue: Epilogue, strides: Strides, w_strid
         w_strides: batch strides of the right-hand side in the layout that the kernel reads.
     """
     rank = len(problem.batch)
-    table: dict[str, list[Any]] = {
+    table: dict[str, list[SharedLength]] = {
         "x": list(problem.a_strides[: rank + 1]),
         "w": [*w_strides, 0],
         "out": list(problem.out_strides),
@@ -70,7 +69,7 @@ def collapse(problem: GemmProblem, epilogue: Epilogue, strides: Strides, w_strid
             table[f"e{k}"] = list(given) or _contiguous(problem, columns)
     for k, own in enumerate(problem.prologue.operands if problem.prologue else ()):
         table[f"a{k}"] = [*own.batch_strides, 0]
-    lens = list(problem.batch)
+    lens: list[SharedLength] = list(problem.batch)
     for d in range(rank - 1, -1, -1):
         alone = known_equal(lens[d], 1)
         if alone or (d + 1 < len(lens) and _mergeable(table, d, lens[d + 1])):
@@ -94,12 +93,12 @@ def collapse(problem: GemmProblem, epilogue: Epilogue, strides: Strides, w_strid
     return Batched(m, lens, table)
 
 
-def _mergeable(table: dict[str, list[Any]], d: int, inner: Length) -> bool:
+def _mergeable(table: dict[str, list[SharedLength]], d: int, inner: Length) -> bool:
     return all(known_equal(s[d], s[d + 1] * inner) for s in table.values())
 
 
 def _contiguous(problem: GemmProblem, columns: Length) -> list[Length]:
-    strides: list[Any] = [columns]
+    strides: list[Length] = [columns]
     for length in (problem.m, *problem.batch[:0:-1]):
         strides.insert(0, strides[0] * length)
     return strides if problem.batch else [columns]

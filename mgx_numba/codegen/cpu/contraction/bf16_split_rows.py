@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from ....core.dim import Length, ceil_div, known_equal, known_in
+from ....core.dim import Length, SharedLength, ceil_div, known_equal, known_in
 from ....dataclass import dataclass
 from ...arguments import Arguments
 from ...launch import Launch, Operand, TaskRange
@@ -138,12 +137,12 @@ class SplitRows:
     """
 
     pack: tuple[Launch, ...]
-    strides: tuple[Any, ...]
+    strides: tuple[SharedLength, ...]
     low: Length
     scratch: Length
 
 
-def parts_pitch(k: Length) -> Any:
+def parts_pitch(k: Length) -> SharedLength:
     """Return the elements from one row of ``k`` of a part to the next.
 
     Rows are padded with zeros to an odd number of cache lines, so that the rows of a tile fall into different cache

@@ -174,7 +174,7 @@ def _fill(form: BlockFormat, k: int, columns: Columns, out: np.ndarray, lanes: i
 def _packed_codes(form: BlockFormat, columns: Columns) -> np.ndarray:
     """Return the words [n, blocks, words of a block], int32, of columns' codes."""
     codes = np.ascontiguousarray(columns.codes)
-    words = codes.reshape(*codes.shape[:2], -1).view(np.uint32)
+    words: np.ndarray = codes.reshape(*codes.shape[:2], -1).view(np.uint32)
     if columns.paired:
         words = alternated(words)
     elif form.bits < 8:  # bytes of two adjacent words become their low and high halves

@@ -14,6 +14,7 @@ from ....core.dim import (
     Dim,
     Length,
     SampleValues,
+    SharedLength,
     any_of,
     ceil_div,
     equal,
@@ -253,7 +254,7 @@ def groups_inside(
     return bool(blocking_search.groups_inside(tile, *own, machine().l2_bytes))
 
 
-def odd(length: Length) -> Any:
+def odd(length: Length) -> SharedLength:
     """Return ``length`` if it is odd, else the next odd number.
 
     Rows that are an odd number of cache lines apart fall into different cache sets.
@@ -261,5 +262,5 @@ def odd(length: Length) -> Any:
     return length + 1 - length % 2
 
 
-def _clamp(value: Length, most: Length) -> Any:
+def _clamp(value: Length, most: Length) -> SharedLength:
     return maximum(1, minimum(value, most))

@@ -62,22 +62,26 @@ KINDS = ((NEAR_PANELS, 4, 2, 1), (32, 16, 8, 4, 2, 1), (0, 1))
 """Most panels of a block, most tiles of rows of a block, and whether row blocks have equal sizes, of all ways."""
 
 
+Sizes = Any
+"""Numbers, symbolic lengths, or arrays of numbers: the formulas below are the same for all three."""
+
+
 class Way(NamedTuple):
     """A kind of blocking: row parts, most panels and most tiles of rows of a block, and whether row blocks have equal
     sizes."""
 
-    parts: Any
-    panel_limit: Any
-    row_limit: Any
-    equal_rows: Any
+    parts: Sizes
+    panel_limit: Sizes
+    row_limit: Sizes
+    equal_rows: Sizes
 
 
 class Steps(NamedTuple):
     """Taps and words of one step of the reduction, and the number of steps."""
 
-    taps: Any
-    depth: Any
-    count: Any
+    taps: Sizes
+    depth: Sizes
+    count: Sizes
 
     @staticmethod
     def of(tile: RegisterTile, m: Length, depth: Length, taps: int) -> Steps:
@@ -93,14 +97,14 @@ class Steps(NamedTuple):
 class BlockSizes(NamedTuple):
     """The parts, rows and panels of a block."""
 
-    parts: Any
-    rows: Any
-    panels: Any
+    parts: Sizes
+    rows: Sizes
+    panels: Sizes
 
     @staticmethod
     def of(
-        tile: RegisterTile, m: Any, n: Any, steps: Steps, way: Way, threads: int, l2_bytes: int
-    ) -> tuple[BlockSizes, Any]:
+        tile: RegisterTile, m: Sizes, n: Sizes, steps: Steps, way: Way, threads: int, l2_bytes: int
+    ) -> tuple[BlockSizes, Sizes]:
         """Return the sizes of blocks of kind ``way``, and the rows of a part in whole tiles; lengths may be symbols or
         arrays."""
         panels = _panels(tile, n, steps, way.parts, way.panel_limit, threads, l2_bytes)
@@ -120,7 +124,9 @@ def sums_of(tile: RegisterTile) -> int:
     return SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
 
 
-def _panels(tile: RegisterTile, n: Any, steps: Steps, parts: Any, limit: Any, threads: int, l2_bytes: int) -> Any:
+def _panels(
+    tile: RegisterTile, n: Sizes, steps: Steps, parts: Sizes, limit: Sizes, threads: int, l2_bytes: int
+) -> Sizes:
     """Return the number of panels of a block."""
     room = PANEL_EIGHTHS * l2_bytes // 8
     near = _maximum(
@@ -200,8 +206,8 @@ def _ways(parts: tuple[int, ...]) -> tuple[list[Way], Way]:
 
 
 def groups_inside(
-    tile: RegisterTile, own: Any, m: Any, panels: Any, depth: Any, taps: int, groups: Any, l2_bytes: int
-) -> Any:
+    tile: RegisterTile, own: Sizes, m: Sizes, panels: Sizes, depth: Sizes, taps: int, groups: Sizes, l2_bytes: int
+) -> Sizes:
     """Return whether all groups with one right-hand side are computed for a block of ``own`` panels before the next
     block.
 
@@ -218,15 +224,15 @@ def groups_inside(
 
 def makespan(
     tile: RegisterTile,
-    m: Any,
-    panels: Any,
+    m: Sizes,
+    panels: Sizes,
     steps: Steps,
-    depth: Any,
+    depth: Sizes,
     taps: int,
-    groups: Any,
+    groups: Sizes,
     threads: int,
     forming: bool = False,
-) -> Callable[[BlockSizes, Any], Any]:
+) -> Callable[[BlockSizes, Sizes], Sizes]:
     """Return a function that estimates the cycles until the last thread is done.
 
     The function takes the sizes of a block, and the number of passes over the weights. It counts multiply-adds, weight
@@ -237,7 +243,7 @@ def makespan(
     most_over, step, tile_rows_each = max(tile.tall - tile.rows, 0), tile.step, tile.rows
     left, right = (ITEMSIZE[word] * tile.packing.parts for word in (tile.left_word, tile.right_word))
 
-    def cycles_of(block: BlockSizes, passes: Any) -> Any:
+    def cycles_of(block: BlockSizes, passes: Sizes) -> Sizes:
         parts, block_rows = block.parts, block.rows
         rows, width = np.minimum(block_rows, m), np.minimum(block.panels, panels)
         tasks = groups * parts * np.maximum(1, -(-m // (block_rows * parts))) * -(-panels // block.panels)
@@ -269,7 +275,7 @@ def _divisors(number: int) -> list[int]:
     return [d for d in range(number, 0, -1) if number % d == 0]
 
 
-def _even(total: Any, limit: Any, multiple: int) -> Any:
+def _even(total: Sizes, limit: Sizes, multiple: int) -> Sizes:
     """Return a block size of at most ``limit`` that cuts ``total`` into nearly equal parts, rounded up to
     ``multiple``."""
     limit = _maximum(limit, 1)
@@ -277,10 +283,10 @@ def _even(total: Any, limit: Any, multiple: int) -> Any:
     return _minimum(ceil_div(block, multiple) * multiple, limit)
 
 
-def _for_arrays(function: Callable[..., Any], lengths: Callable[..., Any]) -> Callable[..., Any]:
+def _for_arrays(function: Callable[..., Sizes], lengths: Callable[..., Sizes]) -> Callable[..., Sizes]:
     """Return ``lengths`` for plain and symbolic lengths, and NumPy's function for arrays of numbers."""
 
-    def of(*operands: Any) -> Any:
+    def of(*operands: Sizes) -> Sizes:
         for one in operands:
             if isinstance(one, np.ndarray):
                 return function(*operands)

@@ -18,11 +18,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from ....core.dim import known_equal, known_less_equal, known_same
+from ....core.dim import SharedLength, known_equal, known_less_equal, known_same
 from ...arguments import Arguments
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.convolution import ConvProblem
@@ -217,7 +216,7 @@ class ConvInt8(ConvDirect):
             out[-depth:].view(np.uint8)[...] = 128
         return out
 
-    def packing_key(self, problem: ConvProblem) -> tuple[Any, ...]:
+    def packing_key(self, problem: ConvProblem) -> tuple[object, ...]:
         return (*super().packing_key(problem), join_taps(problem, self.tile(problem.types)) is not None)
 
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
@@ -263,7 +262,7 @@ def lies_in_words(problem: ConvProblem, tile: RegisterTile) -> bool:
 
 def pixels_in_words(
     problem: ConvProblem, tile: RegisterTile, joined: ConvProblem | None = None
-) -> tuple[tuple[Any, ...], Operand, tuple[Launch, ...], Any]:
+) -> tuple[tuple[SharedLength, ...], Operand, tuple[Launch, ...], SharedLength]:
     """Return the input as words, with the launch that packs it where necessary.
 
     Args:

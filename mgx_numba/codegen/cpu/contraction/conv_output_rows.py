@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from ....core.dim import Length, known_equal
+from ....core.dim import Length, SharedLength, known_equal
 from ....dataclass import dataclass
 from ...arguments import Arguments
 from ...problems.convolution import ConvProblem
@@ -63,12 +62,14 @@ class LineGaps:
         ]
 
 
-def image_strides(problem: ConvProblem, epilogue: Epilogue, strides: Strides) -> dict[str, tuple[Any, Any]]:
+def image_strides(
+    problem: ConvProblem, epilogue: Epilogue, strides: Strides
+) -> dict[str, tuple[SharedLength, SharedLength]]:
     """Return the image and pixel strides of the output and of the epilogue operands that vary over rows, by name.
 
     Gaps between the output's lines (`ConvProblem.line_gap`) are not included.
     """
-    table: dict[str, tuple[Any, Any]] = {"out": (problem.out_strides[0], problem.out_strides[-1])}
+    table: dict[str, tuple[SharedLength, SharedLength]] = {"out": (problem.out_strides[0], problem.out_strides[-1])}
     for k, operand in enumerate(epilogue.operands):
         if operand.access in MOVING:
             pixel = problem.out_channels if operand.access in ALONG_N else 1

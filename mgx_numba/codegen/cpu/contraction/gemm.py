@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from ....core.dim import Dim, Length, known_equal, known_in, known_less, maximum
+from ....core.dim import Dim, Length, SharedLength, known_equal, known_in, known_less, maximum
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import ALONG_N, MOVING, NOT_COMPUTED, Epilogue
@@ -74,11 +73,11 @@ class GemmPacked(Solver[GemmProblem]):
         pack_panels(distinct, target[..., : problem.k, :])
         return out
 
-    def panel_strides(self, problem: GemmProblem) -> tuple[Any, ...]:
+    def panel_strides(self, problem: GemmProblem) -> tuple[SharedLength, ...]:
         """Return the batch strides of the packed panels, in elements."""
         _, panels, k, columns = self.packed_lens(problem)
-        strides: list[Any] = []
-        size: Any = panels * k * columns
+        strides: list[Length] = []
+        size: SharedLength = panels * k * columns
         for length, stride in zip(reversed(problem.batch), reversed(problem.b_strides[:-2])):
             strides.insert(0, 0 if known_in(stride, 0) else size)
             size *= 1 if known_in(stride, 0) else length
@@ -168,7 +167,7 @@ class GemmPacking(Unpacked):
         return product_seconds(problem, threads) + PACKING_SECONDS * packed / threads
 
 
-def distinct_matrices(problem: GemmProblem) -> Any:
+def distinct_matrices(problem: GemmProblem) -> SharedLength:
     """Return the number of distinct right-hand sides of a batch."""
     return math.prod(distinct_lens(problem.batch, problem.b_strides))
 
@@ -236,9 +235,9 @@ def _launch(
     problem: GemmProblem,
     epilogue: Epilogue,
     batched: Batched,
-    offsets: dict[str, Any],
+    offsets: dict[str, SharedLength],
     w: Operand,
-    w_steps: tuple[Any, Any],
+    w_steps: tuple[SharedLength, SharedLength],
     threads: int,
     given: Blocking | None,
     masked: bool,

@@ -9,11 +9,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from ....core.dim import Length, known_equal, known_in, maximum
+from ....core.dim import Length, SharedLength, known_equal, known_in, maximum
 from ....core.types import numpy_dtype
 from ...arguments import Arguments
 from ...launch import Launch, Operand, Solution, TaskRange
@@ -231,7 +230,7 @@ def _first_row(tile: RegisterTile) -> int:
     return int(tile.packing.column_sums)
 
 
-def words_in_place(problem: GemmProblem, tile: RegisterTile) -> tuple[Any, ...] | None:
+def words_in_place(problem: GemmProblem, tile: RegisterTile) -> tuple[SharedLength, ...] | None:
     """Return the strides of the left-hand side in words if the tile can read it in place, else None."""
     together = tile.packing.k_interleave
     *outer, k_stride = problem.a_strides
@@ -254,7 +253,7 @@ def word_rows(tile: RegisterTile, matrices: np.ndarray) -> np.ndarray:
 
 def left_words(
     problem: GemmProblem, tile: RegisterTile, pitch: int = 0
-) -> tuple[tuple[Launch, ...], tuple[Any, ...], Any]:
+) -> tuple[tuple[Launch, ...], tuple[SharedLength, ...], SharedLength]:
     """Return the left-hand side in the tile's format: the launch that converts it, its strides in words, and its
     scratch bytes.
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ....core.dim import Dim
+from ....core.dim import Dim, SharedLength
 from ...arguments import Arguments
 from ...launch import Launch, Solution, TaskRange
 from ...problems.element_types import ITEMSIZE
@@ -209,7 +209,7 @@ def _launch(
     problem: GemmProblem,
     epilogue: Epilogue,
     batched: Batched,
-    offsets: dict[str, Any],
+    offsets: dict[str, SharedLength],
     left: QuantisedRows,
     threads: int,
     together: int,

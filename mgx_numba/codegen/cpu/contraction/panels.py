@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from ....core.dim import Length
+from ....core.dim import Length, SharedLength
 from ....core.pages import aligned_bytes
 from ....parallel import allowed_cpus, on_threads
 from ..microkernels.register_tile import RegisterTile
@@ -23,7 +22,7 @@ def aligned_zeros(lens: Sequence[int], dtype: str) -> np.ndarray:
     return aligned_bytes(size).view(dtype).reshape(lens)
 
 
-def panel_count(tile: RegisterTile, columns: Length) -> Any:
+def panel_count(tile: RegisterTile, columns: Length) -> SharedLength:
     """Return the number of panels that hold ``columns`` columns."""
     return -(-columns // tile.columns)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
-from ....core.dim import ceil_div, known_equal, maximum, minimum
+from ....core.dim import SharedLength, ceil_div, known_equal, maximum, minimum
 from ...arguments import Arguments
 from ...launch import Launch, Operand, TaskRange
 from ...problems.gemm import BlockFormat, GemmProblem
@@ -71,15 +70,15 @@ class QuantisedRows:
         self.problem, self.form, self.integers = problem, form, multiplies_integers(problem)
         self.each = bytes_each(problem)
         self.lens = (*problem.batch, problem.m)
-        self.rows: Any = math.prod(self.lens)
+        self.rows: SharedLength = math.prod(self.lens)
         self.blocks = form.blocks(problem.k)
         self.padded = self.blocks * form.size
         shares = maximum(1, minimum(ceil_div(threads, self.rows), self.padded // SHARE))
         self.share_blocks = ceil_div(self.blocks, shares)
         self.shares = ceil_div(self.blocks, self.share_blocks)
         self.pitch = self.padded + host.CACHE_LINE // 4  # so that rows fall into different cache sets
-        self._at: dict[str, Any] = {}
-        self.bytes: Any = 0
+        self._at: dict[str, SharedLength] = {}
+        self.bytes: SharedLength = 0
         parts = {"floats": 4 * self.pitch}
         if self.integers:
             parts |= {"parts": 4 * self._parts_pitch, "flags": 4 * self.shares}

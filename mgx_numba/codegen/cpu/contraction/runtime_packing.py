@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ...problems.convolution import ConvProblem
 from ...problems.gemm import GemmProblem
-from .solver import Solver
+from .solver import AnySolver
 from .solvers import CONV_SOLVERS, GEMM_SOLVERS
 
-SOLVERS: tuple[Solver[Any], ...] = (*GEMM_SOLVERS, *CONV_SOLVERS)
+SOLVERS: tuple[AnySolver, ...] = (*GEMM_SOLVERS, *CONV_SOLVERS)
 
 
 def packed_weights(solver: int, problem: GemmProblem | ConvProblem, weights: np.ndarray) -> np.ndarray:

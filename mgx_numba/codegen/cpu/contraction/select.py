@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection
-from typing import Any
 
 from ...problems.convolution import ConvProblem
 from ...problems.gemm import GemmProblem
 from ...tuning.solver_set import unsupported
 from ..machine import Machine, machine
-from .solver import Solver
+from .solver import AnySolver
 from .solvers import CONV_SOLVERS, GEMM_SOLVERS
 
 LEAST_GAIN = 1.05
@@ -24,7 +23,7 @@ REMEMBERED = 1024
 
 def select(
     problem: GemmProblem | ConvProblem, threads: int = 1, room: int | None = None, unsuited: Collection[str] = ()
-) -> Solver[Any]:
+) -> AnySolver:
     """Return the applicable solver with the lowest estimated time, with a penalty for weights that grow.
 
     Args:
@@ -53,7 +52,7 @@ def select(
     return solvers[min(applicable, key=lambda k: estimate_cost(problem, k, threads, machine()))]
 
 
-def all_solvers(problem: GemmProblem | ConvProblem) -> tuple[Solver[Any], ...]:
+def all_solvers(problem: GemmProblem | ConvProblem) -> tuple[AnySolver, ...]:
     """Return all solvers for problems of this kind, applicable or not."""
     return GEMM_SOLVERS if isinstance(problem, GemmProblem) else CONV_SOLVERS
 
@@ -69,14 +68,13 @@ def _cost(problem: GemmProblem | ConvProblem, number: int, threads: int, of: Mac
     """Return the estimated time (s) of a solver on machine ``of``, plus the time that rewritten arithmetic and larger
     weights have to save."""
     solver = all_solvers(problem)[number]
-    growth: float = solver.packing_growth(problem)
-    return weighed_seconds(solver, problem, threads) + SECONDS_PER_BYTE * growth
+    return weighed_seconds(solver, problem, threads) + SECONDS_PER_BYTE * solver.packing_growth(problem)
 
 
-def weighed_seconds(solver: Solver[Any], problem: GemmProblem | ConvProblem, threads: int) -> float:
+def weighed_seconds(solver: AnySolver, problem: GemmProblem | ConvProblem, threads: int) -> float:
     """Return the estimated time (s) of a solver. For rewritten arithmetic it is multiplied by `LEAST_GAIN` and by the
     machine record's factor of the method."""
-    seconds: float = solver.estimate(problem, threads)
+    seconds = solver.estimate(problem, threads)
     if not solver.rewrites(problem):
         return seconds
     return seconds * LEAST_GAIN * dict(machine().methods).get(solver.method, solver.unrecorded)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -221,3 +221,7 @@ class Solver(Protocol, Generic[P]):
     def blockings(self, problem: P, threads: int) -> list[Blocking]:
         """Return the blockings that tuning tries beside the solver's own: near it, the most promising first."""
         return nearby_blockings(problem, threads)
+
+
+AnySolver = Solver[Any]
+"""A solver of products or one of convolutions; whoever asks it about a problem found it in the list for that kind."""

@@ -39,7 +39,7 @@ from ..machine import Machine, machine
 from .blocking import samples_along, values_of
 from .gemm import distinct_matrices
 from .select import SECONDS_PER_BYTE
-from .solver import Solver
+from .solver import AnySolver
 from .solvers import CONV_SOLVERS, GEMM_SOLVERS
 
 MOST_SOLVERS = 4
@@ -74,9 +74,9 @@ class _Open(NamedTuple):
     request: Request
     feature: Dim | None
     symbols: list[Dim]
-    solvers: Sequence[Solver[Any]]
-    chosen: Callable[[Any, Callable[[], Request]], str]
-    problem_at: Callable[[Callable[[Dim], int]], Any]
+    solvers: Sequence[AnySolver]
+    chosen: Callable[[GemmProblem | ConvProblem, Callable[[], Request]], str]
+    problem_at: Callable[[Callable[[Dim], int]], GemmProblem | ConvProblem]
 
     def costs(self, sample: Mapping[Dim, int], value: Callable[[Dim], int]) -> dict[str, float]:
         """Return the estimated time (s) of each applicable solver at sample lengths; ``value`` is that of a length
@@ -94,14 +94,14 @@ class _Open(NamedTuple):
             found[preferred] = min(found.values())
         return found
 
-    def named(self, name: str) -> Solver[Any]:
+    def named(self, name: str) -> AnySolver:
         """Return the solver called ``name``."""
         return next(solver for solver in self.solvers if solver.name == name)
 
 
 @functools.lru_cache(maxsize=1 << 12)  # more than the contractions of a network, at all sample lengths
 def _estimates(
-    problem: GemmProblem | ConvProblem, threads: int, solvers: tuple[Any, ...], of: Machine
+    problem: GemmProblem | ConvProblem, threads: int, solvers: tuple[AnySolver, ...], of: Machine
 ) -> tuple[tuple[str, float], ...]:
     """Return the estimated time (s) of each of ``solvers`` that applies, by name, on the machine of this process.
 
@@ -118,7 +118,7 @@ def _estimates(
 def solve_open(
     request: Request,
     plan: Callable[[Request, Candidate], Solution],
-    chosen: Callable[[Any, Callable[[], Request]], str] = lambda *_: "",
+    chosen: Callable[[GemmProblem | ConvProblem, Callable[[], Request]], str] = lambda *_: "",
     unsuited: Collection[str] = (),
 ) -> tuple[list[SolverShare], Length]:
     """Return the launches that compute a contraction of symbolic lengths, and the condition under which they cover it.
@@ -166,13 +166,13 @@ def solve_open(
     return [SolverShare(Candidate(open_.named(name)), request, solution) for name, solution in found], covered
 
 
-def _never_applies(solver: Solver[Any], problem: GemmProblem | ConvProblem, scope: Scope) -> bool:
+def _never_applies(solver: AnySolver, problem: GemmProblem | ConvProblem, scope: Scope) -> bool:
     """Return whether a solver that accepts the types refuses the problem without a question about its lengths."""
     with scope.trial({}):
         return solver.refused_lengths(problem) is not None and not scope.guards and not scope.preferences
 
 
-def solvers_of(problem: GemmProblem | ConvProblem) -> Sequence[Solver[Any]]:
+def solvers_of(problem: GemmProblem | ConvProblem) -> Sequence[AnySolver]:
     """Return all solvers for problems of this type."""
     return GEMM_SOLVERS if isinstance(problem, GemmProblem) else CONV_SOLVERS
 

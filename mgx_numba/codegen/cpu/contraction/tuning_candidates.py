@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ...tuning.request import Candidate, Request
 from ...tuning.solver_set import SolverSet
 from .blocking import Blocking
 from .select import all_solvers, select, weighed_seconds
-from .solver import Solver
+from .solver import AnySolver
 
 _BLOCKING = ("rows", "panels", "taps", "depth", "parts")
 
 
-class CpuSolvers(SolverSet[Request]):
+class CpuSolvers(SolverSet[Request, AnySolver]):
     """See `SolverSet`."""
 
-    def solvers(self, request: Request) -> Sequence[Solver[Any]]:
+    def solvers(self, request: Request) -> Sequence[AnySolver]:
         return all_solvers(request.problem)
 
-    def refusal(self, solver: Any, request: Request) -> str | None:
-        reason: str | None = solver.refusal(request.problem)
-        return reason
+    def refusal(self, solver: AnySolver, request: Request) -> str | None:
+        return solver.refusal(request.problem)
 
-    def seconds(self, solver: Any, request: Request) -> float:
-        seconds: float = solver.estimate(request.problem, request.threads)
-        return seconds
+    def seconds(self, solver: AnySolver, request: Request) -> float:
+        return solver.estimate(request.problem, request.threads)
 
-    def cost(self, solver: Any, request: Request) -> float:
+    def cost(self, solver: AnySolver, request: Request) -> float:
         return weighed_seconds(solver, request.problem, request.threads)
 
     def choose(self, request: Request) -> Candidate:
         """See `SolverSet.choose`; the cost includes the memory of packed weights."""
         return Candidate(select(request.problem, request.threads))
 
-    def configured(self, solver: object, request: Request, configuration: Mapping[str, int]) -> Candidate:
+    def configured(self, solver: AnySolver, request: Request, configuration: Mapping[str, int]) -> Candidate:
         """See `SolverSet.configured`. Blockings are adjusted to fit."""
         numbers = (max(1, int(configuration.get(name, 1))) for name in _BLOCKING)
         return Candidate(solver, Blocking(*numbers) if configuration else None)

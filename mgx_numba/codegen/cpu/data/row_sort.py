@@ -8,9 +8,8 @@ each time stably, so that equal elements stay in order. A digit that all keys sh
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
-from ....core.dim import Length, ceil_div
+from ....core.dim import Length, SharedLength, ceil_div
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
@@ -45,7 +44,7 @@ def key_dtype(x: Tensor) -> str:
     return "uint64" if x.type.size == 8 else "uint32"
 
 
-def sort_pitch(length: Length) -> Any:
+def sort_pitch(length: Length) -> SharedLength:
     """Return the elements of scratch memory for a row of ``length`` elements: whole vectors may be written."""
     return length + 2 * host.lanes("float32")
 

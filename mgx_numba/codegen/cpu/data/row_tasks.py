@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
-from ....core.dim import Length, ceil_div, is_symbolic, known_less, maximum, minimum
+from ....core.dim import Length, SharedLength, ceil_div, is_symbolic, known_less, maximum, minimum
 from ....core.types import Type
 from ...arguments import Arguments
 from ...kernel import KernelSource
@@ -43,7 +42,7 @@ def mover_lanes(type: Type, cols: Length) -> int:
     return one if known_less(cols, 2 * one) else 2 * one
 
 
-def kept_columns(outer: Sequence[Length], cols: Length, lanes: int) -> Any:
+def kept_columns(outer: Sequence[Length], cols: Length, lanes: int) -> SharedLength:
     """Return the fewest columns of a task that walks along another axis and keeps a value for each column in memory.
 
     Each step should read a long run of memory, and there should be tasks for several threads.
@@ -52,7 +51,7 @@ def kept_columns(outer: Sequence[Length], cols: Length, lanes: int) -> Any:
     return maximum(lanes, minimum(KEPT_COLUMNS, share))
 
 
-def row_share(rows: Any, length: Any, lanes: int, times: int = 1) -> Any:
+def row_share(rows: Length, length: Length, lanes: int, times: int = 1) -> SharedLength:
     """Return the elements of a row, a multiple of ``lanes``, that one task takes where tasks share few long rows; else
     the length.
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
-from ....core.dim import Length, ceil_div, is_symbolic
+from ....core.dim import Length, SharedLength, ceil_div, is_symbolic
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
@@ -24,7 +23,7 @@ PLANES = ("y1", "x1", "y2", "x2", "area")
 """Float64 planes of scratch memory: what is known of each box kept."""
 
 
-def kept_pitch(room: Length) -> Any:
+def kept_pitch(room: Length) -> SharedLength:
     """Return the elements of a plane of scratch memory for up to ``room`` boxes: whole vectors are read."""
     return room + host.lanes("float64")
 

@@ -21,11 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import log, prod
-from typing import Any
 
 import numpy as np
 
-from ....core.dim import Dim, Length, is_symbolic, known_in, known_less_equal, range_of
+from ....core.dim import Dim, Length, SharedLength, is_symbolic, known_in, known_less_equal, range_of
 from ...arguments import Arguments
 from ...launch import Launch
 from ...problems.cluster import Tensor
@@ -68,7 +67,7 @@ WANTED_OF_PART = 16
 """Least length of a part for each wanted element: results of parts are elements of the next launch."""
 
 
-def topk_share(k: Any, axis: int, x: Tensor) -> Any:
+def topk_share(k: Length, axis: int, x: Tensor) -> SharedLength:
     """Return the elements of a row that one task takes: fewer than the row has if few long rows are cut into parts."""
     lanes, length = host.lanes(dtype_name(x.type.compute)), x.lens[axis]
     if any(map(is_symbolic, (k, *x.lens))):
@@ -77,7 +76,7 @@ def topk_share(k: Any, axis: int, x: Tensor) -> Any:
     return share if length - (length - 1) // share * share >= k else length
 
 
-def is_sorted_faster(k: Any, axis: int, x: Tensor) -> bool:
+def is_sorted_faster(k: Length, axis: int, x: Tensor) -> bool:
     """Return whether sorting whole rows takes less time than `topk_launch`, or k is too large for that."""
     if not known_less_equal(k, LARGEST_K):
         return True

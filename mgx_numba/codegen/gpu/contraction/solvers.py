@@ -4,9 +4,9 @@ tuning."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ....dataclass import dataclass
 from ...launch import Solution
@@ -72,7 +72,11 @@ NARROW_ARRIVALS = 16.0, 30.0
 """Bytes/cycle that arrive through registers in loads of two bytes, and in longer loads."""
 
 
-class GpuSolver(Protocol):
+T = TypeVar("T")
+"""A solver's tilings."""
+
+
+class GpuSolver(Protocol[T]):
     """One algorithm for contractions.
 
     Attributes:
@@ -89,24 +93,28 @@ class GpuSolver(Protocol):
     def refusal(self, contraction: GpuContraction) -> str:
         """Return the reason why the solver does not apply to a contraction; "" if it applies."""
 
-    def tilings(self, contraction: GpuContraction) -> list[Any]:
+    def tilings(self, contraction: GpuContraction) -> list[T]:
         """Return the tilings (dataclasses of integers) of an applicable contraction."""
 
-    def chosen(self, contraction: GpuContraction) -> Any | None:
+    def chosen(self, contraction: GpuContraction) -> T | None:
         """Return the solver's own choice of tiling; None if `plan` chooses it."""
 
-    def estimate(self, contraction: GpuContraction, tiling: Any = None) -> float:
+    def estimate(self, contraction: GpuContraction, tiling: T | None = None) -> float:
         """Return the estimated time (s) with ``tiling``, by default with the solver's own choice."""
 
-    def weighed(self, contraction: GpuContraction) -> list[tuple[float, Any]]:
+    def weighed(self, contraction: GpuContraction) -> Sequence[tuple[float, T | None]]:
         """Return (estimated seconds, tiling) of each tiling; the tiling is None if the solver has only one way."""
 
-    def plan(self, contraction: GpuContraction, tiling: Any = None) -> Solution:
+    def plan(self, contraction: GpuContraction, tiling: T | None = None) -> Solution:
         """Return the launches with ``tiling``, by default with the solver's own choice.
 
         Raises:
             UnsupportedError: no kernel exists for an operation of the prologue or epilogue.
         """
+
+
+AnyGpuSolver = GpuSolver[Any]
+"""A solver with tilings of any kind."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +156,7 @@ class _Own:
 
     revision = 0
 
-    def weighed(self: GpuSolver, contraction: GpuContraction) -> list[tuple[float, Any]]:
+    def weighed(self: AnyGpuSolver, contraction: GpuContraction) -> Sequence[tuple[float, Any]]:
         return [(self.estimate(contraction, tiling), tiling) for tiling in self.tilings(contraction) or [None]]
 
 
@@ -478,7 +486,7 @@ class Tiles(_Choosing):
         """See `GpuSolver.refusal`: applies to everything."""
         return ""
 
-    def tilings(self, contraction: GpuContraction) -> list[Any]:
+    def tilings(self, contraction: GpuContraction) -> list[SquareTiling]:
         return [SquareTiling(side) for side in tiled.SIDES]
 
     def estimate(self, contraction: GpuContraction, tiling: SquareTiling | None = None) -> float:
@@ -494,7 +502,7 @@ class Tiles(_Choosing):
         return tiled.tiled_solution(contraction, tiling.side if tiling is not None else 0)
 
 
-SOLVERS: tuple[GpuSolver, ...] = (
+SOLVERS: tuple[AnyGpuSolver, ...] = (
     BlockQuant(),
     BlockQuantMma(),
     Gemv(),
@@ -522,7 +530,7 @@ def _chunked(contraction: GpuContraction) -> bool:
     return isinstance(contraction.problem, GemmProblem) and block_quant_mma.chunked(contraction.problem)
 
 
-def refusal_of(solver: GpuSolver | LibrarySolver, contraction: GpuContraction) -> str:
+def refusal_of(solver: AnyGpuSolver | LibrarySolver, contraction: GpuContraction) -> str:
     """Return the reason why ``solver`` does not apply; "" if it applies.
 
     Checks what solvers need not check themselves: block-quantised weights need `BlockQuant` or `BlockQuantMma`;
@@ -549,18 +557,17 @@ def _libraries() -> tuple[LibrarySolver, ...]:
     return LIBRARIES
 
 
-class GpuSolvers(SolverSet[GpuContraction]):
+class GpuSolvers(SolverSet[GpuContraction, AnyGpuSolver]):
     """See `SolverSet`. Libraries are used only after measurement."""
 
-    def solvers(self, request: GpuContraction) -> tuple[GpuSolver, ...]:
+    def solvers(self, request: GpuContraction) -> tuple[AnyGpuSolver, ...]:
         return SOLVERS
 
-    def refusal(self, solver: Any, request: GpuContraction) -> str:
+    def refusal(self, solver: AnyGpuSolver, request: GpuContraction) -> str:
         return refusal_of(solver, request)
 
-    def seconds(self, solver: Any, request: GpuContraction) -> float:
-        seconds: float = solver.estimate(request)
-        return seconds
+    def seconds(self, solver: AnyGpuSolver, request: GpuContraction) -> float:
+        return solver.estimate(request)
 
     def candidates(self, request: GpuContraction) -> list[Candidate]:
         """See `SolverSet.candidates`: `own_candidates`, then each library with its heuristic's first algorithm."""
@@ -580,13 +587,15 @@ class GpuSolvers(SolverSet[GpuContraction]):
 
     def candidate_of(self, request: GpuContraction, record: TuningRecord) -> Candidate | None:
         called = (s for s in _libraries() if s.name == record.solver and not refusal_of(s, request))
-        library = next(called, None)
+        library: Any = next(called, None)
         if library is None:
             return super().candidate_of(request, record)
         named = self.configured(library, request, record.configuration)
         return named if named is not None and library.builds(request, named.blocking) else None
 
-    def configured(self, solver: Any, request: GpuContraction, configuration: Mapping[str, int]) -> Candidate | None:
+    def configured(
+        self, solver: AnyGpuSolver, request: GpuContraction, configuration: Mapping[str, int]
+    ) -> Candidate | None:
         """See `SolverSet.configured`; None for a library's default algorithm, which may differ between versions."""
         if not configuration:
             return Candidate(solver) if solver in SOLVERS else None

@@ -12,7 +12,7 @@ import numpy as np
 from ....codegen.alternatives import at_lengths, has_lengths, lengths_in
 from ....codegen.cpu.contraction.block_quant import halves_are_read, halves_hold
 from ....codegen.cpu.contraction.runtime_packing import SOLVERS, packed_weights
-from ....codegen.cpu.contraction.solver import Solver, UnsuitedWeights
+from ....codegen.cpu.contraction.solver import AnySolver, UnsuitedWeights
 from ....codegen.cpu.contraction.symbolic_lengths import SolverShare, flattened, solve_open, solvers_of
 from ....codegen.cpu.machine import machine
 from ....codegen.launch import Launch, Solution
@@ -207,7 +207,7 @@ def _packs(part: SolverShare) -> bool:
 
 
 def _packed_once(
-    low: Lowering, ins: Instruction, solver: Solver[Any], problem: GemmProblem | ConvProblem, contraction: Contraction
+    low: Lowering, ins: Instruction, solver: AnySolver, problem: GemmProblem | ConvProblem, contraction: Contraction
 ) -> View | None:
     """Return the packed weights of a problem with symbolic lengths; see `_packed`.
 
@@ -287,7 +287,7 @@ def _offer_bf16_split(low: Lowering, request: Request, chosen: Candidate, out: V
 def _packed_at_run_time(
     low: Lowering,
     ins: Instruction,
-    solver: Solver[Any],
+    solver: AnySolver,
     problem: GemmProblem | ConvProblem,
     lens: tuple[int, ...],
     weights: View,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Any
 
+from .....core.dim import SharedLength
 from .....dataclass import dataclass
 from ....problems.element_types import ITEMSIZE
 from ...microkernels.register_tile import RegisterTile
@@ -229,5 +229,5 @@ def _cycles(cut: Cut, tile: RegisterTile, m: int, panels: int, k: int, threads: 
     return UNEVEN[cut.grid] * -(-down * across // threads) * task
 
 
-def _clamp(value: Any, most: int) -> int:
+def _clamp(value: SharedLength, most: int) -> int:
     return max(1, min(value, most))
