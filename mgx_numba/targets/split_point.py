@@ -79,12 +79,15 @@ class SplitPoint:
             results.
         completed: results of the first stage that take their lengths from others, between the stages.
         shared: names of the program's inputs that the second stage takes, too.
+        sizes: number of the last of ``inputs`` that hold sizes. The second stage takes arrays without elements in their
+            place (`sizes_array`), so that the sizes are symbols of its plan.
     """
 
     inputs: tuple[str, ...]
     results: tuple[tuple[bool, int], ...]
     completed: tuple[Counted | Spaced, ...] = ()
     shared: tuple[str, ...] = ()
+    sizes: int = 0
 
     def run(self, inputs: Inputs, head: Run, tail: Run) -> list[Any]:
         """Run both stages and return the program's results."""
@@ -97,6 +100,8 @@ class SplitPoint:
         for one in self.completed:
             first[one.number] = one.value(first)
         given = dict(zip(self.inputs, first[len(first) - len(self.inputs) :], strict=True))
+        for name in self.inputs[len(self.inputs) - self.sizes :]:
+            given[name] = sizes_array(given[name])
         given.update((name, inputs[name]) for name in self.shared)
         return given
 
@@ -122,6 +127,14 @@ class SplitPoint:
 
         self.run(inputs, note(head), note(tail))
         return found
+
+
+def sizes_array(sizes: np.ndarray) -> np.ndarray:
+    """Return an array without elements whose lengths are ``size + 1`` for each size, but 1 for one below 0, then
+    ``-size``, but 0 for one above 0: a length of 0 is a number in plans, which serve one sign of a size each."""
+    values = sizes.reshape(-1).tolist()
+    above, below = [n + 1 if n > 0 else 1 for n in values], [-n if n < 0 else 0 for n in values]
+    return np.empty([*above, *below, 0], np.bool_)
 
 
 class SplitCompiled:
@@ -165,6 +178,7 @@ class SplitCompiled:
         return KeptSplit(head, tail, self._split_point, self._trees, self._given)
 
     def keep_growth(self, keep: Callable[[object], None]) -> None:
-        """See `Growing`: the second stage may make further plans."""
-        if isinstance(self._tail, Growing):
-            self._tail.keep_growth(lambda tail: keep(self))
+        """See `Growing`: stages may make further plans."""
+        for stage in (self._head, self._tail):
+            if isinstance(stage, Growing):
+                stage.keep_growth(lambda _: keep(self))
