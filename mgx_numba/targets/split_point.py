@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
+from ..core.counted_elements import counted_elements
 from ..core.evenly_spaced import evenly_spaced
 from ..dataclass import dataclass
 from .base import Growing, Kept, KeptSplit, Observer, Stage, Tree, grouped, without_buffers
@@ -45,9 +45,7 @@ class Counted:
 
     def value(self, results: list[Any]) -> np.ndarray:
         """Return the elements that there are."""
-        length = results[self.count].item()
-        lens = [length if n < 0 else n for n in self.lens]
-        return results[self.number][: prod(lens)].reshape(lens)  # type: ignore[no-any-return]
+        return counted_elements(self.lens, results[self.number], results[self.count])  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from mgx_numba.ops import selection
 from mgx_numba.ops.base import make_op
 from mgx_numba.session import InferenceSession
 from mgx_numba.targets import dynamic
-from mgx_numba.targets.cpu.rules import ordering
+from mgx_numba.targets.cpu.rules import counted, ordering
 from mgx_numba.targets.ref.interpreter import evaluate
 
 from ..values import normal
@@ -258,6 +258,7 @@ def test_more_elements_than_memory_may_hold_are_found_without_that_room(
     """Positions of a mask of 2**30 voxels would have needed room for 25 GB."""
     monkeypatch.setattr(selection, "MOST_COUNTED", 40)
     monkeypatch.setattr(ordering, "MOST_COUNTED", 40)
+    monkeypatch.setattr(counted, "MOST_COUNTED", 40)
     g = Graph()
     found = g.op("NonZero", "x")
     made = compiled(parse_onnx(g.model({"x": (FLOAT, ["n" if opened else 9, 3])}, [found])))
