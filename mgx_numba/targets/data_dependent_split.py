@@ -268,8 +268,8 @@ def is_worthwhile(module: Module) -> bool:
 
 
 def _passed(late: dict[Instruction, None], sizes: dict[Instruction, None]) -> dict[Instruction, None]:
-    """Return the values that the first stage passes to the second, those in ``sizes`` included. The second stage
-    computes views of them itself, and holds its own constants, computed ones included."""
+    """Return the values that the first stage passes to the second, tensors of ``sizes`` included. The second stage
+    computes views of these values itself, and has constants of its own."""
     found: dict[Instruction, None] = {}
     constants: dict[Instruction, bool] = {}
     pending = [i for ins in late for i in ins.dependencies if i not in late]
