@@ -320,7 +320,7 @@ class OpenPlans(ServingPlans[P], ABC):
         return use(plan)
 
     def _candidates(self, inputs: Inputs) -> Iterator[P]:
-        """Yield the plan that runs such lengths first, made if there is none; then other plans that serve the lengths."""
+        """Yield the plan that runs such lengths first, made if there is none; then others that serve the lengths."""
         first = self._for(inputs)
         yield first
         yield from [plan for plan in self.symbolic_plans if plan is not first and plan.serves(inputs)]
