@@ -126,10 +126,12 @@ def keep(
         key = lineage.machine_key(target(target_name), device_id)
     except (FormatError, OSError):  # the model's file is being written
         return
-    if key is None or kept is None:
+    if key is None:
         return
     path, about = _folder(target_name) / f"{key}.plan", {"with_code": with_code, **about}
     _keep_growth(compiled, path, about)
+    if kept is None:
+        return
     _write_kept(path, kept, compiled, about, then)
 
 

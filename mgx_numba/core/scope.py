@@ -124,6 +124,7 @@ class Scope:
     def clear(self) -> None:
         """Remove all symbols, samples, guards and preferences."""
         self.symbols: list[Dim] = []
+        self._first = 0  # symbols of outer scopes have smaller numbers
         self.samples: list[dict[Dim, int]] = []
         self.guards: dict[Dim, Guard] = {}
         self.preferences: dict[Dim, bool] = {}
@@ -145,12 +146,19 @@ class Scope:
 
     def symbol(self, name: str, low: int = 0, high: int | None = None, hint: int | None = None) -> Dim:
         """Add a symbol for lengths from ``low`` to ``high`` (None: unbounded); ``hint`` is its example length."""
-        made = self.space.symbol(len(self.symbols), name, low, high)
+        made = self.space.symbol(self._first + len(self.symbols), name, low, high)
         self.symbols.append(made)
         if hint is None:
             hint = low if high is None else min(max(low, 16), high)
         self._hints[made.terms[0][0][0]] = hint
         return made
+
+    def adopt(self, outer: Scope, lengths: Mapping[Dim, int]) -> None:
+        """Take over symbols of ``outer``, a scope of the same space, with example lengths, before any `symbol` is
+        added."""
+        self._first = outer._first + len(outer.symbols)
+        self.symbols += lengths
+        self._hints |= {s.terms[0][0][0]: length for s, length in lengths.items()}
 
     def __deepcopy__(self, memo: object) -> Scope:
         return self

@@ -71,7 +71,8 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
         program: the dynamic program, which is not changed.
         scope: receives symbols, hints, samples and guards. Lengths in the program may already use its symbols.
         lens: lengths of dynamic inputs for which the copy must be valid. They become the hints. A length of 0 gets no
-            symbol, and dimensions of one name with different lengths get separate symbols.
+            symbol, nor does one that is not given and whose only optimal value is 0; dimensions of one name with
+            different lengths get separate symbols.
 
     Raises:
         SymbolicLengthError: the program needs a number where a length is symbolic.
@@ -126,7 +127,8 @@ class _Inputs:
             self._keys[name] = keys
             for axis, d in enumerate(shape.dims):
                 key = d.symbol or f"{name}.{axis}"
-                given = None if lens is None or name not in lens else lens[name][axis]
+                usual = 0 if d.optimals == {0} else None
+                given = usual if lens is None or name not in lens else lens[name][axis]
                 if d.is_fixed or given == 0:
                     keys.append(d.min if given is None else given)
                     continue

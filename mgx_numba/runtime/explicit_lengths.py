@@ -22,8 +22,13 @@ def with_explicit_lengths(plan: Plan) -> Plan:
     """Return the plan with one more parameter, of shape ``(symbol, 0)``, for each symbol that no parameter has."""
     own = {id(length) for parameter in plan.parameters for length in parameter.lens}
     missing = [symbol for symbol in plan.symbols if id(symbol) not in own]
-    added = [ParameterSpec(f"{_PREFIX}{symbol}", "bool", (symbol, 0)) for symbol in missing]  # type: ignore[arg-type]
+    added = [ParameterSpec(explicit_name(symbol), "bool", (symbol, 0)) for symbol in missing]  # type: ignore[arg-type]
     return replace(plan, parameters=[*plan.parameters, *added])
+
+
+def explicit_name(symbol: Dim) -> str:
+    """Return the name of the parameter that `with_explicit_lengths` adds for a symbol."""
+    return f"{_PREFIX}{symbol}"
 
 
 def is_explicit(parameter: ParameterSpec) -> bool:
@@ -34,4 +39,9 @@ def is_explicit(parameter: ParameterSpec) -> bool:
 def explicit_lengths(plan: Plan, values: Mapping[Dim, int]) -> dict[str, np.ndarray]:
     """Return the arrays of the parameters that `with_explicit_lengths` added, for values of the symbols."""
     lengths: dict[str, Any] = {p.name: p.lens[0] for p in plan.parameters if is_explicit(p)}
-    return {name: np.empty((values[length], 0), np.bool_) for name, length in lengths.items()}
+    return {name: explicit_length(values[length]) for name, length in lengths.items()}
+
+
+def explicit_length(value: int) -> np.ndarray:
+    """Return the array of a parameter that `with_explicit_lengths` added."""
+    return np.empty((value, 0), np.bool_)

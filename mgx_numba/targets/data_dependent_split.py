@@ -7,15 +7,21 @@ fallback step (`Operator.counted`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
+
+from ..core.dim import known_less_equal
+from ..core.shape import UNBOUNDED, DynamicDimension, Shape
+from ..core.types import Type
 from ..dataclass import dataclass
 from ..graph.instruction import Instruction
 from ..graph.module import Module
 from ..graph.passes import run_passes
 from ..graph.program import Program
 from ..ops.base import Operator
+from ..ops.deferred import Deferred
 from ..ops.fused import GetTupleElem
 from ..ops.sampling import RandomSeed
 from ..ops.selection import DynamicRange
@@ -34,6 +40,16 @@ FEWEST_LIGHT = 4
 """Fewest light operators that justify a second stage behind a fallback step. Such a step takes 50 to 90 us, the second
 stage about 100 us in all (Zen 3, 1,000 elements). Where kernels count the lengths, it takes about 7 us, and there is no
 such limit (`ProgramSplit.optional`)."""
+SIZED = {
+    **dict.fromkeys(("ConstantOfShape", "Range"), 0),
+    **dict.fromkeys("Resize Expand Reshape Tile Pad Slice slice broadcast_with_dims".split(), 1),
+}
+"""First input that holds sizes, by operator or, for a deferred node, by its model's operator. All inputs from it on are
+sizes or constant."""
+JOINED = frozenset("concat reshape squeeze unsqueeze identity".split())
+"""Operators that put tensors of sizes together: constants among them are no lengths of the second stage."""
+MOST_SIZES = 15
+"""Most elements of a tensor of sizes: an array holds them as lengths of its axes, two for each (NumPy has 32 axes)."""
 
 
 @dataclass(frozen=True)
@@ -53,39 +69,66 @@ class ProgramSplit:
     optional: bool = False
 
 
-def split(program: Program, on_host: bool = False) -> ProgramSplit | None:
+def split(program: Program, on_host: bool = False, by_sizes: bool = False) -> ProgramSplit | None:
     """Return the two stages of a program; None if no length depends on data, or if a second stage is not worthwhile.
 
     Args:
         program: the program, which is not changed.
         on_host: whether the target computes on the host. Then kernels count what they find, and the second stage takes
             the program's inputs as they are.
+        by_sizes: whether the second stage may take sizes, such as those of a resized image, as lengths
+            (`SplitPoint.sizes`), and computes what has these sizes.
     """
-    late = _late(program.main)
+    sizes: dict[Instruction, None] = {}
+    late = _late(program.main, sizes if by_sizes else None)
     results = program.main.results()
     kept = [ins for ins in dict.fromkeys(results) if ins not in late]
-    passed = list(_passed(late))
+    passed = list(_passed(late, sizes))
     optional = not any(map(_is_worthwhile, late)) and sum(map(_is_light, late)) < FEWEST_LIGHT
-    if optional and not (on_host and _is_counted(late, [*kept, *passed])):
+    if optional and not (on_host and _is_native(late, [*kept, *passed], bool(sizes))):
         return None
-    shared = [ins for ins in passed if on_host and ins.is_param]
-    passed = [ins for ins in passed if ins not in shared]
+    shared = [ins for ins in passed if on_host and ins.is_param and ins not in sizes]
+    passed = [ins for ins in passed if ins not in shared and ins not in sizes]
+    groups = _groups(list(sizes))
     position = {ins: k for k, ins in enumerate(program.main)}
-    head = _clone(program, position, [*kept, *passed])
-    completed = _completed(head.main, len(passed)) if on_host else ()
+    head = _clone(program, position, [*kept, *passed, *sizes])
+    _join(head.main, groups)
+    completed = _completed(head.main, len(passed) + len(groups)) if on_host else ()
     ending = [ins for ins in dict.fromkeys(results) if ins in late]
-    tail = _clone(program, position, ending, passed, shared)
+    tail = _clone(program, position, ending, passed, shared, groups)
     names = tuple(ins.op.parameter for ins in shared)  # type: ignore[attr-defined]
     inputs = tuple(name for name in tail.parameter_shapes() if name not in names)
     places = tuple((r not in late, (ending if r in late else kept).index(r)) for r in results)
-    return ProgramSplit(head, tail, SplitPoint(inputs, places, completed, names), optional)
+    return ProgramSplit(head, tail, SplitPoint(inputs, places, completed, names, len(groups)), optional)
 
 
-def _is_counted(late: dict[Instruction, None], early: list[Instruction]) -> bool:
-    """Return whether kernels count all lengths that are known before ``late`` and unknown before a run, and all of
-    ``late`` are tensors that kernels may compute."""
+def _groups(sizes: list[Instruction]) -> list[list[Instruction]]:
+    """Return tensors of sizes in groups of at most `MOST_SIZES` elements."""
+    groups: list[list[Instruction]] = []
+    for ins in sizes:
+        if not groups or sum(one.shape.elements for one in [*groups[-1], ins]) > MOST_SIZES:
+            groups.append([])
+        groups[-1].append(ins)
+    return groups
+
+
+def _join(head: Module, groups: list[list[Instruction]]) -> None:
+    """Join the last results of the first stage: each group of tensors of sizes becomes one vector."""
+    count = sum(map(len, groups))
+    results = head.results()
+    kept, sizes = results[: len(results) - count], iter(results[len(results) - count :])
+    for group in groups:
+        flat = [head.add_instruction("reshape", [next(sizes)], dims=[one.shape.elements]) for one in group]
+        kept.append(flat[0] if len(flat) == 1 else head.add_instruction("concat", flat, axis=0))
+    if groups:
+        head.replace_return(kept)
+
+
+def _is_native(late: dict[Instruction, None], early: list[Instruction], by_sizes: bool) -> bool:
+    """Return whether kernels compute all sizes, if ``by_sizes``, and count all lengths that are known before ``late``
+    and unknown before a run, and all of ``late`` are tensors that kernels may compute."""
     unknown = [ins for ins in early if ins.shape.is_dynamic]
-    return bool(unknown) and all(map(_is_completed, unknown)) and all(_is_tensor(ins) for ins in late)
+    return (bool(unknown) or by_sizes) and all(map(_is_completed, unknown)) and all(_is_tensor(ins) for ins in late)
 
 
 def _is_completed(ins: Instruction) -> bool:
@@ -137,19 +180,72 @@ def _completed(head: Module, passed: int) -> tuple[Counted | Spaced, ...]:
     return tuple(made[ins][1](number) for number, ins in zip(numbers, results, strict=True) if ins in made)
 
 
-def _late(main: Module) -> dict[Instruction, None]:
-    """Return the instructions that depend, directly or not, on a tensor with data-dependent lengths."""
+def _late(main: Module, sizes: dict[Instruction, None] | None) -> dict[Instruction, None]:
+    """Return the instructions that depend, directly or not, on a tensor with data-dependent lengths.
+
+    Args:
+        main: the main module.
+        sizes: receives the tensors of sizes of these instructions. An instruction whose result has such sizes is one of
+            them. None: sizes are not looked for.
+    """
     found: dict[Instruction, None] = {}
     if not any(ins.shape.is_dynamic for ins in main):
         return found
+    constants: dict[Instruction, bool] = {}
     for ins in main:
         if ins.name == "@return":
             break
-        for i in ins.dependencies:
-            if i in found or (i.shape.is_dynamic and i.shape.element is None and ins.name != "get_tuple_elem"):
-                found[ins] = None
-                break
+        late = any(i in found or (_is_open(i) and ins.name != "get_tuple_elem") for i in ins.dependencies)
+        own = _sizes(ins, found, constants) if sizes is not None and _is_open(ins) else None
+        if late or own:
+            found[ins] = None
+        if sizes is not None:
+            sizes.update(own or {})
     return found
+
+
+def _is_open(ins: Instruction) -> bool:
+    return ins.shape.is_dynamic and ins.shape.element is None
+
+
+def _sizes(
+    ins: Instruction, late: dict[Instruction, None], constants: dict[Instruction, bool]
+) -> dict[Instruction, None] | None:
+    """Return the tensors, known before the instructions ``late``, whose elements determine the sizes of an
+    instruction's result; None if a size may follow from anything else."""
+    first = SIZED.get(ins.op.operator if isinstance(ins.op, Deferred) else ins.name)
+    if first is None:
+        return None
+    found: dict[Instruction, None] = {}
+    pending = list(ins.inputs[first:])
+    while pending:
+        one = pending.pop()
+        if one.name in ("dimensions_of", "lengths") or one in found or _is_constant(one, constants):
+            continue
+        if (
+            one.shape.is_dynamic
+            or one.shape.type is not Type.int64_type
+            or not known_less_equal(one.shape.elements, MOST_SIZES)
+        ):
+            return None
+        if one.inputs and (one in late or one.name in JOINED):
+            pending += one.inputs
+        elif one in late:
+            return None
+        else:
+            found[one] = None
+    return found
+
+
+def _joins(ins: Instruction) -> bool:
+    """Return whether an instruction only puts tensors of sizes together."""
+    s = ins.shape
+    return (
+        ins.name in JOINED
+        and not s.is_dynamic
+        and s.type is Type.int64_type
+        and known_less_equal(s.elements, MOST_SIZES)
+    )
 
 
 def _is_worthwhile(ins: Instruction) -> bool:
@@ -165,19 +261,23 @@ def _is_tensor(ins: Instruction) -> bool:
 
 
 def _is_light(ins: Instruction) -> bool:
-    return _is_tensor(ins) and (ins.op.pointwise or ins.name in LIGHT or ins.name.startswith("reduce_"))
+    kind = ins.op.operator if isinstance(ins.op, Deferred) else ins.name
+    return _is_tensor(ins) and (ins.op.pointwise or kind in LIGHT or kind in SIZED or ins.name.startswith("reduce_"))
 
 
-def has_data_dependent_lengths(ins: Instruction) -> bool:
+def has_data_dependent_lengths(ins: Instruction, on_host: bool = False) -> bool:
     """Return whether the branches or loop body of an instruction have data-dependent lengths and justify plans of their
-    own."""
+    own: also by several light operators, where the target computes on the host."""
     values: dict[Instruction, None] = {}
     for body in ins.module_args:
         outer = (i for i in body.captured() if i.literal is None)
         values |= dict.fromkeys((*body.parameters(), *outer, *body.results()))
     if any(v.shape.sub_shapes or v.shape.type.hosted or not v.shape.ranked for v in values):
         return False
-    return any(v.shape.is_dynamic for v in values) and any(map(is_worthwhile, ins.module_args))
+    inside = [i for body in ins.module_args for i in body] if on_host else []
+    if not any(v.shape.is_dynamic for v in (*values, *inside)):
+        return False
+    return any(map(is_worthwhile, ins.module_args)) or sum(map(_is_light, inside)) >= FEWEST_LIGHT
 
 
 def is_worthwhile(module: Module) -> bool:
@@ -185,19 +285,19 @@ def is_worthwhile(module: Module) -> bool:
     return any(_is_worthwhile(ins) for ins in module)
 
 
-def _passed(late: dict[Instruction, None]) -> dict[Instruction, None]:
-    """Return the values that the first stage passes to the second. The second stage computes views of them itself, and
-    holds its own constants, computed ones included."""
+def _passed(late: dict[Instruction, None], sizes: dict[Instruction, None]) -> dict[Instruction, None]:
+    """Return the values that the first stage passes to the second, tensors of ``sizes`` included. The second stage
+    computes views of these values itself, and has constants of its own."""
     found: dict[Instruction, None] = {}
     constants: dict[Instruction, bool] = {}
     pending = [i for ins in late for i in ins.dependencies if i not in late]
     seen = set(pending)
     while pending:
         ins = pending.pop(0)
-        sees_more = ins.op.view and not ins.shape.is_dynamic and ins.name != "get_tuple_elem"
+        seen_through = (ins.op.view and not ins.shape.is_dynamic) or (bool(sizes) and _joins(ins))
         if _is_constant(ins, constants):
             continue
-        if not sees_more:
+        if ins in sizes or not seen_through or ins.name == "get_tuple_elem":
             found[ins] = None
             continue
         pending += [i for i in ins.inputs if i not in seen]
@@ -222,6 +322,7 @@ def _clone(
     results: list[Instruction],
     given: list[Instruction] | None = None,
     shared: list[Instruction] | None = None,
+    groups: Sequence[Sequence[Instruction]] = (),
 ) -> Program:
     """Return a copy of the program that computes ``results`` of the main module.
 
@@ -231,6 +332,7 @@ def _clone(
         results: instructions that become the copy's results.
         given: instructions that become the copy's inputs; None: the copy has the program's own inputs.
         shared: the program's inputs that the copy has, too.
+        groups: tensors of sizes that the copy takes as further inputs, a group in each; see `SplitPoint.sizes`.
     """
     copy = program.clone()
     main = copy.main
@@ -240,6 +342,8 @@ def _clone(
         mark += "#"
     for k, ins in enumerate(given or ()):
         main.replace_instruction(twins[position[ins]], main.add_parameter(f"{mark}{k}", ins.shape))
+    for k, group in enumerate(groups, len(given or ())):
+        _take_sizes(main, f"{mark}{k}", [twins[position[ins]] for ins in group])
     main.replace_return([twins[position[ins]] for ins in results])
     run_passes(copy, ["dead_code_elimination"])
     if given is not None:
@@ -248,3 +352,26 @@ def _clone(
             if parameter not in kept:
                 main.remove_instruction(parameter)
     return copy
+
+
+def _take_sizes(main: Module, name: str, twins: Sequence[Instruction]) -> None:
+    """Replace tensors of sizes by lengths of a new parameter, which `sizes_array` returns in a run."""
+    count, before = sum(twin.shape.elements for twin in twins), main.first
+    most = [DynamicDimension(1, UNBOUNDED)] * count, [DynamicDimension(0, UNBOUNDED, frozenset({0}))] * count
+    array = main.add_parameter(name, Shape.dynamic(Type.bool_type, [*most[0], *most[1], DynamicDimension(0, 0)]))
+    above, below = (
+        main.insert_instruction(before, "dimensions_of", [array], start=start, end=start + count)
+        for start in (0, count)
+    )
+    one = main.insert_literal(before, np.ones(count, np.int64))
+    sizes = main.insert_instruction(before, "sub", [main.insert_instruction(before, "sub", [above, one]), below])
+    start = 0
+    for twin in twins:
+        end = start + twin.shape.elements
+        own = main.insert_instruction(before, "slice", [sizes], axes=[0], starts=[start], ends=[end])
+        if twin.shape.without_axes:
+            own = main.insert_instruction(before, "squeeze", [own], axes=[0])
+        elif twin.shape.lens != own.shape.lens:
+            own = main.insert_instruction(before, "reshape", [own], dims=twin.shape.lens)
+        main.replace_instruction(twin, own)
+        start = end

@@ -3,10 +3,11 @@ plans."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from ..codegen.launch import Grid, TaskRange
@@ -18,8 +19,10 @@ from ..graph.passes import Options, run_passes
 from ..graph.program import Program
 from ..graph.rewrite_log import RewriteLog
 from ..graph.specialize import specialize
+from ..graph.substitution import lengths_of, settled
 from ..graph.symbolic import symbolic_program
 from ..messages import INFO, shortened, tell
+from ..runtime.explicit_lengths import explicit_name
 from ..runtime.plan import Plan, Step
 from .base import Inputs, Kept, Observer, OpenPlan, Progress, Stage, Tree
 from .data_dependent_split import split
@@ -37,6 +40,9 @@ time."""
 MOST_FAILED = 16
 """Number of failed attempts at a symbolic plan, for lengths that a plan with fixed lengths serves. After these no
 further symbolic plan is tried."""
+MOST_UNFIT = 4
+"""Number of failed attempts at a plan that takes sizes as lengths, such as those of an empty slice. After these,
+fallback steps serve sizes that no plan serves."""
 MOST_FIXED = 16
 """Maximum number of plans with fixed lengths, for programs whose lengths cannot be symbols; the least recently used
 plan is dropped."""
@@ -85,6 +91,8 @@ class OpenPlans(ServingPlans[P], ABC):
 
     on_host: ClassVar[bool] = False
     """Whether the target computes on the host; see `split`."""
+    by_sizes = False
+    """Whether stages may take sizes as lengths; see `split`."""
 
     def open(
         self,
@@ -93,6 +101,7 @@ class OpenPlans(ServingPlans[P], ABC):
         settings: Options,
         progress: Progress | None,
         known: ServingPlans[P] | None = None,
+        outer: Scope | None = None,
     ) -> None:
         """Compile a program for all lengths within the ranges of its inputs.
 
@@ -102,12 +111,20 @@ class OpenPlans(ServingPlans[P], ABC):
             settings: facts that passes may assume.
             progress: told of the kernels that are compiled.
             known: the plans that a file had for the program. Nothing is compiled until a run needs another plan.
+            outer: for a submodule, the scope of the outer program. A run gives the values of its symbols that are in
+                the submodule as inputs: arrays as of `explicit_lengths`.
         """
         self._source = source = program.clone()
         run_passes(source, SOURCE_PASSES, settings, disabled=options.disabled_passes)
         self._weights = SharedWeights(source)
+        self._outer = outer
+        self._explicit = {symbol: explicit_name(symbol) for symbol in symbols_of(lengths_of(source))} if outer else {}
         self._names = [name for name, shape in source.parameter_shapes().items() if shape.is_dynamic]
+        self._names += self._explicit.values()
         self._making = threading.RLock()
+        self._started: P | None = None  # its last stage has no plan
+        self._waits = False
+        self._whole_plans: list[P] = []
         self._guards: dict[P, list[Guard]] = {}
         self.symbolic_plans: list[P] = []
         self.failed_plans = 0
@@ -131,6 +148,10 @@ class OpenPlans(ServingPlans[P], ABC):
         """Return the program that runs the stages ``head`` and ``tail``; ``trees`` groups the results of ``whole``, the
         program shown to users."""
 
+    def _without_plan(self) -> P:
+        """Return a last stage that serves no lengths, for targets that set `by_sizes`."""
+        raise NotImplementedError
+
     @abstractmethod
     def _with_fixed_lengths(self, program: Program) -> P:
         """Return a program without dynamic inputs, compiled."""
@@ -146,27 +167,37 @@ class OpenPlans(ServingPlans[P], ABC):
         Raises:
             MgxError: the lengths cannot be symbols, or do not fit the program.
         """
+        self._started = None
         with Scope(shared_space()) as scope:
+            if self._outer is not None:
+                hints = self._outer.hints() if lens is None else self._outer_lengths(lens)
+                scope.adopt(self._outer, {symbol: hints[symbol] for symbol in self._explicit})
             program, trees = without_tuples(symbolic_program(self._source, scope, lens))
             made = self._stage(program, scope, late, trees, progress)
         self._guards[made] = list(scope.guards.values())
+        if self._waits:
+            self._waits, self._started = False, made
         return made
 
     def _stage(
         self, program: Program, scope: Scope, late: Sequence[Lens], trees: list[Tree] | None, progress: Progress | None
     ) -> P:
         """Return a program whose inputs have symbolic lengths, compiled in stages where lengths depend on data."""
-        stages = split(program, self.on_host)
+        stages = split(program, self.on_host, self.by_sizes)
         if stages is None:
             return self._lowered(program, scope, trees, progress)
-        head = self._lowered(stages.head, scope, None, progress)
+        head, by_sizes = self._lowered(stages.head, scope, None, progress), stages.split_point.sizes > 0
         try:
             tail = symbolic_program(stages.tail, scope, late[0] if late else None)
             after = self._stage(tail, scope, late[1:], None, progress)
-        except MgxError:
-            if not stages.optional:
+        except MgxError as error:
+            if by_sizes and not late:  # sizes depend on each other: those of a run fit
+                tell("symbolic", INFO, "a later plan is made when the program runs: %s", error)
+                after, self._waits = self._without_plan(), True
+            elif not stages.optional or by_sizes:
                 raise
-            return self._lowered(program, scope, trees, progress)
+            else:
+                return self._lowered(program, scope, trees, progress)
         return self._in_two(head, after, stages.split_point, trees, program)
 
     def _for(self, inputs: Inputs) -> P:
@@ -183,21 +214,48 @@ class OpenPlans(ServingPlans[P], ABC):
         if found is not None:
             return found
         lens = {name: lens_of(inputs[name]) for name in self._names}
-        failed = False
+        failed, started = False, self._started
+        by_sizes = bool(late) and self.by_sizes
+        if by_sizes and (len(self.symbolic_plans) >= MOST_PLANS or self.failed_plans >= MOST_UNFIT):
+            return self._whole(inputs)
         if len(self.symbolic_plans) < MOST_PLANS and self.failed_plans < MOST_FAILED:
             tell("symbolic", INFO, "a plan is made for %s, which no plan serves: %s", lens, self._refused(inputs))
             try:
                 made = self.make_plan(lens, late)
             except MgxError as error:
                 failed = True
+                if by_sizes:
+                    self.failed_plans += 1
+                    return self._whole(inputs)
                 tell("symbolic", INFO, "a plan is made for these lengths alone: %s", error)
             else:
                 if made.serves(inputs):
                     self._first(made)
+                    if late and started is not None:
+                        self.symbolic_plans.remove(started)
+                        self._kept_count = 0
                     self._grown()
                     return made
         made = self.fixed_plan_for(lens)
         self.failed_plans += failed  # not counted if `fixed_plan_for` raises: the lengths do not fit the program
+        return made
+
+    def _whole(self, inputs: Inputs) -> P:
+        """Return a plan that does not take sizes as lengths, made if there is none, for inputs with sizes that no plan
+        serves."""
+        for plan in self._whole_plans:
+            if plan.serves(inputs):
+                return plan
+        lens, self.by_sizes = {name: lens_of(inputs[name]) for name in self._names}, False
+        try:
+            made = self.make_plan(lens, []) if len(self._whole_plans) < MOST_PLANS else None
+        except MgxError:
+            made = None
+        finally:
+            self.by_sizes = True
+        if made is None or not made.serves(inputs):
+            return self.fixed_plan_for(lens)
+        self._whole_plans.append(made)
         return made
 
     @uncollected()
@@ -207,12 +265,17 @@ class OpenPlans(ServingPlans[P], ABC):
         Raises:
             MgxError: the lengths do not fit the program.
         """
-        made = self._with_fixed_lengths(specialize(self._source, lens))
+        values = self._outer_lengths(lens)
+        made = self._with_fixed_lengths(specialize(settled(self._source, values) if values else self._source, lens))
         while len(self.fixed_plans) >= MOST_FIXED:
             self.fixed_plans.popitem(last=False)
         self.fixed_plans[tuple(map(tuple, lens.values()))] = made
         self._grown()
         return made
+
+    def _outer_lengths(self, lens: Lens) -> dict[Dim, int]:
+        """Return the values of the outer program's symbols among the lengths of a run's inputs."""
+        return {symbol: lens[name][0] for symbol, name in self._explicit.items() if name in lens}
 
     def _refused(self, inputs: Inputs) -> str:
         """Return the guards of the last used plan that the inputs' lengths do not satisfy, with their places in the
@@ -230,18 +293,36 @@ class OpenPlans(ServingPlans[P], ABC):
     def _tried(self, inputs: Inputs, use: Callable[[P], T]) -> T:
         """Return the result of ``use`` for the plan that serves the inputs, or for a new plan if a later stage's
         lengths need another."""
-        plan = self._for(inputs)
-        try:
+        late: list[Lens] = []
+        for plan in self._candidates(inputs):
+            try:
+                found = use(plan)
+            except UnservedLengths as error:
+                late = error.late
+                continue
+            if late:
+                self._first(plan)
+            return found
+        with self._making:
+            plan = self._another(inputs, late)
+        with contextlib.suppress(UnservedLengths):
             return use(plan)
-        except UnservedLengths as error:
-            with self._making:
-                plan = self._another(inputs, error.late)
-        try:
-            return use(plan)
-        except UnservedLengths:
-            with self._making:
-                plan = self.fixed_plan_for({name: lens_of(inputs[name]) for name in self._names})
-            return use(plan)
+        with self._making:
+            if plan in self.symbolic_plans:
+                self.symbolic_plans.remove(plan)
+            if self.by_sizes and plan not in self._whole_plans:
+                self.failed_plans += 1
+                plan = self._whole(inputs)
+                with contextlib.suppress(UnservedLengths):
+                    return use(plan)
+            plan = self.fixed_plan_for({name: lens_of(inputs[name]) for name in self._names})
+        return use(plan)
+
+    def _candidates(self, inputs: Inputs) -> Iterator[P]:
+        """Yield the plan that runs such lengths first, made if there is none; then others that serve the lengths."""
+        first = self._for(inputs)
+        yield first
+        yield from [plan for plan in self.symbolic_plans if plan is not first and plan.serves(inputs)]
 
     def observe(self, inputs: Inputs, observer: Observer) -> list[object]:
         return self._tried(inputs, lambda plan: plan.observe(inputs, observer))

@@ -35,9 +35,9 @@ class StoredCall:
     def __call__(self, arrays: list) -> list:
         return self._call(arrays)
 
-    def at(self, values: Mapping[Dim, int]) -> FallbackCall | FunctionCall | ReturnCall:
+    def at(self, values: Mapping[Dim, int]) -> FallbackCall | ReturnCall:
         """Return the call with the symbols replaced by values."""
-        return self._call.at(values)
+        return self._call.at(values)  # type: ignore[union-attr]  # a function is not bound to lengths
 
     def write(self, lengths: LengthsWriter) -> dict[str, object]:
         return self._call.write(lengths)

@@ -69,7 +69,7 @@ def written_kept(kept: Kept, writer: PlansWriter) -> dict[str, object]:
         stages = {"head": written_kept(kept.head, writer), "tail": written_kept(kept.tail, writer)}
         point = kept.split_point
         completed = [astuple(one) for one in point.completed]
-        seam = [point.inputs, point.results, completed, point.shared]
+        seam = [point.inputs, point.results, completed, point.shared, point.sizes]
         return {**stages, "seam": seam, "trees": kept.trees, "given": kept.given}
     fixed = [[key, written_kept(one, writer)] for key, one in kept.fixed]
     return {"names": kept.names, "plans": [written_kept(one, writer) for one in kept.plans], "fixed": fixed}
@@ -80,9 +80,11 @@ def read_kept(written: JsonObject, reader: PlansReader) -> Kept:
     if "plan" in written:
         return KeptPlan(reader.plan(written["plan"]), written["trees"], written["symbols"])
     if "seam" in written:
-        inputs, results, completed, shared = [*written["seam"], [], []][:4]  # files of 0.2 have the first two
+        seam: JsonArray = list(written["seam"])
+        inputs, results, completed, shared, sizes = seam + [[], [], [], [], 0][len(seam) :]  # files of 0.2 have two
         places = tuple([(early, k) for early, k in results])
-        split_point = SplitPoint(tuple(inputs), places, tuple(map(_completed, completed)), tuple(shared))
+        done = tuple(map(_completed, completed))
+        split_point = SplitPoint(tuple(inputs), places, done, tuple(shared), sizes)
         head, tail = read_kept(written["head"], reader), read_kept(written["tail"], reader)
         return KeptSplit(head, tail, split_point, written["trees"], written["given"])
     fixed = [(tuple(map(tuple, key)), read_kept(one, reader)) for key, one in written["fixed"]]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from ..core.device_array import lens_of
-from .base import Inputs, Kept, KeptChoice, Outgrown
+from .base import Growing, Inputs, Kept, KeptChoice, Outgrown
 from .symbolic_split import UnservedLengths
 
 
@@ -36,10 +36,22 @@ class ServingPlans(Generic[P]):
 
     def keep_growth(self, keep: Callable[[object], None]) -> None:
         self._keep, self._kept_count = keep, len(self._parts())
+        self._follow()
+
+    def _follow(self) -> None:
+        """Have growth of the plans themselves kept, too."""
+        for part in self._parts():
+            if isinstance(part, Growing):
+                part.keep_growth(self._part_grown)
+
+    def _part_grown(self, part: object) -> None:
+        if self._keep is not None:
+            self._keep(self)
 
     def _grown(self) -> None:
         """Take note of one more plan; call the function given to `keep_growth` when their number has doubled."""
         count = len(self._parts())
+        self._follow()
         if self._keep is not None and count >= 2 * self._kept_count:
             self._kept_count = count
             self._keep(self)
@@ -57,12 +69,13 @@ class ServingPlans(Generic[P]):
         Raises:
             Outgrown: no plan serves the lengths.
         """
-        plan = self._serving(inputs)
-        if plan is not None:
+        for plan in [one for one in self.symbolic_plans if one.serves(inputs)]:
             try:
-                return use(plan)
+                found = use(plan)
             except UnservedLengths:
-                pass
+                continue
+            self._first(plan)
+            return found
         fixed = self._fixed_plan(inputs)
         if fixed is None:
             raise Outgrown(f"no plan for {[lens_of(inputs[name]) for name in self._names]}")

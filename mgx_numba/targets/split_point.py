@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
+from ..core.counted_elements import counted_elements
 from ..core.evenly_spaced import evenly_spaced
 from ..dataclass import dataclass
 from .base import Growing, Inputs, Kept, KeptSplit, Observer, Results, Stage, Tree, grouped, without_buffers
@@ -44,9 +44,7 @@ class Counted:
 
     def value(self, results: Results) -> np.ndarray:
         """Return the elements that there are."""
-        length = results[self.count].item()
-        lens = [length if n < 0 else n for n in self.lens]
-        return results[self.number][: prod(lens)].reshape(lens)  # type: ignore[no-any-return]
+        return counted_elements(self.lens, results[self.number], results[self.count])  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -78,12 +76,15 @@ class SplitPoint:
             results.
         completed: results of the first stage that take their lengths from others, between the stages.
         shared: names of the program's inputs that the second stage takes, too.
+        sizes: number of the last of ``inputs`` that hold sizes. The second stage takes arrays without elements in their
+            place (`sizes_array`), so that the sizes are symbols of its plan.
     """
 
     inputs: tuple[str, ...]
     results: tuple[tuple[bool, int], ...]
     completed: tuple[Counted | Spaced, ...] = ()
     shared: tuple[str, ...] = ()
+    sizes: int = 0
 
     def run(self, inputs: Inputs, head: Run, tail: Run) -> Results:
         """Run both stages and return the program's results."""
@@ -96,6 +97,8 @@ class SplitPoint:
         for one in self.completed:
             first[one.number] = one.value(first)
         given = dict(zip(self.inputs, first[len(first) - len(self.inputs) :], strict=True))
+        for name in self.inputs[len(self.inputs) - self.sizes :]:
+            given[name] = sizes_array(given[name])
         given.update((name, inputs[name]) for name in self.shared)
         return given
 
@@ -121,6 +124,14 @@ class SplitPoint:
 
         self.run(inputs, note(head), note(tail))
         return found
+
+
+def sizes_array(sizes: np.ndarray) -> np.ndarray:
+    """Return an array without elements whose lengths are ``size + 1`` for each size, but 1 for one below 0, then
+    ``-size``, but 0 for one above 0: a length of 0 is a number in plans, which serve one sign of a size each."""
+    values = sizes.reshape(-1).tolist()
+    above, below = [n + 1 if n > 0 else 1 for n in values], [-n if n < 0 else 0 for n in values]
+    return np.empty([*above, *below, 0], np.bool_)
 
 
 class SplitCompiled:
@@ -164,6 +175,7 @@ class SplitCompiled:
         return KeptSplit(head, tail, self._split_point, self._trees, self._given)
 
     def keep_growth(self, keep: Callable[[object], None]) -> None:
-        """See `Growing`: the second stage may make further plans."""
-        if isinstance(self._tail, Growing):
-            self._tail.keep_growth(lambda tail: keep(self))
+        """See `Growing`: stages may make further plans."""
+        for stage in (self._head, self._tail):
+            if isinstance(stage, Growing):
+                stage.keep_growth(lambda _: keep(self))

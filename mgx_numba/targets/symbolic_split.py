@@ -95,7 +95,8 @@ class SymbolicSplit(SplitCompiled):
             for parameter in self._head.first_plan().parameters
             for axis, length in enumerate(parameter.lens)
         }
-        return {p.name: places[id(p.lens[0])] for p in self._tail.first_plan().parameters if is_explicit(p)}
+        taken = [p for plan in self._tail.own_plans()[:1] for p in plan.parameters if is_explicit(p)]
+        return {p.name: places[id(p.lens[0])] for p in taken}
 
 
 class _Later:

@@ -24,7 +24,7 @@ from mgx_numba.ops import selection
 from mgx_numba.ops.base import make_op
 from mgx_numba.session import InferenceSession
 from mgx_numba.targets import dynamic
-from mgx_numba.targets.cpu.rules import ordering
+from mgx_numba.targets.cpu.rules import counted, ordering
 from mgx_numba.targets.ref.interpreter import evaluate
 
 from ..values import normal
@@ -104,6 +104,34 @@ def test_a_counted_operator_has_its_elements_and_their_number() -> None:
     assert count.tolist() == [3] and flat.tolist() == [0, 1, 1, 1, 0, 2, *[0] * 6]
     assert "counts" not in make_op("nonzero").attributes()
     assert make_op("relu").counted([Shape(Type.float_type, (2,))]) is None
+
+
+@pytest.mark.parametrize("lens", [(0,), (1,), (37,), (5, 33), (3, 4, 17)], ids=str)
+def test_padded_positions_need_no_fallback_step(lens: tuple[int, ...]) -> None:
+    program = Program()
+    x = program.main.add_parameter("x", Shape(Type.float_type, lens))
+    program.main.add_return([program.main.add_instruction("nonzero", [x])])
+    made = compiled(program)
+    for share in (0.0, 0.3, 1.0):
+        feeds = {"x": drawn(lens, np.dtype(np.float32), share, 3)}
+        found = np.argwhere(feeds["x"]).T
+        wanted = np.pad(found, ((0, 0), (0, feeds["x"].size - found.shape[1])))
+        np.testing.assert_array_equal(np.asarray(made.run(feeds)[0]), wanted)
+        assert not any(label.startswith("ref::") for label in labels_of(made, feeds))
+
+
+def test_padded_rows_of_boxes_need_no_fallback_step() -> None:
+    program = Program()
+    main = program.main
+    boxes = main.add_parameter("boxes", Shape(Type.float_type, (2, 9, 4)))
+    scores = main.add_parameter("scores", Shape(Type.float_type, (2, 3, 9)))
+    limits = [main.add_literal(np.array([n], t)) for n, t in ((5, np.int64), (0.3, np.float32), (0.5, np.float32))]
+    main.add_return([main.add_instruction("nonmaxsuppression", [boxes, scores, *limits])])
+    made = compiled(program)
+    for scale in (0.0, 1.0, 9.0):
+        feeds = {"boxes": np.abs(normal(2, 9, 4)), "scores": normal(2, 3, 9) * np.float32(scale)}
+        np.testing.assert_array_equal(np.asarray(made.run(feeds)[0]), evaluate(program, feeds)[0])
+        assert not any(label.startswith("ref::") for label in labels_of(made, feeds))
 
 
 @pytest.mark.parametrize("opened", [False, True])
@@ -258,6 +286,7 @@ def test_more_elements_than_memory_may_hold_are_found_without_that_room(
     """Positions of a mask of 2**30 voxels would have needed room for 25 GB."""
     monkeypatch.setattr(selection, "MOST_COUNTED", 40)
     monkeypatch.setattr(ordering, "MOST_COUNTED", 40)
+    monkeypatch.setattr(counted, "MOST_COUNTED", 40)
     g = Graph()
     found = g.op("NonZero", "x")
     made = compiled(parse_onnx(g.model({"x": (FLOAT, ["n" if opened else 9, 3])}, [found])))

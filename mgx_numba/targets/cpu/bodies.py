@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -13,16 +12,17 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...codegen.kernel import KernelSource
-from ...core.dim import Dim, evaluate, symbols_of
-from ...errors import UnsupportedError
+from ...core.dim import Dim, Scope, evaluate, symbols_of
+from ...errors import MgxError, UnsupportedError
 from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...graph.program import Program
-from ...graph.substitution import lengths_of, settled
+from ...graph.substitution import lengths_of
+from ...ops.concat import Concat
 from ...runtime.cpu.executor import Executable
 from ...runtime.cpu.native_call import Entry
 from ...runtime.cpu.repeat import may_repeat, repeat
-from ...runtime.explicit_lengths import explicit_lengths, with_explicit_lengths
+from ...runtime.explicit_lengths import explicit_length, explicit_lengths, explicit_name, with_explicit_lengths
 from ...runtime.plan import Plan
 from ...runtime.plan_json import LengthsReader, LengthsWriter
 from ..base import Kept, Outgrown
@@ -33,9 +33,7 @@ from ..lowering.rules import Body
 from ..options import TargetOptions
 from .compiled import LoweredProgram
 
-Run = Callable[[Sequence[np.ndarray]], list]
-MOST_KNOWN = 16
-"""Maximum number of sets of outer lengths for which a `DataDependentProgram` keeps compiled programs."""
+Run = Callable[[Sequence[Any]], list]
 
 
 class CompiledBody:
@@ -152,6 +150,9 @@ class CompiledBody:
             given[self._names[k]] = array if array.ndim == rank else array.reshape(self._lens[k])
         return given | explicit_lengths(plan, self._at)
 
+    def keep_growth(self, keep: object) -> None:
+        """See `Body.keep_growth`."""
+
     def write(self, lengths: LengthsWriter) -> tuple[str, object, Sequence[Instruction]]:
         """See `Body.write`. A body read from the file cannot evaluate the module, whose constants are in no file."""
         return "plan", lengths.writer.plan(self.plan), self._captured
@@ -185,8 +186,7 @@ def _declined(inputs: object) -> None:
 class DataDependentProgram:
     """A submodule whose lengths are known only when it runs, compiled as a program with dynamic inputs.
 
-    The submodule may also have symbolic lengths of the outer program. It is then compiled for each set of values of
-    these symbols.
+    Where the submodule has symbolic lengths of the outer program, the compiled program takes them as further inputs.
     """
 
     plan: Plan | None = None
@@ -196,51 +196,62 @@ class DataDependentProgram:
         module: Module,
         captured: Sequence[Instruction],
         symbols: Sequence[Dim],
-        compiled_for: Callable[[Mapping[Dim, int]], Any],
-        known: Mapping[tuple[int, ...], Any],
+        compiled: LoweredProgram,
+        appended: Mapping[int, int],
     ) -> None:
         """Create the body of a submodule.
 
         Args:
             module: the submodule; only its parameters and results are read.
             captured: values that it takes from outside.
-            symbols: symbols of the outer program.
-            compiled_for: returns the compiled program for values of ``symbols``.
-            known: compiled programs for some values.
+            symbols: symbols of the outer program in the submodule.
+            compiled: the compiled program.
+            appended: for each loop-carried value that iterations only append to, by number, the axis. The compiled
+                program returns what an iteration appends.
         """
         self._module = module
+        self._appended = appended
         self._captured = captured
         self._symbols = symbols
-        self._make = compiled_for
-        self._known = OrderedDict(known)
-        self._compiled: Any = next(iter(self._known.values()), None)
+        self._compiled = compiled
+        self._lengths: dict[str, np.ndarray] = {}
         self._names = [f"p{k}" for k in range(len(module.parameters()))]
 
     def at(self, values: Mapping[Dim, int]) -> DataDependentProgram:
         bound = copy.copy(self)
-        bound._compiled = self._compiled_for(values)
+        bound._lengths = {explicit_name(symbol): explicit_length(values[symbol]) for symbol in self._symbols}
         return bound
-
-    def _compiled_for(self, values: Mapping[Dim, int]) -> object:
-        key = tuple([values[symbol] for symbol in self._symbols])
-        found = self._known.pop(key, None)
-        if found is None:
-            found = self._make(values)
-        self._known[key] = found
-        while len(self._known) > MOST_KNOWN:
-            self._known.popitem(last=False)
-        return found
 
     @property
     def kernels(self) -> Sequence[KernelSource]:
-        return self._compiled.kernels()  # type: ignore[no-any-return]
+        return self._compiled.kernels()
 
-    def within(self, outer: Mapping[Instruction, object]) -> Run:
-        given = {f"outer{k}": np.asarray(outer[value]) for k, value in enumerate(self._captured)}
+    def within(self, outer: Mapping[Instruction, Any]) -> Run:
+        run, appended = self._iteration(outer), self._appended.items()
+        if not appended:
+            return run
+
+        def joined(arguments: Sequence[Any]) -> list:
+            results = run(arguments)
+            for k, axis in appended:
+                results[1 + k] = np.concatenate([arguments[2 + k], results[1 + k]], axis)
+            return results
+
+        return joined
+
+    def _iteration(self, outer: Mapping[Instruction, Any]) -> Run:
+        """Return a function that runs the compiled program on arguments, with captured values ``outer``."""
+        given = {f"outer{k}": _ranked(value, np.asarray(outer[value])) for k, value in enumerate(self._captured)}
+        given |= self._lengths
+        parameters = self._module.parameters()
         scalars = [k for k, value in enumerate(self._module.results()) if value.shape.without_axes]
+        enter = self._compiled.direct(np.ndarray) or _declined
 
-        def run(arguments: Sequence[np.ndarray]) -> list:
-            results: list = self._compiled.run({**dict(zip(self._names, arguments)), **given})
+        def run(arguments: Sequence[Any]) -> list:
+            given.update(zip(self._names, map(_ranked, parameters, arguments)))
+            results = enter(given)
+            if results is None:
+                results = self._compiled.run(given)
             for k in scalars:  # one axis in the IR
                 results[k] = results[k].reshape(1)
             return results
@@ -254,37 +265,87 @@ class DataDependentProgram:
         condition: np.ndarray,
         carried: Sequence[np.ndarray],
         place: Callable[[int], str],
-    ) -> None:
-        """Return None: each iteration may have other lengths, so the caller repeats the body."""
+    ) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
+        """Run the body as a loop; see `RunModule.repeat`. Values that iterations append to are joined once, at the end:
+        otherwise each iteration copies all earlier elements. None if there is no such value, or a scan output."""
+        if not self._appended or len(self._module.results()) != 1 + len(carried):
+            return None
+        run, values = self._iteration(outer), list(carried)
+        rows = {k: [values[k]] for k in self._appended}
+        for iteration in range(trips):
+            try:
+                condition, *made = run([np.array([iteration], np.int64), condition, *values])
+            except MgxError as error:
+                raise type(error)(f"{place(iteration)}: {error}") from error
+            for k, value in enumerate(made):
+                if k in rows:
+                    rows[k].append(value)
+                else:
+                    values[k] = value
+            if not condition.reshape(-1)[0]:
+                break
+        for k, axis in self._appended.items():
+            values[k] = np.concatenate(rows[k], axis)
+        return [condition, *values], []
+
+    def keep_growth(self, keep: Callable[[object], None]) -> None:
+        """See `Body.keep_growth`."""
+        self._compiled.keep_growth(keep)
 
     def write(self, lengths: LengthsWriter) -> tuple[str, object, Sequence[Instruction]]:
-        known = []
-        for key, compiled in self._known.items():
-            kept = compiled.kept_plan()
-            if kept is None:
-                raise UnsupportedError("a submodule has no plan that a file can hold")
-            known.append([key, written_kept(kept, lengths.writer)])
-        return "late", [list(map(lengths.writer.symbol, self._symbols)), known], self._captured
+        kept = self._compiled.kept_plan()
+        if kept is None:
+            raise UnsupportedError("a submodule has no plan that a file can hold")
+        symbols = list(map(lengths.writer.symbol, self._symbols))
+        content = [symbols, written_kept(kept, lengths.writer), list(self._appended.items())]
+        return "late", content, self._captured
+
+
+def _ranked(value: Instruction, array: np.ndarray) -> np.ndarray:
+    """Return the array of a value, without axes for a scalar."""
+    return array.reshape(()) if value.shape.without_axes else array
 
 
 def data_dependent_program(
-    module: Module, compile: Callable[[Program], object], examples: Mapping[Dim, int]
+    module: Module,
+    compile: Callable[[Program, Scope | None], LoweredProgram],
+    outer: Scope | None,
+    loops: bool,
 ) -> DataDependentProgram:
-    """Return a submodule as a body that is compiled once its lengths are known.
+    """Return a submodule as a body that is compiled for all lengths.
 
     Args:
         module: the submodule.
-        compile: returns a compiled program.
-        examples: values of the outer program's symbols for which it is compiled at once, so that its kernels exist.
+        compile: returns the compiled program of a submodule; takes ``outer``, too.
+        outer: the scope of the outer program; None: it has no symbols.
+        loops: whether the submodule is a loop's body.
     """
     program, captured = Program.of_module(module)
+    appended = _appended(program.main, len(module.parameters())) if loops else {}
     symbols = symbols_of(lengths_of(program))
+    return DataDependentProgram(module, captured, symbols, compile(program, outer), appended)
 
-    def compiled_for(values: Mapping[Dim, int]) -> object:
-        return compile(settled(program, values) if symbols else program)
 
-    first = {tuple([examples[symbol] for symbol in symbols]): compiled_for(examples)}
-    return DataDependentProgram(module, captured, symbols, compiled_for, first)
+def _appended(body: Module, parameters: int) -> dict[int, int]:
+    """Return the loop-carried values that a body only appends to, by number, and the axis of each.
+
+    The body then returns what it appends, and has no parameter for such a value.
+    """
+    found: dict[int, int] = {}
+    results, own = body.results(), [body.parameter(f"p{k}") for k in range(parameters)]
+    for k, parameter in enumerate(own[2:]):
+        joined = results[1 + k]
+        if joined.name != "concat" or len(joined.inputs) != 2 or joined.inputs[0] is not parameter:
+            continue
+        if len(parameter.users) == len(joined.users) == results.count(joined) == 1 and parameter not in results:
+            found[k] = joined.operator(Concat).axis % parameter.shape.ndim
+            results[1 + k] = joined.inputs[1]
+    if found:
+        body.replace_return(results)
+        body.remove_unused()
+        for k in found:
+            body.remove_instruction(own[2 + k])  # type: ignore[arg-type]
+    return found
 
 
 def read_body(
@@ -309,9 +370,11 @@ def read_body(
     """
     if kind == "plan":
         return CompiledBody(module, content, captured, how, _outgrown)
-    symbols, known = content
-    found = {tuple(key): runnable(read_kept(kept, lengths.reader), how, _outgrown) for key, kept in known}
-    return DataDependentProgram(module, captured, list(map(lengths.reader.symbol, symbols)), _outgrown, found)
+    symbols, kept, appended = content
+    compiled = runnable(read_kept(kept, lengths.reader), how, _outgrown)
+    return DataDependentProgram(
+        module, captured, list(map(lengths.reader.symbol, symbols)), compiled, dict(map(tuple, appended))
+    )
 
 
 def _outgrown(*values: object) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf, isfinite, prod
 from typing import Any
 
@@ -67,7 +68,7 @@ def pass_options(options: TargetOptions) -> Options:
     here = machine()
     return Options(
         fast_math=options.fast_math,
-        later=has_data_dependent_lengths,
+        later=partial(has_data_dependent_lengths, on_host=True),
         capabilities=Capabilities(
             cheap_branches=True,
             threads=resolve_num_threads(options.num_threads or None),

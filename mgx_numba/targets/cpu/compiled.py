@@ -234,6 +234,13 @@ class LoweredProgram:
             plan = dataclasses.replace(plan, parallel=self.executable.shares)
         return KeptPlan(plan, self.trees, [kernel.symbol for kernel in executor_kernels(plan)])
 
+    def keep_growth(self, keep: Callable[[object], None]) -> None:
+        """See `Growing`: programs of submodules may make further plans."""
+        for step in () if self.executable is None else self.executable.plan.steps:
+            bodies = getattr(step.function, "bodies", None) if isinstance(step, FallbackStep) else None
+            for body in (bodies or {}).values():
+                body.keep_growth(lambda _: keep(self))
+
     def machine_code(self) -> dict[str, object]:
         """Return the objects of all kernels that the program has so far, as `EmbeddedStore` reads them.
 

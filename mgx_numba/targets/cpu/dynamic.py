@@ -27,6 +27,16 @@ from .lower import lowering
 from .split_program import CpuSymbolicSplit
 
 
+class Unserved(LoweredProgram):
+    """A last stage whose plan is made with the sizes of the first run; see `OpenPlans.by_sizes`."""
+
+    def serves(self, inputs: Mapping[str, np.ndarray]) -> bool:
+        return False
+
+    def kept_plan(self) -> None:
+        return None
+
+
 class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
     """A program with dynamic inputs, compiled for the CPU; see `OpenPlans`."""
 
@@ -37,14 +47,18 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
         program: Program,
         options: TargetOptions,
         progress: Progress | None,
-        compile_fixed: Callable[[Program, SharedWeights], LoweredProgram],
+        compile_part: Callable[..., LoweredProgram],
         known: PlanChoice | None = None,
+        outer: Scope | None = None,
+        by_sizes: bool = True,
     ) -> None:
-        """Compile a program, see `OpenPlans.open`; ``compile_fixed`` compiles a program without dynamic inputs."""
+        """Compile a program, see `OpenPlans.open`; ``compile_part`` compiles the program for fixed lengths, or a
+        submodule: arguments are the program, shared constants, and the last two as here."""
         PlanChoice.__init__(self, [], [], {}, lambda: self._source, options.store)
         self._options = options
-        self._compile_fixed = compile_fixed
-        self.open(program, options, pass_options(options), progress, known)
+        self._compile_part = compile_part
+        self.by_sizes = by_sizes
+        self.open(program, options, pass_options(options), progress, known, outer)
 
     def _lowered(
         self, program: Program, scope: Scope, trees: list[Tree] | None, progress: Progress | None
@@ -68,12 +82,15 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
     ) -> LoweredProgram:
         return CpuSymbolicSplit(head, tail, split_point, trees, lambda: whole)
 
-    def _with_fixed_lengths(self, program: Program) -> LoweredProgram:
-        return self._compile_fixed(program, self._weights)
+    def _without_plan(self) -> LoweredProgram:
+        return Unserved(None, None, lambda: self._source)
 
-    def _body(self, program: Program) -> LoweredProgram:
-        """Compile a submodule whose lengths are known only when it runs."""
-        return self._compile_fixed(program, SharedWeights(program))
+    def _with_fixed_lengths(self, program: Program) -> LoweredProgram:
+        return self._compile_part(program, self._weights, None, False)
+
+    def _body(self, program: Program, outer: Scope | None) -> LoweredProgram:
+        """Compile a submodule whose lengths are known only when it runs; ``outer``: see `OpenPlans.open`."""
+        return self._compile_part(program, SharedWeights(program), outer)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[object]:
         return self._tried(inputs, lambda plan: plan.run(inputs))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from ...codegen.cpu.backend import BACKEND
 from ...codegen.cpu.machine import machine
@@ -25,7 +26,7 @@ def lower(program: Program, options: TargetOptions) -> Plan:
 
 def lowering(
     job: LoweringJob,
-    compile_body: Callable[[Program], object] | None = None,
+    compile_body: Callable[..., Any] | None = None,
     ahead: BackgroundCompilation | None = None,
 ) -> Lowering:
     """Return the lowering of a program for this machine.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ...codegen.workers.background import BackgroundCompilation
+from ...core.dim import Scope
 from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import is_dynamic
+from ...graph.substitution import lengths_of
 from ...interrupts import whole_module
 from ...runtime.cpu.early import compile_in_background
 from ...runtime.cpu.executor import Executable
@@ -57,6 +58,8 @@ def compile_program(
     progress: Callable[[int, int, str], None] | None = None,
     weights: SharedWeights | None = None,
     known: PlanChoice | None = None,
+    outer: Scope | None = None,
+    by_sizes: bool = True,
 ) -> LoweredProgram:
     """Return a program compiled for the CPU, in stages where its lengths depend on data.
 
@@ -66,18 +69,26 @@ def compile_program(
         progress: told of the kernels that are compiled.
         weights: constants shared by all plans of the dynamic program to which ``program`` belongs.
         known: plans of a program with dynamic inputs; see `DynamicProgram`.
+        outer: for a submodule, the scope of the outer program; see `OpenPlans.open`.
+        by_sizes: whether stages may take sizes as lengths; see `split`.
     """
+    if options.tuning is not None and options.tuning.exhaustive:
+        by_sizes = False  # programs with symbolic lengths are not measured
 
-    def fixed(program: Program, weights: SharedWeights) -> LoweredProgram:
-        return compile_program(program, options, None, weights)
+    def compile_part(
+        program: Program, weights: SharedWeights, outer: Scope | None = None, by_sizes: bool = True
+    ) -> LoweredProgram:
+        return compile_program(program, options, None, weights, None, outer, by_sizes)
 
-    if is_dynamic(program):
+    is_open, stages = is_dynamic(program) or bool(outer and lengths_of(program)), None
+    if not is_open:
+        arrays, trees = without_tuples(program)
+        stages = split(arrays, True, by_sizes)
+    if is_open or (stages is not None and stages.split_point.sizes > 0):
         whole_module("mgx_numba.targets.cpu.dynamic")
         from .dynamic import DynamicProgram
 
-        return DynamicProgram(program, options, progress, fixed, known)
-    arrays, trees = without_tuples(program)
-    stages = split(arrays, on_host=True)
+        return DynamicProgram(program, options, progress, compile_part, known, outer, by_sizes)
     if stages is None:
         return CpuProgram(program, options, progress, weights)
     whole_module("mgx_numba.targets.cpu.split_program")
@@ -85,10 +96,10 @@ def compile_program(
     from .split_program import SplitProgram
 
     common = weights or SharedWeights(arrays)
-    tail = compile_program(stages.tail, options, progress, common)
+    tail = compile_program(stages.tail, options, progress, common, by_sizes=by_sizes)
     if stages.optional and isinstance(tail, PlanChoice) and not tail.symbolic_plans:
         return CpuProgram(program, options, progress, weights)
-    head = compile_program(stages.head, options, progress, common)
+    head = compile_program(stages.head, options, progress, common, by_sizes=by_sizes)
     return SplitProgram(head, tail, stages.split_point, trees, lambda: arrays)
 
 
@@ -119,7 +130,10 @@ class CpuProgram(LoweredProgram):
         self._log = optimized.log
         if options.tuning is not None and options.tuning.exhaustive:
             _measure(options.tuning, lambda: lower(optimized, options))
-        compile_body = partial(compile_program, options=options)
+
+        def compile_body(body: Program, outer: None) -> LoweredProgram:
+            return compile_program(body, options)
+
         low = lowering(LoweringJob(optimized, options, weights=weights, original=program), compile_body, ahead)
         plan, whole = low.run(), not low.draft.freed
         if options.tuning is not None:

@@ -146,6 +146,9 @@ class EvaluatedBody:
     def repeat(self, *how: object) -> None:
         """See `Body.repeat`."""
 
+    def keep_growth(self, keep: object) -> None:
+        """See `Body.keep_growth`."""
+
     def write(self, lengths: LengthsWriter) -> tuple[str, object, Sequence[Instruction]]:
         return "program", InstructionWriter(lengths).program(self._program), self.captured
 

@@ -3,30 +3,23 @@ imported."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from ...core.dim import Dim
     from ...runtime.plan_json import LengthsWriter
 
 
 class FunctionCall:
-    """A call of a function of this package, with values (which may hold symbols) and then with the step's arrays."""
+    """A call of a function of this package, with values and then with the step's arrays."""
 
     def __init__(self, function: Callable[..., np.ndarray], *values: object) -> None:
         self._function, self._values = function, values
 
     def __call__(self, arrays: list) -> list:
         return [self._function(*self._values, *arrays)]
-
-    def at(self, values: Mapping[Dim, int]) -> FunctionCall:
-        """Return the call with the symbols replaced by values."""
-        from ...graph.substitution import with_numbers
-
-        return FunctionCall(self._function, *with_numbers(self._values, values))
 
     def write(self, lengths: LengthsWriter) -> dict[str, object]:
         from .instruction_json import InstructionWriter

@@ -48,7 +48,7 @@ class Resources:
     threads: int
     on_kernels: Callable[[Sequence[KernelSource]], None] | None = None
     load: LoadKernels | None = None
-    compile_body: Callable[[Program], object] | None = None
+    compile_body: Callable[..., Any] | None = None
     finish: Callable[[Launch], Launch] | None = None
     solutions: Solutions = field(default_factory=Solutions)
     planner: Hashable | None = None

@@ -59,6 +59,9 @@ class Body(Protocol):
     ) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
         """Run the body as a loop with captured values ``outer``; see `RunModule.repeat`."""
 
+    def keep_growth(self, keep: Callable[[object], None]) -> None:
+        """Have ``keep`` called when a run makes further plans of the body; see `Growing`."""
+
     def write(self, lengths: LengthsWriter) -> tuple[str, object, Sequence[Instruction]]:
         """Return the kind of the body, its JSON values, and the values that it captures from outside.
 

@@ -71,11 +71,10 @@ def function_step(
     inputs: Sequence[View],
     output: View,
     reason: str,
-    bound: bool = False,
 ) -> PendingStep:
-    """Return a fallback step that calls a function (`host_call.FunctionCall`), ``bound`` to the lengths of a run."""
+    """Return a fallback step that calls a function."""
     step = PendingStep(None, {}, label, ins, call, list(inputs), [output], reason=reason)
-    step.bind, step.write = call.at if bound else None, call.write
+    step.write = call.write
     return step
 
 

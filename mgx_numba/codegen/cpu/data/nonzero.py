@@ -13,11 +13,12 @@ from .. import host
 from ..kernel import cpu_kernel
 
 
-def nonzero_launch(x: Tensor, origin: str = "") -> Launch:
+def nonzero_launch(x: Tensor, counts: bool, origin: str = "") -> Launch:
     """Return the launch that finds the positions, in row-major order; one task.
 
-    Operands: ``x``, row-major with at least one axis; int64 ``positions``, row-major [rank, count] at the start of
-    memory for rank * elements; int64 ``count`` [1].
+    Operands: ``x``, row-major with at least one axis; int64 ``positions``. With ``counts`` these are row-major
+    [rank, count] at the start of memory for rank * elements, and int64 ``count`` [1] is an operand, too; else they are
+    [rank, elements], with zeros behind the last position found.
 
     While elements are read, the positions in axis k begin at k * elements. A row's positions are stored as whole
     vectors, so memory behind them is overwritten: never beyond the place of the vector's own elements, since at most
@@ -29,7 +30,8 @@ def nonzero_launch(x: Tensor, origin: str = "") -> Launch:
     arguments = Arguments()
     arguments.pointer("p_x", "x", dtype)
     arguments.pointer("p_positions", "positions", "int64")
-    arguments.pointer("p_count", "count", "int64")
+    if counts:
+        arguments.pointer("p_count", "count", "int64")
     arguments.integers(rows=prod(outer), last=last, room=prod(x.lens))
     sizes: list[Length] = [prod(outer[k + 1 :]) for k in range(len(outer))]
     arguments.integers(**{f"size{k}": size for k, size in enumerate(sizes[:-1])})
@@ -68,11 +70,15 @@ def nonzero_launch(x: Tensor, origin: str = "") -> Launch:
         coordinates += ["for n in range(before, found):", f"    store_scalar(p_positions, {k} * room + n, at)"]
     if outer:
         row += ["if found > before:", *indent(coordinates)]
-    moves = []
-    for k in range(1, rank):
-        moves += ["for n in range(found):"]
-        moves += [f"    store_scalar(p_positions, {k} * found + n, load_scalar(p_positions, {k} * room + n))"]
-    task = ["found = 0", "for row in range(rows):", *indent(row), *moves, "store_scalar(p_count, 0, found)"]
+    end = []
+    for k in range(1, rank) if counts else ():
+        end += ["for n in range(found):"]
+        end += [f"    store_scalar(p_positions, {k} * found + n, load_scalar(p_positions, {k} * room + n))"]
+    for k in () if counts else range(rank):
+        end += ["for n in range(found, room):", f"    store_scalar(p_positions, {k} * room + n, 0)"]
+    if counts:
+        end.append("store_scalar(p_count, 0, found)")
+    task = ["found = 0", "for row in range(rows):", *indent(row), *end]
     text = kernel_text([*arguments.bind(), *for_tasks(task)])
     return Launch(
         kernel=cpu_kernel("nonzero_kernel", text, origin),

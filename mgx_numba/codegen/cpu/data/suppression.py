@@ -138,22 +138,29 @@ def suppression_launch(
     )
 
 
-def suppression_rows_launch(rows: Length, classes: Length, room: Length, origin: str = "") -> Launch:
+def suppression_rows_launch(
+    rows: Length, classes: Length, room: Length, filled: Length | None = None, origin: str = ""
+) -> Launch:
     """Return the launch that makes the result's rows (image, class, box) from the boxes picked; one task.
 
-    Operands: ``picked`` and ``counts`` as of `suppression_launch`; int64 ``out`` with room for all rows, and their
-    number ``count`` [1].
+    Operands: ``picked`` and ``counts`` as of `suppression_launch`; int64 ``out`` with room for all rows; without
+    ``filled`` their number ``count`` [1].
 
     Args:
         rows: images times classes.
         classes: number of classes.
         room: length of the rows of ``picked``.
+        filled: number of rows of ``out``, those behind the last one found filled with zeros; None: they are not.
         origin: printed instruction.
     """
     arguments = Arguments()
-    for name in ("picked", "counts", "out", "count"):
+    for name in ("picked", "counts", "out", *(["count"] if filled is None else [])):
         arguments.pointer(f"p_{name}", name, "int64")
     arguments.integers(rows=rows, classes=classes, room=room)
+    end = ["store_scalar(p_count, 0, found)"]
+    if filled is not None:
+        arguments.integers(filled=filled)
+        end = ["for k in range(3 * found, 3 * filled):", "    store_scalar(p_out, k, 0)"]
     one_row = [
         "image = idiv(row, classes)",
         "for k in range(load_scalar(p_counts, row)):",
@@ -162,7 +169,7 @@ def suppression_rows_launch(rows: Length, classes: Length, room: Length, origin:
         "    store_scalar(p_out, 3 * found + 2, load_scalar(p_picked, row * room + k))",
         "    found += 1",
     ]
-    task = ["found = 0", "for row in range(rows):", *indent(one_row), "store_scalar(p_count, 0, found)"]
+    task = ["found = 0", "for row in range(rows):", *indent(one_row), *end]
     return Launch(
         kernel=cpu_kernel("suppression_rows_kernel", kernel_text([*arguments.bind(), *for_tasks(task)]), origin),
         args=arguments.values,

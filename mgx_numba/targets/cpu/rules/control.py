@@ -22,11 +22,10 @@ def lower_control(low: Lowering, ins: Instruction) -> None:
         raise SymbolicLengthError("a run selects one of some modules by lengths, which have to be numbers")
     if ins.name != "run_on_target" and inline(low, ins):
         return
-    if low.resources.compile_body is not None and has_data_dependent_lengths(ins):
-        examples = {} if low.job.scope is None else low.job.scope.hints()
-        bodies = {
-            module: data_dependent_program(module, low.resources.compile_body, examples) for module in ins.module_args
-        }
+    if low.resources.compile_body is not None and has_data_dependent_lengths(ins, on_host=True):
+        compile, outer = low.resources.compile_body, low.job.scope
+        loops = ins.name == "loop"
+        bodies = {module: data_dependent_program(module, compile, outer, loops) for module in ins.module_args}
     else:
         bodies = {module: compiled_body(module, low.options, low.lowered) for module in ins.module_args}
     low.host(ins, "values say which submodules run, and how often; what these compute is compiled", bodies)

@@ -1,26 +1,22 @@
 """Lower RoiAlign and non-maximum suppression.
 
-For suppression a kernel picks the boxes of every class; where the rows found are counted, another makes the result's
-rows, else a fallback step.
+For suppression a kernel picks the boxes of every class, and another makes the result's rows and counts them.
 """
 
 from __future__ import annotations
 
-from ....codegen.cpu.data.collected_rows import collected_rows
 from ....codegen.cpu.data.regions import regions_launch
 from ....codegen.cpu.data.suppression import PLANES, kept_pitch, suppression_launch, suppression_rows_launch
-from ....core.dim import is_symbolic, known_in, less, less_equal, preferred
+from ....core.dim import known_in, less, preferred
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.detection import NonMaxSuppression, RoiAlign
-from ....ops.selection import MOST_COUNTED
 from ...lowering.buffers import View
-from ...lowering.function_call import FunctionCall
 from ...lowering.launched import regions_rule
 from ...lowering.lowering import Lowering
-from ...lowering.steps import function_step
 from ...lowering.suppression_operands import suppression_operands
+from .counted import counted_outputs, take_counted
 from .sort_scratch import sort_scratch
 from .table import lowering
 
@@ -45,8 +41,8 @@ lowering("roialign")(regions_rule(regions_launch, _channels_last))
 
 @lowering("nonmaxsuppression", dynamic=True)
 def lower_suppression(low: Lowering, ins: Instruction) -> None:
-    """Append a kernel that picks boxes, and a kernel or a small fallback step that makes the result's rows; a fallback
-    step alone if no box can be kept or scores are not floats.
+    """Append a kernel that picks boxes, and a kernel that makes the result's rows; a fallback step alone if no box can
+    be kept or scores are not floats.
 
     Strided scores (a transpose's) are first copied to contiguous memory, since nearly all scores are only compared.
     """
@@ -69,30 +65,11 @@ def lower_suppression(low: Lowering, ins: Instruction) -> None:
     solution = low.solve(suppression_launch, op.center_point_box, *tensors, room, groups, low.origin(ins))
     given = {f"limit{k}": v for k, v in enumerate(limits)}
     low.launch_all(solution, {"boxes": boxes, "scores": scores, **given, **made}, ins)
-    if op.counts:
-        out, total = low.outputs_of(ins)
-        low.require(less_equal(out.lens[0], MOST_COUNTED))
-        operands = {"picked": made["picked"], "counts": made["counts"], "out": out, "count": total}
-        low.launch(suppression_rows_launch(rows, classes, room, low.origin(ins)), operands, ins)
+    operands = {"picked": made["picked"], "counts": made["counts"]}
+    if op.counts or op.use_dyn_output:
+        operands["out"], operands["count"] = counted_outputs(low, ins, 3 * rows * room)
+        low.launch(suppression_rows_launch(rows, classes, room, None, low.origin(ins)), operands, ins)
+        take_counted(low, ins, (-1, 3), operands["out"], operands["count"])
     else:
-        _append_rows(low, ins, made["picked"], made["counts"])
-
-
-def _append_rows(low: Lowering, ins: Instruction, picked: View, counts: View) -> None:
-    """Append the fallback step that makes the result's rows (image, class, box) from the boxes that a kernel picked.
-
-    Args:
-        picked: boxes of each class of each image, int64 [images * classes, room].
-        counts: number of valid boxes in each row of ``picked``.
-    """
-    classes = ins.inputs[1].shape.lens[1]
-    total = None if ins.operator(NonMaxSuppression).use_dyn_output else ins.shape.lens[0]
-
-    if ins.shape.is_dynamic:
-        out = low.values[ins] = low.on_host(ins.shape)
-    else:
-        out = low.output(ins)
-    label = f"{low.backend.name}::nonmaxsuppression_rows"
-    reason = "how many rows the result has is known after the kernel"
-    call, bound = FunctionCall(collected_rows, classes, total), is_symbolic(classes) or is_symbolic(total)
-    low.draft.steps.append(function_step(label, ins, call, [picked, counts], out, reason, bound))
+        operands["out"] = low.output(ins)
+        low.launch(suppression_rows_launch(rows, classes, room, ins.shape.lens[0], low.origin(ins)), operands, ins)

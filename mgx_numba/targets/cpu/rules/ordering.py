@@ -21,6 +21,7 @@ from ....ops.topk import TopK
 from ...lowering.buffers import View
 from ...lowering.lowering import Lowering
 from ...lowering.output_aliasing import keeps_inner_axis
+from .counted import counted_outputs, take_counted
 from .sort_scratch import sort_scratch
 from .table import lowering
 
@@ -95,16 +96,21 @@ def lower_topk(low: Lowering, ins: Instruction) -> None:
 
 @lowering("nonzero", dynamic=True)
 def lower_nonzero(low: Lowering, ins: Instruction) -> None:
-    """Append a kernel that also counts; a fallback step where no count is asked for."""
+    """Append a kernel that also counts; a fallback step for more elements than memory is allocated for."""
     op, x = ins.operator(NonZero), low.input(ins, 0)
-    if not op.counts:
-        low.host(ins, "how many elements are not zero is known at run time only")
+    counts = op.counts or op.use_dyn_output
+    if op.use_dyn_output and not op.counts and len(x.lens) * x.shape.elements > MOST_COUNTED:  # may add a guard
+        low.host(ins, "memory for the positions of all elements would be too large")
         return
     x = low.materialized(x, Shape(x.type, x.lens).strides, ins)
-    positions, count = low.outputs_of(ins)
-    low.require(less_equal(positions.lens[0], MOST_COUNTED))
-    solution = low.solve(nonzero_launch, x.tensor, low.origin(ins))
-    low.launch_all(solution, {"x": x, "positions": positions, "count": count}, ins)
+    operands = {"x": x}
+    if counts:
+        operands["positions"], operands["count"] = counted_outputs(low, ins, len(x.lens) * x.shape.elements)
+    else:
+        operands["positions"] = low.output(ins)
+    low.launch_all(low.solve(nonzero_launch, x.tensor, counts, low.origin(ins)), operands, ins)
+    if counts:
+        take_counted(low, ins, (len(x.lens), -1), operands["positions"], operands["count"])
 
 
 @lowering("unique", dynamic=True)

@@ -1,0 +1,193 @@
+"""Sizes that a run computes, such as those of a resized image: compiled stages take them as lengths, also inside of
+loops and branches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import parser
+
+import mgx_numba as migraphx
+from mgx_numba.runtime.plan import FallbackStep
+from mgx_numba.targets.cpu.dynamic import DynamicProgram
+from mgx_numba.targets.split_point import sizes_array
+
+PASTED = """<ir_version: 8, opset_import: ["": 18]>
+pasted (float[n,1,7,7] masks, int64[n,4] boxes) => (float[k,24,20] y) {
+  e = Constant<value = float[0,24,20] {}>() t = Constant<value = bool {1}>() z = Constant<value = int64 {0}>()
+  sh = Shape(masks) n = Gather(sh, z)
+  y = Loop(n, t, e) <body = b (int64 i, bool c, float[a,24,20] st) => (bool co, float[aa,24,20] so) {
+    co = Identity(c)
+    i0 = Constant<value = int64 {0}>() i1 = Constant<value = int64 {1}>() v0 = Constant<value = int64[1] {0}>()
+    v1 = Constant<value = int64[1] {1}>() H = Constant<value = int64 {24}>() W = Constant<value = int64 {20}>()
+    m0 = Gather<axis=0>(masks, i) b0 = Gather<axis=0>(boxes, i) x0, y0, x1, y1 = Split<num_outputs=4>(b0)
+    w_ = Sub(x1, x0) w1 = Add(w_, i1) wm = Max(w1, i1) h_ = Sub(y1, y0) h1 = Add(h_, i1) hm = Max(h1, i1)
+    m4 = Unsqueeze(m0, v0) sz = Concat<axis=0>(v1, v1, hm, wm)
+    r = Resize<mode="linear", coordinate_transformation_mode="pytorch_half_pixel">(m4, , , sz)
+    r3 = Squeeze(r, v0) r2 = Squeeze(r3, v0)
+    xs = Max(x0, i0) xe0 = Add(x1, i1) xe = Min(xe0, W) ys = Max(y0, i0) ye0 = Add(y1, i1) ye = Min(ye0, H)
+    sy = Sub(ys, y0) ey = Sub(ye, y0) sx = Sub(xs, x0) ex = Sub(xe, x0)
+    c1 = Slice(r2, sy, ey, v0) c2 = Slice(c1, sx, ex, v1)
+    csh = Shape(c2) cw = Gather(csh, v1)
+    top = Concat<axis=0>(ys, cw) tz = ConstantOfShape(top)
+    below = Sub(H, ye) bo = Concat<axis=0>(below, cw) bz = ConstantOfShape(bo) cc = Concat<axis=0>(tz, c2, bz)
+    hsh = Shape(cc) ch = Gather(hsh, v0) le = Concat<axis=0>(ch, xs) lz = ConstantOfShape(le)
+    right = Sub(W, xe) rr = Concat<axis=0>(ch, right) rz = ConstantOfShape(rr)
+    full = Concat<axis=1>(lz, cc, rz) f3 = Unsqueeze(full, v0) so = Concat<axis=0>(st, f3) }>
+}"""
+"""A loop that resizes masks and pastes them into images, as torchvision's exporter writes it."""
+
+STEPS = {
+    "slice": "p = Slice(x, a, b, v0)",
+    "resize": "one = Concat<axis=0>(b, b) q = Unsqueeze(x, v01) sz = Concat<axis=0>(v1, v1, one)"
+    ' r = Resize<mode="nearest">(q, , , sz) p = Squeeze(r, v01)',
+    "pad": "u = Abs(a) w = Concat<axis=0>(u, b, b, u) p = Pad(x, w)",
+    "crop": "m = Neg(v1) w = Concat<axis=0>(m, b, v0, m) p = Pad(x, w)",
+    "tile": "w = Concat<axis=0>(b, v1) p = Tile(x, w)",
+    "expand": "w = Concat<axis=0>(b, v1, v1) p = Expand(x, w)",
+    "constant": "w = Concat<axis=0>(b, b) p = ConstantOfShape(w)",
+    "range": "s = Squeeze(a, v0) e = Squeeze(b, v0) d = Constant<value = int64 {1}>() p0 = Range(s, e, d)"
+    " p = Cast<to=1>(p0)",
+    "nonzero": "g = Greater(x, zf) p0 = NonZero(g) p = Cast<to=1>(p0)",
+    "suppression": "bx0 = Reshape(x, rs) bx = Abs(bx0) sc0 = ReduceSum(bx, two) sc = Transpose<perm=[0,2,1]>(sc0)"
+    " p0 = NonMaxSuppression(bx, sc, b) p = Cast<to=1>(p0)",
+}
+"""Results p of data x [6, 4] and of int64 vectors a and b of one element, by the operator with computed sizes."""
+CONSTANTS = """v0 = Constant<value = int64[1] {0}>() v1 = Constant<value = int64[1] {1}>()
+  v01 = Constant<value = int64[2] {0,1}>() zf = Constant<value = float {0.0}>()
+  rs = Constant<value = int64[3] {1,6,4}>() two = Constant<value = int64[1] {2}>()"""
+LIGHT = "q0 = Relu(p) q1 = Neg(q0) q2 = Sigmoid(q1) q3 = Add(q2, p) r0 = ReduceSum<keepdims=0>(q3)"
+"""Several operators on p, so that a second stage is worthwhile, and their sum."""
+
+
+def looped(step: str) -> str:
+    return f"""<ir_version: 8, opset_import: ["": 18]>
+    looped (float[6,4] x, int64[t,2] bounds) => (float s, float[k] rows) {{
+      {CONSTANTS} sh = Shape(bounds) i0 = Constant<value = int64 {{0}}>() n = Gather(sh, i0)
+      yes = Constant<value = bool {{1}}>()
+      s, rows = Loop(n, yes, zf) <body = b (int64 i, bool c, float st) => (bool co, float so, float row) {{
+        co = Identity(c) own = Gather<axis=0>(bounds, i) a, b = Split<num_outputs=2>(own)
+        {step} {LIGHT} so = Add(st, r0) row = Identity(r0) }}>
+    }}"""
+
+
+def branched(step: str) -> str:
+    return f"""<ir_version: 8, opset_import: ["": 18]>
+    branched (float[6,4] x, int64[1] a, int64[1] b) => (float y) {{
+      {CONSTANTS} big = Greater(b, v1) flag = Squeeze(big, v0)
+      y = If(flag) <then_branch = one () => (float p1) {{ {step} {LIGHT} p1 = Identity(r0) }},
+        else_branch = other () => (float p2) {{ p2 = ReduceSum<keepdims=0>(x) }}>
+    }}"""
+
+
+def compiled(text: str) -> tuple[Any, Any]:
+    """Return a model compiled for the CPU, and ONNX Runtime's session of it."""
+    model = parser.parse_model(text).SerializeToString()
+    program = migraphx.parse_onnx_buffer(model)
+    program.compile(migraphx.get_target("cpu"), num_threads=1, plan_cache=False)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    return program, onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def expect_equal(program: Any, session: Any, feeds: dict[str, np.ndarray]) -> None:
+    for found, wanted in zip(program.run(feeds), session.run(None, feeds), strict=True):
+        assert np.asarray(found).shape == wanted.shape
+        np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-5, atol=1e-5)
+
+
+def bodies(program: Any) -> list[DynamicProgram]:
+    """Return the compiled bodies of all fallback steps that run submodules."""
+    plans = [part.executable.plan for part in program.compiled._all() if part.executable is not None]
+    calls = [step.function for plan in plans for step in plan.steps if isinstance(step, FallbackStep)]
+    return [body._compiled for call in calls for body in (call.bodies or {}).values()]
+
+
+def boxes(random: np.random.Generator, count: int) -> dict[str, np.ndarray]:
+    first = random.integers(-5, 12, (count, 2))
+    last = first + random.integers(7, 20, (count, 2))
+    masks = random.random((count, 1, 7, 7), np.float32)
+    return {"masks": masks, "boxes": np.concatenate([first, last], 1).astype(np.int64)}
+
+
+def test_a_loop_pastes_masks_of_any_size_with_few_plans() -> None:
+    program, session = compiled(PASTED)
+    random = np.random.default_rng(0)
+    for count in (3, 1, 0, 20, 5, 20):
+        expect_equal(program, session, boxes(random, count))
+    (body,) = bodies(program)
+    assert body.by_sizes and not body.fixed_plans and 1 <= len(body.symbolic_plans) <= 3
+    assert all(part.executable is None or not part.fallback_reasons() for part in body._all()[1:])
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_sizes_inside_of_a_loop(kind: str) -> None:
+    program, session = compiled(looped(STEPS[kind]))
+    bounds = [[0, 3], [1, 4], [2, 5], [0, 1], [2, 2], [1, 6], [3, 5]]
+    for count in (3, 7, 1, 0, 5):
+        feeds = {"x": np.random.default_rng(count).standard_normal((6, 4)).astype(np.float32)}
+        expect_equal(program, session, {**feeds, "bounds": np.array(bounds[:count], np.int64).reshape(-1, 2)})
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_sizes_inside_of_a_branch(kind: str) -> None:
+    program, session = compiled(branched(STEPS[kind]))
+    for a, b in ((0, 3), (1, 2), (0, 1), (2, 5), (-4, 3), (0, 3), (-1, 2), (0, 0)):
+        feeds = {"x": np.random.default_rng(b).standard_normal((6, 4)).astype(np.float32)}
+        expect_equal(program, session, {**feeds, "a": np.array([a], np.int64), "b": np.array([b], np.int64)})
+
+
+def test_sizes_below_zero_have_plans_of_their_own() -> None:
+    program, session = compiled(looped(STEPS["slice"]))
+    bounds = [[-5, -1], [0, 3], [-4, 6], [1, -1], [-6, -2], [0, 5], [-3, 4]]
+    for count in (7, 4, 7):
+        x = np.random.default_rng(count).standard_normal((6, 4)).astype(np.float32)
+        expect_equal(program, session, {"x": x, "bounds": np.array(bounds[:count], np.int64)})
+    (body,) = bodies(program)
+    assert body.by_sizes and len(body.symbolic_plans) <= 6
+
+
+GROWING = """<ir_version: 8, opset_import: ["": 18]>
+growing (float[m,3] none, int64[n] counts, float last)
+    => (float[k,3] rows, float[p,3] more, float sum, float[q,3] both) {
+  t = Constant<value = bool {1}>() z = Constant<value = int64 {0}>() sh = Shape(counts) n = Gather(sh, z)
+  s0 = Constant<value = float {0.0}>()
+  rows, more, sum, both = Loop(n, t, none, none, s0, none)
+    <body = b (int64 i, bool c, float[e,3] r, float[f,3] m, float s, float[g,3] h)
+      => (bool co, float[ee,3] ro, float[ff,3] mo, float so, float[gg,3] ho) {
+    one = Constant<value = int64[1] {1}>() three = Constant<value = int64[1] {3}>() v = Constant<value = int64[1] {0}>()
+    own = Gather(counts, i) ou = Unsqueeze(own, v) w = Concat<axis=0>(ou, three) f0 = Cast<to=1>(own)
+    row0 = Expand(f0, w) row1 = Add(row0, s) row = Relu(row1) ro = Concat<axis=0>(r, row)
+    mo = Concat<axis=0>(row, m) so0 = ReduceSum<keepdims=0>(row) so = Add(so0, s)
+    ho = Concat<axis=0>(h, row) co = Less(so, last) }>
+}"""
+"""A loop that ends by its condition; rows are appended to two values, which may be of any number, and put before a
+third."""
+
+
+def test_a_loop_appends_rows_of_any_number_until_its_condition_ends_it() -> None:
+    program, session = compiled(GROWING)
+    for counts, last in (
+        ([2, 1, 0, 3], 1e9),
+        ([1, 1, 1, 1, 1], 20),
+        ([0], 5),
+        ([], 5),
+        ([4, 0, 2], 1),
+        ([1] * 30, 1e9),
+    ):
+        feeds = {
+            "none": np.ones((len(counts) % 3, 3), np.float32),
+            "counts": np.array(counts, np.int64),
+            "last": np.array(last, np.float32),
+        }
+        expect_equal(program, session, feeds)
+    plans = [part.executable.plan for part in program.compiled._all() if part.executable is not None]
+    calls = [step.function for plan in plans for step in plan.steps if isinstance(step, FallbackStep)]
+    assert [body._appended for call in calls for body in (call.bodies or {}).values()] == [{0: 0, 3: 0}]
+
+
+def test_an_array_without_elements_holds_sizes() -> None:
+    assert sizes_array(np.array([0, 3, -2])).shape == (1, 4, 1, 0, 0, 2, 0)
