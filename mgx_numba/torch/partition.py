@@ -112,7 +112,7 @@ def _give_views(graph_module: GraphModule) -> None:
 
 
 def _give_strides(graph_module: GraphModule, unsupported: Collection[Node]) -> set[Node]:
-    """Copy computed results whose elements PyTorch has apart, as in every second, to such memory; return the new nodes."""
+    """Copy results whose elements PyTorch has apart, such as every second one, to such memory; return the new nodes."""
     graph, aten = graph_module.graph, torch.ops.aten
     output, made = graph.output_node(), set()
     for node in dict.fromkeys(n for n in output.all_input_nodes if n.op == "call_function"):
