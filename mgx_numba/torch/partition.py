@@ -19,6 +19,8 @@ REGION = "mgx_region_"
 """Prefix of the names of submodules that hold the graphs of regions."""
 _OF_LAYOUT = frozenset((torch.ops.aten.as_strided.default,))
 """Views of memory, not of elements: they are right only of values that lie in memory as PyTorch's do."""
+_CHECKS = frozenset((torch.ops.aten._assert_async.msg, torch.ops.aten._assert_async.default))
+"""Operators that raise PyTorch's errors for values that a region gives."""
 _OF_COMPLEX = frozenset((torch.ops.aten.view_as_real.default, torch.ops.aten.view_as_complex.default))
 """Views between complex inputs or results and their parts, which regions take and give."""
 
@@ -35,9 +37,10 @@ def divide(graph_module: GraphModule, unsupported: Collection[Node], min_size: i
     """
     _give_bodies(graph_module)
     _give_views(graph_module)
+    spread = _give_strides(graph_module, unsupported)
     lengths = _of_lengths(graph_module)
-    left = set(unsupported) | _views_at_end(graph_module) | set(lengths)
-    left.update(node for node in graph_module.graph.nodes if node.target in _OF_COMPLEX)
+    left = spread | set(unsupported) | _views_at_end(graph_module) | set(lengths)
+    left.update(node for node in graph_module.graph.nodes if node.target in _OF_COMPLEX | _CHECKS)
     for node in graph_module.graph.find_nodes(op="call_function", target=operator.getitem):
         if node.args[0] in left:  # no region takes a tuple
             left.add(node)
@@ -106,6 +109,39 @@ def _give_views(graph_module: GraphModule) -> None:
     for node in reversed(graph.nodes):  # views that only results read
         if node.op == "call_function" and not node.users and of_no_cost(node):
             graph.erase_node(node)
+
+
+def _give_strides(graph_module: GraphModule, unsupported: Collection[Node]) -> set[Node]:
+    """Copy results whose elements PyTorch has apart, such as every second one, to such memory; return the new nodes."""
+    graph, aten = graph_module.graph, torch.ops.aten
+    output, made = graph.output_node(), set()
+    for node in dict.fromkeys(n for n in output.all_input_nodes if n.op == "call_function"):
+        value = node.meta.get("val")
+        if node in unsupported or of_no_cost(node) or not _is_apart(value):
+            continue
+        with graph.inserting_before(output):
+            memory = graph.call_function(
+                aten.new_empty_strided.default, (node, list(value.shape), list(value.stride()))
+            )
+            copy = graph.call_function(aten.copy.default, (memory, node))
+        memory.meta["val"] = copy.meta["val"] = value
+        output.replace_input_with(node, copy)
+        made |= {memory, copy}
+    return made
+
+
+def _is_apart(value: object) -> bool:
+    """Return whether a tensor of known lengths has memory between its elements, and each element its own."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    if not all(isinstance(n, int) for n in (*value.shape, *value.stride())) or not value.numel():
+        return False
+    span = 1
+    for step, length in sorted((s, n) for s, n in zip(value.stride(), value.shape) if n > 1):
+        if step < span:
+            return False
+        span = step * length
+    return span > value.numel()
 
 
 def _with_bodies(group: Collection[Node]) -> list[Node]:

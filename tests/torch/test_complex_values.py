@@ -114,3 +114,24 @@ def test_program_takes_and_gives_the_parts_of_complex_tensors() -> None:
     (found,) = program.run({name: torch.view_as_real(x).numpy()})
     expected = torch.view_as_real(x * x.conj() + 1j).numpy()
     np.testing.assert_allclose(np.asarray(found), expected, atol=1e-6)
+
+
+def _typed(x: Any, y: Any) -> Any:
+    made = torch.zeros_like(y[0, 0]), torch.full_like(y, 1 + 2j), y.new_ones(2), y.new_full((2,), 3)
+    mixed = x * (1 + 2j), x + 1j, torch.add(y, x, alpha=2 - 1j), y * x.double(), torch.eye(3, dtype=y.dtype)
+    layouts = y.cdouble(memory_format=torch.channels_last), x.cfloat(memory_format=torch.channels_last), y.rot90()
+    return *made, *mixed, *layouts, *torch.var_mean(y, 0), fft.fft(x, dim=1), y.bool(memory_format=torch.channels_last)
+
+
+def test_complex_results_have_eager_modes_types_and_strides() -> None:
+    x, y = torch.randn(2, 3, 4, 5), torch.randn(2, 3, 4, 5, dtype=torch.complex64)
+    found, expected = torch.compile(_typed, backend="mgx_numba")(x, y), _typed(x, y)
+    for own, other in zip(found, expected, strict=True):
+        assert (own.dtype, own.stride()) == (other.dtype, other.stride())
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
+
+
+def test_views_by_strides_of_one_complex_number() -> None:
+    x = torch.randn(1, dtype=torch.complex64)
+    found = torch.compile(lambda x: torch.as_strided(x, (1,), (1,), 0).clone() + 1, backend="mgx_numba")(x)
+    torch.testing.assert_close(found, x + 1)

@@ -53,6 +53,32 @@ def test_special_functions(dtype: Any, tolerance: float) -> None:
     check(lambda a, b: torch.nextafter(a, b), [x[:, None].repeat(1, len(x)), x.repeat(len(x), 1)], tolerance=0)
 
 
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 6e-6), (torch.float64, 1e-13)])
+def test_special_functions_have_small_relative_errors(dtype: Any, tolerance: float, programs: list[Any]) -> None:
+    def functions(x: Any) -> Any:
+        tails = torch.erfc(x), torch.special.erfcx(x.clamp(min=-5)), torch.special.log_ndtr(x.clamp(max=0))
+        return *tails, torch.expm1(x), torch.log1p(x.abs()), torch.log1p(x.clamp(-0.1, 0.1))
+
+    x = torch.cat([torch.linspace(-9, 9, 199), torch.logspace(-8, 0, 99), torch.tensor([0.0, INF, -INF, NAN])]).to(
+        dtype
+    )
+    found = torch.compile(functions, backend=mgx_numba)(x)
+    for own, exact in zip(found, functions(x.double()), strict=True):
+        torch.testing.assert_close(own, exact.to(dtype), rtol=tolerance, atol=0, equal_nan=True)
+    assert len(programs) == 1
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 5])
+def test_derivatives_of_the_digamma_function(order: int, programs: list[Any]) -> None:
+    x = torch.cat(
+        [torch.linspace(0.01, 40, 99), torch.linspace(-8.9, -0.07, 60), torch.tensor([0.0, 0.5, NAN])]
+    ).double()
+    found = torch.compile(lambda x: torch.polygamma(order, x), backend=mgx_numba)
+    torch.testing.assert_close(found(x), torch.polygamma(order, x), rtol=1e-9, atol=1e-12, equal_nan=True)
+    agree(found(torch.arange(1, 4)), torch.polygamma(order, torch.arange(1, 4)))
+    assert len(programs) == 2
+
+
 def test_bits_as_elements_of_another_size() -> None:
     def views(x: Any, y: Any) -> Any:
         own = (torch.uint8, torch.int16, torch.int32, torch.int64, torch.float64)

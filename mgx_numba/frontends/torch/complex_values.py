@@ -82,9 +82,18 @@ def _split(value: Any) -> Any:
     return ComplexTensor(both.select(-1, 0), both.select(-1, 1))
 
 
-def _joined(value: object) -> object:
-    """Return the complex tensor of two parts; all else as it is."""
-    return torch.view_as_complex(torch.stack([value.re, value.im], -1)) if isinstance(value, ComplexTensor) else value
+def _joined(value: object, like: object = None) -> object:
+    """Return the complex tensor of two parts, dense in the order of axes of ``like``; all else as it is."""
+    if not isinstance(value, ComplexTensor):
+        return value
+    axes = list(range(value.dim()))
+    if isinstance(like, torch.Tensor) and all(isinstance(n, int) for n in like.stride()):
+        axes.sort(key=lambda k: -like.stride(k))
+    parts = value.re, value.im
+    both = torch.stack(parts if axes == sorted(axes) else [part.permute(axes) for part in parts], -1)
+    if axes != sorted(axes):
+        both = both.permute([*sorted(axes, key=axes.__getitem__), value.dim()])
+    return torch.view_as_complex(both)
 
 
 class _Reader(Interpreter):
@@ -95,7 +104,18 @@ class _Reader(Interpreter):
         count = len(self.module.graph.find_nodes(op="placeholder"))  # type: ignore[union-attr, operator]
         self._attributes = iter(values[count:])
         found = self.run(*values[:count], enable_io_processing=False)
-        return [_joined(x) for x in (found if isinstance(found, (list, tuple)) else [found])]
+        graph: Any = self.module.graph
+        nodes = graph.output_node().args[0]
+        likes = [getattr(n, "meta", {}).get("val") for n in (nodes if isinstance(nodes, (list, tuple)) else [nodes])]
+        return [_joined(x, like) for x, like in zip(found if isinstance(found, (list, tuple)) else [found], likes)]
+
+    def run_node(self, n: Node) -> object:
+        """Return the result of a node; of PyTorch's own operator if the parts have another type than its result."""
+        found = super().run_node(n)
+        if n.op != "call_function" or _types(found) == _types(n.meta.get("val")):
+            return found
+        with self._set_current_node(n):
+            return _whole(n.target, *self.fetch_args_kwargs_from_env(n))
 
     def placeholder(self, target: object, args: object, kwargs: object) -> object:
         """Return an input."""
@@ -107,18 +127,31 @@ class _Reader(Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> object:
         """Return the result of an operator."""
+        if target is operator.getitem:
+            return target(*args, **kwargs)
         own = _MADE.get(target)
         inputs = [x for x in (args, kwargs) if tree_any(lambda v: isinstance(v, ComplexTensor), x)]
         try:
             if own is not None:
                 return own(*args, **kwargs)
-            own_args = _promoted(args, _name_of(target) in _ARITHMETIC)
-            return tree_map(_split, target(*own_args, **kwargs))
+            arithmetic = _name_of(target) in _ARITHMETIC
+            if arithmetic and isinstance(kwargs.get("alpha"), complex):
+                args, kwargs = (args[0], _MADE[_aten.mul.Tensor](args[1], kwargs["alpha"])), {}
+            return tree_map(_split, target(*_promoted(args, arithmetic), **kwargs))
         except Exception:
             if not inputs and own is None:
                 raise
-            args, kwargs = tree_map(_joined, (args, kwargs))
-            return tree_map(_split, target(*args, **kwargs))
+            return _whole(target, args, kwargs)
+
+
+def _whole(target: Any, args: Any, kwargs: Any) -> object:
+    """Return the parts of the result of an operator on complex tensors."""
+    args, kwargs = tree_map(_joined, (args, kwargs))
+    return tree_map(_split, target(*args, **kwargs))
+
+
+def _types(values: object) -> list[torch.dtype]:
+    return [x.dtype for x in tree_leaves(values) if isinstance(x, torch.Tensor)]
 
 
 def _name_of(target: object) -> str:
@@ -133,8 +166,8 @@ def _to_copy(x: Any, *, dtype: torch.dtype | None = None, **options: object) -> 
     if dtype is None:
         dtype = x.dtype
     if not dtype.is_complex:
-        return _aten._to_copy.default(_pair(x)[0], dtype=dtype)
-    return ComplexTensor(*(_aten._to_copy.default(part, dtype=dtype.to_real()) for part in _pair(x)))
+        return _aten._to_copy.default(_pair(x)[0], dtype=dtype, **options)
+    return ComplexTensor(*(_aten._to_copy.default(part, dtype=dtype.to_real(), **options) for part in _pair(x)))
 
 
 def _convert(x: object, dtype: torch.dtype) -> object:
@@ -195,7 +228,11 @@ def _promoted(values: Any, numbers: bool = True) -> Any:
         values: a tree of tensors, `ComplexTensor`s and numbers.
         numbers: whether Python numbers become complex tensors, too.
     """
-    some = next((x for x in tree_leaves(values) if _is_complex(x)), None)
+    tensors = [x for x in tree_leaves(values) if isinstance(x, torch.Tensor)]
+    some = next(filter(_is_complex, tensors), None)
+    if some is None and numbers and _has_complex(values):
+        real = tensors[0] if tensors[0].is_floating_point() else tensors[0].to(torch.get_default_dtype())
+        some = ComplexTensor(real, torch.zeros_like(real))
     if some is None:
         return values
 
@@ -213,6 +250,8 @@ def _created(op: Any) -> Callable[..., object]:
     """Return a function that applies an operator that fills a tensor."""
 
     def apply(*args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
+        if dtype is None and tree_any(_is_complex, args):
+            dtype = next(filter(_is_complex, tree_leaves(args))).dtype
         args, kwargs = tree_map(lambda x: x.re if isinstance(x, ComplexTensor) else x, (args, kwargs))
         if dtype is None or not dtype.is_complex:
             return op(*args, dtype=dtype, **kwargs)
@@ -226,6 +265,7 @@ def _created(op: Any) -> Callable[..., object]:
 
 
 def _has_complex(args: object) -> bool:
+    """Return whether there is a complex number of Python among arguments."""
     return tree_any(lambda x: isinstance(x, complex), args)
 
 
@@ -330,15 +370,19 @@ _MADE: dict[object, Callable[..., object]] = {
 """Operators by functions of their own: PyTorch gives them no form, or one that is slow or imprecise."""
 _EACH = (
     "index.Tensor gather embedding slice_scatter select_scatter cat stack split.Tensor split_with_sizes unbind.int "
-    "expand clone lift_fresh_copy as_strided index_put diag_embed roll reflection_pad1d "
-    "reflection_pad2d replication_pad1d replication_pad2d tril triu unfold scatter.src take index_select pixel_shuffle"
+    "expand clone lift_fresh_copy index_put diag_embed roll reflection_pad1d "
+    "reflection_pad2d replication_pad1d replication_pad2d tril triu unfold scatter.src take index_select pixel_shuffle "
+    "alias_copy diagonal_copy expand_copy permute_copy squeeze_copy squeeze_copy.dim squeeze_copy.dims t_copy "
+    "view_copy transpose_copy.int unsqueeze_copy unfold_copy split_with_sizes_copy unbind_copy.int "
+    "_unsafe_index.Tensor channel_shuffle im2col col2im index_copy zero put"
 ).split()
 """Operators that apply to each part alone, and that PyTorch states no form of, or only one of a single tensor."""
 for _name in _EACH:
     _op = operator.attrgetter(_name if "." in _name else f"{_name}.default")(_aten)
     _MADE[_op] = _each(_op)
 for _name in (
-    "full scalar_tensor zeros ones empty.memory_format new_full new_zeros new_ones full_like zeros_like ones_like"
+    "full scalar_tensor zeros ones empty.memory_format new_full new_zeros new_ones full_like zeros_like ones_like "
+    "new_empty empty_like eye eye.m"
 ).split():
     _op = operator.attrgetter(_name if "." in _name else f"{_name}.default")(_aten)
     _MADE[_op] = _created(_op)

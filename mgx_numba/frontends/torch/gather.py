@@ -23,7 +23,7 @@ REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "add": 
 @register("embedding")
 def embedding(g: AtenBuilder, node: AtenNode, weight: Instruction, indices: Instruction, *_: object) -> Instruction:
     """Emit rows of a table."""
-    return g.op("gather", weight, indices, axis=0)
+    return g.op("gather", weight, g.from_start(indices), axis=0)
 
 
 @register("index_select")
@@ -31,7 +31,8 @@ def index_select(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index
     """Emit slices of an axis."""
     if rank(x) == 0:
         return x
-    return g.op("gather", x, g.reshape(index, (1,)) if rank(index) == 0 else index, axis=g.axis(dim, rank(x)))
+    places = g.from_start(g.reshape(index, (1,)) if rank(index) == 0 else index)
+    return g.op("gather", x, places, axis=g.axis(dim, rank(x)))
 
 
 @register("take")
@@ -53,7 +54,7 @@ def gather(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Inst
     for k, (n, m) in enumerate(zip(g.lens(x), g.lens(index))):
         if k != axis and n is not m and n != m:
             x = g.slice(x, k, 0, m)
-    return g.op("gather_elements", x, g.cast(index, Type.int64_type), axis=axis)
+    return g.op("gather_elements", x, g.from_start(g.cast(index, Type.int64_type)), axis=axis)
 
 
 def _places(
@@ -172,17 +173,28 @@ def _where_mask(
 
 
 def _scattered(
-    g: AtenBuilder, kind: str, x: Instruction, dim: int, index: Instruction, source: Instruction
+    g: AtenBuilder, kind: str, x: Instruction, dim: int, index: Instruction, source: Instruction, wraps: bool = False
 ) -> Instruction:
-    """Emit a scatter along an axis; only as much of the source counts as the index covers."""
+    """Emit a scatter along an axis; only as much of the source counts as the index covers.
+
+    Args:
+        g: the builder.
+        kind: the reduction: none, add, mul, max or min.
+        x: the elements before.
+        dim: the axis.
+        index: positions along it.
+        source: elements that are written.
+        wraps: whether negative positions count from the end; they are out of range otherwise.
+    """
     if rank(x) == 0:
         whole = (g.reshape(v, (1,)) for v in (x, index, source))
-        return g.reshape(_scattered(g, kind, next(whole), 0, next(whole), next(whole)), ())
+        return g.reshape(_scattered(g, kind, next(whole), 0, next(whole), next(whole), wraps), ())
     for k, (n, m) in enumerate(zip(g.lens(source), g.lens(index))):
         if n is not m and n != m:
             source = g.slice(source, k, 0, m)
     source = g.cast(source, x.shape.type)
-    return g.op(f"scatter_{kind}", x, g.cast(index, Type.int64_type), source, axis=g.axis(dim, rank(x)))
+    places = g.cast(index, Type.int64_type)
+    return g.op(f"scatter_{kind}", x, places if wraps else g.from_start(places), source, axis=g.axis(dim, rank(x)))
 
 
 @register("scatter.src", "scatter.reduce")
@@ -276,7 +288,8 @@ def index_add(
     if alpha != 1:
         source = g.combined("mul", x.shape.type, source, alpha)
     own, axis, places, rows = _slices(g, x, dim, index, source)
-    made = _scattered(g, "add" if node.base == "index_add" else "none", own, axis, places, rows)
+    kind, wraps = "add" if node.base == "index_add" else "none", node.base == "index_fill"
+    made = _scattered(g, kind, own, axis, places, rows, wraps)
     return g.reshape(made, g.lens(x))
 
 
@@ -329,7 +342,7 @@ def put(
     g: AtenBuilder, node: AtenNode, x: Instruction, index: Instruction, source: Instruction, accumulate: bool = False
 ) -> Instruction:
     """Emit ``x`` with elements at flat positions replaced or added to."""
-    made = _scattered(g, "add" if accumulate else "none", g.flat(x), 0, g.flat(index), g.flat(source))
+    made = _scattered(g, "add" if accumulate else "none", g.flat(x), 0, g.flat(index), g.flat(source), wraps=True)
     return g.reshape(made, g.lens(x))
 
 
@@ -467,7 +480,7 @@ def embedding_bag(
         padding = g.pointwise("equal", indices, g.like(padding_idx, indices))
         bag = g.pointwise("where", padding, g.broadcast(g.value(bags, int64), [count]), bag)
     wide = Type.float_type if node.type in NARROW else node.type
-    rows = g.cast(g.op("gather", weight, indices, axis=0), wide)
+    rows = g.cast(g.op("gather", weight, g.from_start(indices), axis=0), wide)
     if per_sample is not None:
         rows = g.pointwise("mul", rows, g.cast(g.unsqueeze(per_sample, [1]), wide))
     width = g.lens(rows)[1]

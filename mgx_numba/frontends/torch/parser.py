@@ -44,6 +44,8 @@ COMPLEX_VIEWS = frozenset({"aten::view_as_real", "aten::view_as_complex"})
 """Operators that do nothing to a complex tensor of a program, whose parts are a last axis of length 2."""
 OF_MEMORY = "the strides are those of a tensor that is not row-major"
 """Reason why a view of memory is not supported."""
+DEVICES = ("cpu", "cuda")
+"""Kinds of devices that programs compute on."""
 SKIPPED = frozenset("device layout pin_memory memory_format non_blocking copy generator requires_grad".split())
 """Arguments that do not affect the values of a result."""
 
@@ -84,6 +86,10 @@ def unsupported(graph_module: GraphModule) -> list[tuple[Node, str]]:
         trains = name == "aten::native_dropout" and node.args[2] is not False
         if name not in IGNORED and not _is_member(node) and (trains or registry.find(name) is None):
             found.append((node, "it takes random numbers" if trains else "there is no builder for it"))
+            continue
+        device = next((x.device for x in _tensors(node.meta.get("val")) if x.device.type not in DEVICES), None)
+        if device is not None:
+            found.append((node, f"its result is on {device}"))
             continue
         if "as_strided" in name and not _is_row_major(node.args[0]):
             found.append((node, OF_MEMORY))

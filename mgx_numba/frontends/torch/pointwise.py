@@ -338,7 +338,7 @@ def square(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
     return g.op("mul", x, x)
 
 
-@register("exp2", "expm1", "log1p", "log10", "erfc", "deg2rad", "rad2deg")
+@register("exp2", "expm1", "log1p", "log10", "deg2rad", "rad2deg")
 def elementary(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
     """Emit functions by other elementary functions."""
     x = g.cast(x, node.type)
@@ -348,15 +348,15 @@ def elementary(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
         return g.combined("mul", node.type, g.op("log", x), 1 / math.log(10))
     if node.base in ("deg2rad", "rad2deg"):
         return g.combined("mul", node.type, x, math.pi / 180 if node.base == "deg2rad" else 180 / math.pi)
-    if node.base == "erfc":
-        return g.pointwise("sub", g.like(1, x), g.op("erf", x))
-    small = g.pointwise("less", g.op("abs", x), g.like(_SMALL, x))
+    double = node.type is Type.double_type
+    bound, degree = (_SMALL_DOUBLE, 12) if double else (_SMALL, 4)
+    small = g.pointwise("less", g.op("abs", x), g.like(bound, x))
     if node.base == "expm1":
         whole = g.pointwise("sub", g.op("exp", x), g.like(1, x))
-        signs = (1 / 24, 1 / 6, 1 / 2, 1.0)
+        signs = [1 / math.factorial(k) for k in range(degree, 0, -1)]
     else:
         whole = g.op("log", g.pointwise("add", x, g.like(1, x)))
-        signs = (-1 / 4, 1 / 3, -1 / 2, 1.0)
+        signs = [(-1) ** (k + 1) / k for k in range(degree, 0, -1)]
     series = g.like(signs[0], x)
     for factor in signs[1:]:
         series = g.pointwise("add", g.pointwise("mul", series, x), g.like(factor, x))
@@ -366,6 +366,8 @@ def elementary(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
 _SMALL = 0.01
 """Magnitude below which exp(x) - 1 and log(1 + x) are Taylor polynomials of degree 4: their relative error is below
 1e-8 * 0.01, that of the plain form above it 2**-24 / 0.01."""
+_SMALL_DOUBLE = 0.05
+"""The same in float64, for polynomials of degree 12: below 0.05**12 = 2e-16 and 2**-53 / 0.05 = 2e-15."""
 
 
 @register("isnan", "isinf")

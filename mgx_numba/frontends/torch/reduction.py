@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...core.dim import Dim, Length
+from ...core.dim import Dim, Length, known_equal
 from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
@@ -53,7 +53,13 @@ def nansum(
 
 @register("max", "min")
 def extreme(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
-    """Emit the greatest or least element."""
+    """Emit the greatest or least element.
+
+    Raises:
+        UnsupportedError: there is no element, for which PyTorch raises an error.
+    """
+    if any(known_equal(n, 0) for n in g.lens(x)):
+        raise UnsupportedError(f"{node.base} of no elements")
     return reduced(g, f"reduce_{node.base}", x, None, False)
 
 

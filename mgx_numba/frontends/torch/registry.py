@@ -14,7 +14,7 @@ FAMILIES = {
         "bitwise_and bitwise_or "
         "bitwise_xor bitwise_left_shift bitwise_right_shift __lshift__ __rshift__ __and__ __or__ __xor__ logical_and "
         "logical_or logical_xor logical_not eq ne lt le gt ge where clamp clamp_min clamp_max square exp2 expm1 log1p "
-        "log10 erfc isfinite isneginf isposinf sgn frac lerp.Scalar lerp.Tensor addcmul addcdiv "
+        "log10 isfinite isneginf isposinf sgn frac lerp.Scalar lerp.Tensor addcmul addcdiv "
         "logaddexp masked_fill hypot atan2 nan_to_num signbit copysign xlogy special_xlogy "
         "heaviside deg2rad rad2deg angle prims::div"
     ),
