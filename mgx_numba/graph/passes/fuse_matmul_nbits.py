@@ -128,7 +128,7 @@ def _weights(
     if any(m is None for m in matrices):
         return "the weights, a scale or a zero point is computed, or differs from matrix to matrix"
     q, scales, *points = (m for m in matrices if m is not None)
-    size = next((s for s in BLOCK_SIZES if all(_repeats(m, s) for m in (scales, *points))), None)
+    size = _block_size(scales, *points)
     if size is None:
         return f"scales and zero points do not repeat in blocks of {', '.join(map(str, BLOCK_SIZES))}"
     low, high = int(q.min()), int(q.max())
@@ -137,7 +137,7 @@ def _weights(
     signed = CODES[kind] > 0
     bits = 4 if (low >= -8 and high <= 7 if signed else high <= 15) else 8
     shift = (1 << (bits - 1)) if signed else 0
-    codes, less = (np.ascontiguousarray((m.astype(np.int16) + shift).astype(np.uint8).T) for m in (q, first[0]))
+    codes, less = (np.ascontiguousarray((m.astype(np.uint8) + np.uint8(shift)).T) for m in (q, first[0]))
     blocks = less.shape[1]
     codes = np.pad(codes, ((0, 0), (0, blocks * size - codes.shape[1]))).reshape(len(codes), blocks, size)
     if bits == 4:
@@ -168,7 +168,7 @@ def _matrix(ins: Instruction, views: Sequence[Instruction]) -> np.ndarray | None
     return None if any(n > 1 and s for n, s in outer) else array[(0,) * (array.ndim - 2)]
 
 
-def _repeats(matrix: np.ndarray, size: int) -> bool:
-    """Return whether the rows within each block are equal."""
-    first = matrix[::size]
-    return all(np.array_equal(rows := matrix[k::size], first[: len(rows)]) for k in range(1, min(size, len(matrix))))
+def _block_size(*matrices: np.ndarray) -> int | None:
+    """Return the largest of `BLOCK_SIZES` for which the rows of each matrix within a block are equal; None without."""
+    differ = np.any([(m[1:] != m[:-1]).any(axis=1) for m in matrices], axis=0)  # from the row before
+    return next((size for size in BLOCK_SIZES if not ((np.flatnonzero(differ) + 1) % size).any()), None)
