@@ -81,10 +81,10 @@ def test_steps_are_measured_when_asked(model: Path) -> None:
 def test_host_steps_say_why() -> None:
     p = mgx_numba.program()
     m = p.get_main_module()
-    x = m.add_parameter("x", mgx_numba.shape(type="float", lens=[4]))
+    x = m.add_parameter("x", mgx_numba.shape(type="float", lens=[4, 2]))
     n = m.add_instruction(mgx_numba.op("nonzero"), [x])
     m.add_return([m.add_instruction(mgx_numba.op("unique", axis=0), [x]), n])
-    for found in p.compile("cpu").explain("unique"):
+    for found in p.compile("cpu").explain("unique", {"x": np.ones((4, 2), np.float32)}):
         assert found.steps[0].label == "ref::unique" and found.steps[0].reason and not found.steps[0].symbol
         assert "on the host: " in str(found.steps[0]) and found.advice
 

@@ -14,7 +14,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from mgx_numba.core.types import from_numpy
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type, from_numpy
 from mgx_numba.graph.instruction import Instruction, Parameter, Return
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
@@ -191,6 +192,15 @@ def _disturbed(
         noise = noise + unit * wide.max(initial=0, where=np.isfinite(wide))
     elif ins.name == "attention":
         noise = unit * scale + _attention_noise(ins, args, FAST if fast_math else 0)
+    elif ins.name == "matmul_nbits":
+        rows, depth = np.abs(args[0].astype(np.float64)), args[0].shape[-1]
+        weights = Shape(Type.double_type, (depth, value.shape[-1]))
+        matrix = np.abs(ins.op.compute(weights, [np.eye(depth), *args[1:]]))
+        noise = np.maximum(noise, unit * (rows @ matrix))
+        if fast_math:
+            noise = np.maximum(
+                noise, FAST * depth * rows.max(initial=0, where=np.isfinite(rows)) * matrix.max(initial=0)
+            )
     elif ins.name == "reduce_prod":
         noise = noise * max(1, ins.inputs[0].shape.elements // max(1, value.size))
     elif not ins.op.pointwise and ins.name != "softmax":
