@@ -72,6 +72,19 @@ def test_contractions_and_what_follows_them(type: Type, given: str) -> None:
     assert worst(program, after) < (4e-3 if type is HALF else 3e-2)
 
 
+@pytest.mark.parametrize("type", [HALF, BF16])
+@pytest.mark.parametrize("points", [False, True])
+def test_scales_of_block_weights_stay_in_float32(type: Type, points: bool) -> None:
+    g, rng = Graph(), np.random.default_rng(3)
+    codes = g.module.add_literal(rng.integers(0, 256, (6, 3, 16)).astype(np.uint8))
+    scales = g.module.add_literal(rng.uniform(0.01, 0.1, (6, 3)).astype(np.float32))
+    more = [g.module.add_literal(rng.integers(0, 16, (6, 3)).astype(np.uint8))] if points else []
+    program = g.ret(g.op("relu", g.op("matmul_nbits", g.param("x", [2, 90]), codes, scales, *more)))
+    after = truncated(program, type=type)
+    assert types(after)["matmul_nbits"] == {type}
+    assert worst(program, after) < (4e-3 if type is HALF else 3e-2)
+
+
 def test_softmax_and_what_leads_to_it_stay_in_float32() -> None:
     g = Graph()
     q, k, v = (g.param(name, [2, 9, 8]) for name in "qkv")

@@ -53,6 +53,8 @@ UNTOUCHED = frozenset(
 """Operators with types of their own, with submodules that are converted instead, or that belong to their layer."""
 PRODUCTS = frozenset("dot convolution convolution_backwards rnn gru lstm".split())
 """Operators that are faster in 16 bits, whatever converting their inputs costs."""
+ONE_OPERAND = VIEWS | {"matmul_nbits"}
+"""Operators of which only the first input is converted; scales of block weights are float32 for rows of any type."""
 MOVES = frozenset("concat gather pad pooling resize".split())
 """Operators that stay in float32, with their producers, for a product that must."""
 
@@ -242,7 +244,7 @@ class TruncateFloat(Pass):
         self.converted += 1
         kept = self._kept_constants(ins)
         narrow: dict[Instruction, Instruction] = {}
-        for i in ins.inputs[:1] if ins.name in VIEWS else ins.inputs:
+        for i in ins.inputs[:1] if ins.name in ONE_OPERAND else ins.inputs:
             if i.shape.type in WIDE and i.name != "undefined" and i not in narrow and i not in kept:
                 narrow[i] = self._narrow(module, ins, i)
         inputs = [narrow.get(i, i) for i in ins.inputs]
