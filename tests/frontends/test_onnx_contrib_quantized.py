@@ -276,6 +276,27 @@ def test_rows_that_do_not_fit_block_weights() -> None:
         parse_onnx(model)
 
 
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize(
+    ("scales", "zeros", "message"),
+    [
+        ((6, 2), None, r"input scales has 12 elements, expected 6 x 3"),
+        ((7, 3), None, r"input scales has 21 elements, expected 6 x 3"),
+        ((6, 3), (6, 4), r"input zero_points has 24 elements, expected 6 x "),
+    ],
+)
+def test_scales_and_zero_points_that_do_not_fit(
+    bits: int, scales: tuple[int, int], zeros: tuple[int, int] | None, message: str
+) -> None:
+    given = None if zeros is None else codes(*zeros)
+    model, _ = single(
+        "MatMulNBits", [normal(3, 96), codes(6, 3, 4 * bits), np.abs(normal(*scales)), given], domain="com.microsoft",
+        K=96, N=6, bits=bits, block_size=32, constant=[1, 2] if given is None else [1, 2, 3],
+    )  # fmt: skip
+    with pytest.raises(ShapeError, match=rf"MatMulNBits.*{message}"):
+        parse_onnx(model)
+
+
 def test_groups_have_zero_points() -> None:
     """ONNX Runtime leaves them out."""
     a, b, scales, zeros = normal(3, 64), codes(6, 32), np.abs(normal(6, 2, seed=1)), codes(6, seed=4)

@@ -17,6 +17,10 @@ from ...ops.block_layouts import layout_named
 from .element_types import FLOAT32, ElementTypes, TypedProblem
 from .epilogue import Prologue
 
+CHUNK_CODES = 1 << 20
+"""Codes of block-quantised weights that are packed at once: few enough that temporary arrays stay small, so many that
+NumPy's calls cost little. One million took 1.3 ns a code on a Zen 3, 256,000 took 2, 64,000 took 4.5."""
+
 
 @dataclass(frozen=True)
 class BlockFormat:

@@ -68,9 +68,14 @@ def matmul_nbits(
     blocks = -(-inner // block)
     if b.shape.elements != outer * blocks * block * bits // 8:
         raise ShapeError(f"input B has {b.shape.elements} bytes, expected {outer * blocks * block * bits // 8}")
+    packed = zeros is not None and zeros.shape.type is Type.uint8_type
+    wanted = (scales, "scales", blocks), (zeros, "zero_points", -(-blocks * bits // 8) if packed else blocks)
+    for given, name, count in wanted:
+        if given is not None and not given.shape.is_dynamic and given.shape.elements != outer * count:
+            raise ShapeError(f"input {name} has {given.shape.elements} elements, expected {outer} x {count}")
     level = 4 if node.get_int("accuracy_level", 0) == 4 else 0
-    known = groups is None and bits in (4, 8) and rank(a) > 1 and a.shape.type in ROW_TYPES and b.shape.elements
-    if known and a.shape.dims[-1].min == a.shape.dims[-1].max == inner:
+    kept = groups is None and bits in (4, 8) and rank(a) > 1 and a.shape.type in ROW_TYPES and b.shape.elements > 0
+    if kept and a.shape.dims[-1].min == a.shape.dims[-1].max == inner:
         weights = _block_weights(g, b, scales, zeros, (outer, inner), bits, block)
         if weights is not None:
             size = min(block, BLOCK_SIZES[0])
@@ -105,9 +110,8 @@ def _block_weights(
     """
     (outer, inner), blocks = lens, -(-lens[1] // block)
     size = min(block, BLOCK_SIZES[0])
-    given = [g.constants.value(x) for x in (b, scales) if x.shape.type is not Type.double_type]
-    points = None if zeros is None else g.constants.value(zeros)
-    if len(given) < 2 or any(array is None for array in given) or size not in BLOCK_SIZES or block % size:
+    codes, factors, points = (None if x is None else g.constants.value(x) for x in (b, scales, zeros))
+    if codes is None or factors is None or factors.dtype == np.float64 or size not in BLOCK_SIZES or block % size:
         return None
     if zeros is not None and (points is None or points.dtype != np.uint8):
         return None
@@ -118,8 +122,8 @@ def _block_weights(
         array = array.reshape(outer, blocks)
         return array if block == size else np.repeat(array, block // size, axis=1)[:, :count]
 
-    codes = np.asarray(given[0]).reshape(outer, -1, size * bits // 8)[:, :count]
-    made = [g.literal(codes), g.literal(apart(np.asarray(given[1])).astype(np.float32))]
+    codes = codes.reshape(outer, -1, size * bits // 8)[:, :count]
+    made = [g.literal(codes), g.literal(apart(factors).astype(np.float32))]
     if points is not None:
         if bits == 4:
             packed = points.reshape(outer, -(-blocks // 2))

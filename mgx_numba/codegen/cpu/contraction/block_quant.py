@@ -19,7 +19,7 @@ import numpy as np
 
 from ....parallel import allowed_cpus, on_threads
 from ...nibbles import alternated
-from ...problems.gemm import BlockFormat, BlockWeights, Columns, GemmProblem, StoredBlocks
+from ...problems.gemm import CHUNK_CODES, BlockFormat, BlockWeights, Columns, GemmProblem, StoredBlocks
 from .. import host
 from ..microkernels.tile_table import tile_for
 from .panels import SHARED_BYTES, aligned_zeros, panel_count
@@ -27,8 +27,6 @@ from .solver import Solver
 
 LANES_TOGETHER = 4
 """Codes of a word that are multiplied at once: its bytes."""
-CHUNK_CODES = 1 << 20
-"""Codes that are packed at once, so that temporary arrays are small but their operations many."""
 HALF_EXPONENT = 15
 """Exponent of the power of two below which all float16 scales of a column are: the greatest at which no scale rounds to
 infinity. Scales of 2**-28 times the largest keep all their bits."""
@@ -153,8 +151,9 @@ def _fill(form: BlockFormat, k: int, columns: Columns, out: np.ndarray, lanes: i
     else:
         factors = [by_panel(each) for each in factors]
     if columns.zero_points is not None:
-        each = 32 // form.bits
-        points = np.pad(columns.zero_points, ((0, 0), (0, -blocks % each))).reshape(len(columns.codes), -1, each)
+        per_word = 32 // form.bits
+        points = np.pad(columns.zero_points, ((0, 0), (0, -blocks % per_word)))
+        points = points.reshape(len(columns.codes), -1, per_word)
         shifted = points.astype(np.uint32) << np.arange(0, 32, form.bits, dtype=np.uint32)
         place = out[:, _factor_words(form, lanes) : head].reshape(len(out), -1, lanes)
         place[:] = by_panel(np.bitwise_or.reduce(shifted, 2).view(np.int32))

@@ -15,7 +15,7 @@ from ....parallel import allowed_cpus, on_threads
 from ...launch import Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.element_types import ITEMSIZE
-from ...problems.gemm import BlockFormat, GemmProblem
+from ...problems.gemm import CHUNK_CODES, BlockFormat, GemmProblem
 from ..architecture import WARP
 from ..kernel import gpu_kernel, plane_grid
 from .contraction_text import ContractionText
@@ -37,8 +37,6 @@ AHEAD = 2
 bandwidth times latency."""
 LANES = 4
 """Words per vector, and independent accumulators of a lane."""
-CHUNK_BYTES = 1 << 19
-"""Bytes of codes that are packed at once, so that temporary arrays are small but their operations many."""
 MANTISSA = 23  # bits, by IEEE 754
 _MAGIC = 0x4B000000
 """Bits of the float32 2**23, whose unit in the last place is 1. Passed as a kernel argument: an instruction takes one
@@ -59,7 +57,7 @@ def pack_codes(form: BlockFormat, codes: np.ndarray) -> np.ndarray:
     count = codes_of_vector(form)
     lanes = count * form.bits // 32
     out = np.empty((len(codes), codes[0].size // 4 if len(codes) else 0), np.int32)
-    some = max(1, CHUNK_BYTES // max(4 * out.shape[1], 1))
+    some = max(1, CHUNK_CODES // max(out.shape[1] * 32 // form.bits, 1))
 
     def pack(start: int) -> None:
         flat = codes[start : start + some].reshape(len(out[start : start + some]), -1)

@@ -15,7 +15,7 @@ from ....parallel import allowed_cpus, on_threads
 from ...launch import Solution
 from ...nibbles import even_before_odd
 from ...printer import CodeBuffer
-from ...problems.gemm import BlockFormat, GemmProblem
+from ...problems.gemm import CHUNK_CODES, BlockFormat, GemmProblem
 from ..architecture import WARP
 from ..driver.device import known_architecture
 from ..machine import multiprocessors
@@ -46,8 +46,6 @@ AHEAD = 2
 TURNS = 2
 """Steps in flight: for 16 warps 68 to 80 KiB per multiprocessor, a multiple of its share of bandwidth times latency. On
 an H200, 3 and 4 were as fast for many matrices, and up to 8 and 20% slower for one."""
-CHUNK_CODES = 1 << 20
-"""Codes that are packed at once, so that temporary arrays are small but their operations many."""
 CODE_WORDS = COLUMNS * CHUNK * 4 // 32
 """Words (int32) of a chunk's codes."""
 

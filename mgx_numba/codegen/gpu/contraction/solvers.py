@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ....dataclass import dataclass
 from ...launch import Solution
@@ -41,13 +41,14 @@ from .fma import FmaText, fma_refusal
 from .fma_tiles import FmaTile, fma_seconds, weighed_tiles
 from .gemv import WARPS, gemv_refusal, gemv_rounds, gemv_solution
 from .gpu_contraction import GpuContraction
+from .gpu_solver import AnyGpuSolver
 from .matrix_cores import Wave32Text, Wave64Text, declared_tiles, matrix_refusal
 from .operands import Extent
 from .patches import PatchText, patch_refusal, patch_seconds, patch_solution
 from .right_columns import OrderedColumns, ordered_columns
 from .ring import LEAST_SLICES, RingText, RingTile, ring_solution, slices_of
 from .tensor_cores import NarrowText, TensorText, narrow_lanes, narrow_refusal, tensor_refusal
-from .weights import CHANNELS, COLUMNS, ROWS, WeightOrder
+from .weights import CHANNELS, COLUMNS, ROWS
 from .wgmma import wgmma_choice, wgmma_solution, wgmma_tiles
 from .wgmma_bf16_split import bf16_split_solution, bf16_split_tiles
 from .wgmma_operands import bf16_split_refusal, wants_order, wgmma_refusal
@@ -70,51 +71,6 @@ NARROW_BEGINNING = 1500
 H200, with a copy into whole rows 17."""
 NARROW_ARRIVALS = 16.0, 30.0
 """Bytes/cycle that arrive through registers in loads of two bytes, and in longer loads."""
-
-
-T = TypeVar("T")
-"""A solver's tilings."""
-
-
-class GpuSolver(Protocol[T]):
-    """One algorithm for contractions.
-
-    Attributes:
-        name: identifier in tuning records.
-        order: layout of convolution weights.
-        revision: version of the kernels' performance. Raise it with each change that affects times; records of an
-            earlier revision become hints and are measured again.
-    """
-
-    name: str
-    order: WeightOrder
-    revision: int
-
-    def refusal(self, contraction: GpuContraction) -> str:
-        """Return the reason why the solver does not apply to a contraction; "" if it applies."""
-
-    def tilings(self, contraction: GpuContraction) -> list[T]:
-        """Return the tilings (dataclasses of integers) of an applicable contraction."""
-
-    def chosen(self, contraction: GpuContraction) -> T | None:
-        """Return the solver's own choice of tiling; None if `plan` chooses it."""
-
-    def estimate(self, contraction: GpuContraction, tiling: T | None = None) -> float:
-        """Return the estimated time (s) with ``tiling``, by default with the solver's own choice."""
-
-    def weighed(self, contraction: GpuContraction) -> Sequence[tuple[float, T | None]]:
-        """Return (estimated seconds, tiling) of each tiling; the tiling is None if the solver has only one way."""
-
-    def plan(self, contraction: GpuContraction, tiling: T | None = None) -> Solution:
-        """Return the launches with ``tiling``, by default with the solver's own choice.
-
-        Raises:
-            UnsupportedError: no kernel exists for an operation of the prologue or epilogue.
-        """
-
-
-AnyGpuSolver = GpuSolver[Any]
-"""A solver with tilings of any kind."""
 
 
 @dataclass(frozen=True)
