@@ -76,7 +76,8 @@ class Capabilities:
         block_weights: whether kernels multiply block-quantised weights, ``matmul_nbits``.
         joins_block_products: whether such products of one input are fastest as one product.
         byte_tables: elements from which pointwise kernels look up long functions of one 8-bit value; 0: never.
-        cached_attention: whether a kernel attends to the valid rows of caches, ``cached_attention``.
+        reads_cache: tells whether a kernel computes a ``cached_attention``, attention to a cache's valid rows; None:
+            never.
         one_pass_run: least `ReductionWalk.row_run` for computing a variance in one pass.
     """
 
@@ -91,7 +92,7 @@ class Capabilities:
     block_weights: bool
     joins_block_products: bool
     byte_tables: int = 0
-    cached_attention: bool = False
+    reads_cache: Callable[[Instruction], bool] | None = None
     signed_left: bool = False
     float8_products: bool = False
     narrow_results: bool = False

@@ -16,7 +16,8 @@ from .rewriter import rule_pass
 
 def _check(m: Match) -> str | None:
     can = m.options.capabilities
-    return "a kernel computes it" if can is None or can.cached_attention else None
+    known = can is None or (can.reads_cache is not None and can.reads_cache(m.ins))
+    return "a kernel computes it" if known else None
 
 
 def _axis(b: RewriteBuilder, length: int, axis: int) -> Instruction:

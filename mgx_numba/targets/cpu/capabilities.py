@@ -63,6 +63,11 @@ FEW_VECTORS = 2
 """Maximum number of vectors of a row of columns that is folded: wider rows fill the registers by themselves."""
 
 
+def _reads_cache(attention: Instruction) -> bool:
+    """Return that kernels attend to every kind of cache."""
+    return True
+
+
 def pass_options(options: TargetOptions) -> Options:
     """Return the facts that passes may assume for plans of this process."""
     here = machine()
@@ -81,7 +86,7 @@ def pass_options(options: TargetOptions) -> Options:
             one_pass_run=SHORTEST_PIPELINE * lanes_for(0),
             block_weights=True,
             joins_block_products=False,
-            cached_attention=True,
+            reads_cache=_reads_cache,
             byte_tables=LEAST_ELEMENTS,
             shared_texts=True,
             depthwise_integers=True,

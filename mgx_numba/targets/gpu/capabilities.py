@@ -18,6 +18,7 @@ from ...codegen.problems.element_types import ElementTypes
 from ...core.dim import Dim, SharedLength, known_same
 from ...core.shape import Shape
 from ...core.types import Type
+from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...graph.passes import Options
 from ...graph.passes.capabilities import Capabilities, ReductionWalk
@@ -62,6 +63,7 @@ def pass_options(options: TargetOptions) -> Options:
             repeated_elements=machine().l2_bytes // REPEATED_SHARE,
             one_pass_run=sys.maxsize,
             block_weights=True,
+            reads_cache=partial(_reads_cache, options.precision),
             joins_block_products=True,
             signed_left=True,
             narrow_results=True,
@@ -84,6 +86,14 @@ def _attention_refusal(precision: str, type: Type, depth: int, width: int) -> st
     from .rules.attention import features_refusal
 
     return features_refusal(precision, type, depth, width)
+
+
+def _reads_cache(precision: str, attention: Instruction) -> bool:
+    """Return whether a kernel computes a ``cached_attention``; see `cache_refusal`."""
+    whole_module("mgx_numba.targets.gpu.rules.attention")
+    from .rules.attention import cache_refusal
+
+    return not cache_refusal(precision, attention)
 
 
 def _has_warpgroups() -> bool:

@@ -111,6 +111,7 @@ class AttentionText:
         width: padded value features, a multiple of eight.
         splits: parts of the keys; ``in_parts``: whether the text supports several.
         loads_mask_early: whether the mask is loaded before the scores are known.
+        ordered_rows: queries from ``first_row`` on that a thread's warps compare with keys together.
         threads: threads per block.
         together: resident blocks per multiprocessor to aim at.
         blocks: grid: query rows, heads, batches times parts.
@@ -119,6 +120,7 @@ class AttentionText:
 
     keys: int
     width: int
+    ordered_rows: int
     splits: SharedLength = 1
     in_parts = False
     loads_mask_early = False
@@ -136,6 +138,16 @@ class AttentionText:
         self.problem = problem
         self.pairs = pairs and all(common_divisor(s) % 2 == 0 for s in problem.out_strides[:3])
         self.arguments = Arguments()
+
+    @property
+    def ordered(self) -> bool:
+        """Return whether a later query of a block sees more keys."""
+        return self.problem.causal and not self.problem.one_position
+
+    @property
+    def windowed(self) -> bool:
+        """Return whether the first key that a query sees differs between the queries of a block."""
+        return self.problem.window > 0 and not self.problem.one_position
 
     @property
     def scaled(self) -> bool:
@@ -200,9 +212,14 @@ class AttentionText:
             arguments.integer(f"out_{axis}", stride)
         arguments.integers(
             queries=problem.queries, keys=problem.keys, depth=problem.depth, width=problem.width,
-            group=problem.group, part=part, batches=problem.batch, heads=problem.heads,
-            first_seen=problem.first_seen, scale_bits=problem.scale_bits,
+            group=problem.group, part=part, batches=problem.batch, heads=problem.heads, scale_bits=problem.scale_bits,
         )  # fmt: skip
+        if problem.limited:
+            arguments.pointer("p_limits", "limits", "int64")
+            if problem.window:
+                arguments.integer("window", problem.window)
+        else:
+            arguments.integer("first_seen", problem.first_seen)
         if problem.mask is not None:
             arguments.pointer("p_mask", "mask", problem.mask.dtype)
             period = problem.mask.period
@@ -233,10 +250,21 @@ class AttentionText:
             "begin = split * part",
             "end = imin(keys, begin + part)",
         )
+        if self.problem.limited:
+            buffer.line("first_seen = load_scalar(p_limits, batch * 2)")
+            buffer.line("end = imin(end, load_scalar(p_limits, batch * 2 + 1))")
         if self.problem.mask is not None and self.problem.mask.replaces:
             buffer.line("fill = cast_float32(bits_float64(fill_bits))")
         for k, _ in enumerate(() if self.in_parts else self.problem.epilogue.operands):
             buffer.emit(f"load_splat(p_e{k}, 0, 2)")  # which `finished` finds: at the end nothing would hide the wait
+
+    def _limit_keys(self, buffer: CodeBuffer, first_row: str, rows: int) -> None:
+        """Emit the range of keys that some of a block's ``rows`` queries see, of which the first is ``first_row``."""
+        alone = self.problem.one_position
+        if self.problem.causal:
+            buffer.line(f"end = imin(end, {1 if alone else f'{first_row} + {rows}'} + first_seen)")
+        if self.problem.window:
+            buffer.line(f"begin = imax(begin, first_seen - window + {1 if alone else f'{first_row} + 1'})")
 
     def _begin_sums(self, buffer: CodeBuffer) -> None:
         """Emit the initial maximum and sum of weights of each row, and the addresses of its mask."""
@@ -260,13 +288,13 @@ class AttentionText:
             if not self.loads_mask_early:
                 self._load_mask(buffer)
             self._mask(buffer)
-        if self.problem.causal:
-            limit = f"start + {self.keys} > first_row + first_seen + 1"
-            with buffer.block(f"if ({limit}) | (start + {self.keys} > end):"):
-                self._hide(buffer, True)
-        else:
-            with buffer.block(f"if start + {self.keys} > end:"):
-                self._hide(buffer, False)
+        limits = [f"(start + {self.keys} > end)"]
+        if self.ordered:
+            limits.append(f"(start + {self.keys} > first_row + first_seen + 1)")
+        if self.windowed:
+            limits.append(f"(start <= first_row + {self.ordered_rows - 1} + first_seen - window)")
+        with buffer.block(f"if {' | '.join(limits)}:"):
+            self._hide(buffer)
         self._tops(buffer)
         self._exponentials(buffer)
 
@@ -357,15 +385,20 @@ class AttentionText:
             lanes = ", ".join(f"splat({value}, 1)" for value in found)
             buffer.line(f"score{j} = {masked(mask, buffer, f'score{j}', f'join4({lanes})')}")
 
-    def _hide(self, buffer: CodeBuffer, causal: bool) -> None:
-        """Emit the masking of keys beyond the end and, with ``causal``, of later keys."""
+    def _hide(self, buffer: CodeBuffer) -> None:
+        """Emit the masking of keys beyond the end, of later keys and of those before a window."""
         for r in (0, 1):
-            last = f"imin(end, row{r} + first_seen + 1)" if causal else "end"
+            last = f"imin(end, row{r} + first_seen + 1)" if self.ordered else "end"
             buffer.line(f"seen{r} = cast_int32({last} - start - word * 2)")
-        buffer.line("seen = join4(splat(seen0, 1), splat(seen0, 1), splat(seen1, 1), splat(seen1, 1))")
+            if self.windowed:
+                buffer.line(f"left{r} = cast_int32(row{r} + first_seen - window - start - word * 2)")
+        for name in ("seen", "left")[: 1 + self.windowed]:
+            buffer.line(f"{name} = join4(splat({name}0, 1), splat({name}0, 1), splat({name}1, 1), splat({name}1, 1))")
         buffer.line("odd = bitwise_and(iota_int32(4), const_int32(1, 4))")
         for j in range(self.keys // 8):
-            buffer.line(f"inside = lt(add(odd, const_int32({8 * j}, 4)), seen)")
+            buffer.line(f"column = add(odd, const_int32({8 * j}, 4))", "inside = lt(column, seen)")
+            if self.windowed:
+                buffer.line("inside = logical_and(inside, lt(left, column))")
             buffer.line(f"score{j} = where(inside, score{j}, const_float32(-INF, 4))")
 
     def _finish(self, buffer: CodeBuffer) -> None:

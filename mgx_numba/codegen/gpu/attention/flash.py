@@ -74,7 +74,7 @@ def attention_refusal(problem: AttentionProblem, precision: str) -> str:
         return f"tensor cores have no attention of {problem.dtype}"
     arch = known_architecture()
     if arch is not None and not arch.nvidia:
-        if attention_tile(problem, precision, arch) is None:
+        if problem.limited or attention_tile(problem, precision, arch) is None:
             return f"{arch.name} has no matrix cores for this"
     elif problem.dtype == "float32" and precision == "highest":
         return "tensor cores multiply float32 in TF32"
@@ -100,8 +100,8 @@ def attention_solution(
     pairs: bool = False,
     tile: AttentionTile | None = None,
 ) -> Solution:
-    """Return the launches of an applicable problem. Operands: ``q``, ``k``, ``v``, ``mask``, ``out``, ``scratch``, and
-    those of the epilogue.
+    """Return the launches of an applicable problem. Operands: ``q``, ``k``, ``v``, ``mask``, ``limits``, ``out``,
+    ``scratch``, and those of the epilogue.
 
     Args:
         pairs: whether the result is aligned to two elements.
@@ -114,7 +114,7 @@ def attention_solution(
         text, how = MatrixAttentionText(problem, precision, pairs), "_matrix"
     elif fits_warpgroups(problem):
         text, how = WarpgroupAttentionText(problem, pairs, tile), "_warpgroup"
-    elif fits_bf16_split(problem, precision):
+    elif fits_bf16_split(problem, precision) and not problem.limited:
         text, how = WarpgroupBf16SplitText(problem, pairs, tile), "_warpgroup_parts"
     else:
         text, how = _FlashText(problem, precision, pairs), ""
@@ -122,7 +122,8 @@ def attention_solution(
     mask = problem.mask
     masked = "" if mask is None else "_filled_mask" if mask.replaces else f"_{mask.dtype}_mask"
     work = "" if text.in_parts or not problem.epilogue.name else f"_{problem.epilogue.name}"
-    name = f"attention{how}_{problem.dtype}{'_causal' * problem.causal}{masked}{work}_kernel"
+    seen = f"{'_limited' * problem.limited}{'_causal' * problem.causal}{masked}"
+    name = f"attention{how}_{problem.dtype}{seen}{work}_kernel"
     launch = Launch(
         kernel=gpu_kernel(name, lines, text.threads, len(values), origin, text.together),
         args=values,
@@ -164,6 +165,7 @@ class _FlashText(AttentionText):
             held = min(MOST_WARPS, -(-problem.queries // ROWS))
         self.warps = held if self.copied else MOST_WARPS  # that hold a tile
         self.threads = 32 * self.warps
+        self.ordered_rows = ROWS * self.warps
         features = max(problem.depth, problem.width) * size
         self.keys = KEYS
         while features * self.keys > WIDE_BYTES * KEYS or not (self.copied or _fits(features, self.keys)):
@@ -201,8 +203,7 @@ class _FlashText(AttentionText):
             "k = offset(p_k, batch * k_b + shared_head * k_h)",
             "v = offset(p_v, batch * v_b + shared_head * v_h)",
         )
-        if problem.causal:
-            buffer.line(f"end = imin(end, first_row + {ROWS * self.warps} + first_seen)")
+        self._limit_keys(buffer, "first_row", ROWS * self.warps)
         self._queries(buffer)
         for j in range(self.width // 8):
             buffer.line(f"acc{j} = const_float32(0, 4)")

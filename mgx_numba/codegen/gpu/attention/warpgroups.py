@@ -174,6 +174,7 @@ class WarpgroupAttentionText(AttentionText):
         self.keys, self.together = tile.keys, tile.blocks
         self.threads = 128 * tile.warpgroups
         self.rows = ROWS * tile.warpgroups
+        self.ordered_rows = ROWS
         self.deep, self.across = -(-problem.depth // SLICE), -(-problem.width // SLICE)
         self.width = -(-problem.width // 8) * 8
         self.steps = [-(-own // STEP) for own in _pieces(problem.depth)]
@@ -188,7 +189,7 @@ class WarpgroupAttentionText(AttentionText):
         if not (is_symbolic(blocks) or is_symbolic(part)) and part > FEW_KEYS:
             part = self._split(blocks, multiprocessors() * tile.blocks, LEAST_TILES)
         self._spread(down)
-        if problem.causal:
+        if self.ordered:
             self.arguments.integer("last_block", down - 1)
         self._plane: dict[str, str] = {}
         multiplied = [own if own % STEP == 0 else SLICE for own in _pieces(problem.depth)]
@@ -229,7 +230,7 @@ class WarpgroupAttentionText(AttentionText):
         buffer, tile, dtype = CodeBuffer(), self.tile, self.problem.dtype
         self._begin(buffer)
         buffer.line(
-            *rows_of_warpgroups(self.block, self.rows, self.problem.causal),
+            *rows_of_warpgroups(self.block, self.rows, self.ordered),
             f"tile_q = dynamic_{dtype}(0)",
             f"tile_k = dynamic_{dtype}({self.query_bytes})",
             f"tile_v = dynamic_{dtype}({self.query_bytes + tile.stages * self.key_bytes})",
@@ -237,8 +238,7 @@ class WarpgroupAttentionText(AttentionText):
             f"own_q = offset(tile_q, group * {ROWS * SLICE})",
             "asks = thread == 0",
         )
-        if self.problem.causal:
-            buffer.line(f"end = imin(end, block_row + {self.rows} + first_seen)")
+        self._limit_keys(buffer, "block_row", self.rows)
         with buffer.block("if asks:"):
             for name, count in self._barriers().items():
                 for k in range(count):
@@ -258,6 +258,8 @@ class WarpgroupAttentionText(AttentionText):
             with buffer.block("while start < end:"):
                 self._next(buffer)
             self._wait_for(buffer, "come_v", "slot", "phase")
+            if self.problem.limited:
+                self._clear_values(buffer)
             self._mix(buffer)
             buffer.line("acc = wgmma_wait(acc, 0)")
         for j in range(self.width // 8):
@@ -387,6 +389,23 @@ class WarpgroupAttentionText(AttentionText):
             words = [f"pack_words(cast_{self.problem.dtype}(score{j}))" for j in scores]
             halves = [f"join4({', '.join(words[k : k + 4])})" for k in range(0, len(words), 4)]
             buffer.line(f"own{part} = {halves[0] if len(halves) == 1 else f'join2({halves[0]}, {halves[1]})'}")
+
+    def _clear_values(self, buffer: CodeBuffer) -> None:
+        """Emit zeros for the last tile's values beyond the end: a cache may hold NaN there, which a weight of zero does
+        not hide."""
+        with buffer.block("if start > end:"):
+            buffer.line("item = thread")
+            with buffer.block(f"while item < {self.value_bytes // 16}:"):
+                buffer.line(
+                    f"line = idiv(item, {SLICE // 8})",
+                    f"box = idiv(line, {SLICE})",
+                    f"key = start - {self.keys} + idiv(box, {self.across}) * {SLICE} + line - box * {SLICE}",
+                )
+                with buffer.block("if key >= end:"):
+                    zero = f"const_{self.problem.dtype}(0, 8)"
+                    buffer.line(f"store_aligned(tile_v, slot * {self.value_bytes // 2} + item * 8, {zero})")
+                buffer.line(f"item = item + {self.threads}")
+            buffer.line("operand_fence()", "barrier()")
 
     def _mix(self, buffer: CodeBuffer) -> None:
         """Emit the MMAs of weights with the tile of values in ``slot`` as one group."""

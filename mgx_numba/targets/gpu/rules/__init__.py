@@ -12,7 +12,7 @@ from .table import RULES
 __all__ = ["FAMILIES", "RULES", "contraction", "data", "reductions", "views"]
 
 FAMILIES = SHARED_FAMILIES | {
-    "attention": "attention fused_attention",
+    "attention": "attention fused_attention cached_attention",
     "caches": "update_cache",
     "control": "if if_short loop",
     "detection": "nonmaxsuppression roialign",

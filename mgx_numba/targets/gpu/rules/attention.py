@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from ....codegen.alternatives import has_lengths
 from ....codegen.gpu.attention.flash import attention_refusal, attention_solution
@@ -15,6 +16,7 @@ from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.attention import Attention
+from ....ops.caches import CachedAttention
 from ....runtime.memory import aligned_copy
 from ....runtime.plan import Region
 from ...lowering.attention_operands import accepts_attention, as_type, attention_output, mask_period, mask_strides
@@ -31,7 +33,7 @@ ATTENTION = (Type.half_type, Type.bf16_type, Type.float_type)
 """Element types for which attention has kernels."""
 
 
-def features_refusal(precision: str, type: Type, depth: int, width: int) -> str:
+def features_refusal(precision: str, type: Type, depth: int, width: int, limited: bool = False) -> str:
     """Return why no kernel computes attention with this element type and these features; empty if a kernel does.
 
     Args:
@@ -39,21 +41,40 @@ def features_refusal(precision: str, type: Type, depth: int, width: int) -> str:
         type: element type.
         depth: features of a key.
         width: features of a value.
+        limited: whether the keys are the valid rows of a cache.
     """
     if type not in ATTENTION:
         return "no kernel takes the type"
     if not depth or not width:
         return "there are no features"
     keys, values = row_major_strides((1, 1, 1, depth)), row_major_strides((1, 1, 1, width))
-    problem = AttentionProblem(1, 1, 1, 1, 1, depth, width, keys, keys, values, values, type.dtype_name)
+    problem = AttentionProblem(
+        1, 1, 1, 1, 1, depth, width, keys, keys, values, values, type.dtype_name, limited=limited
+    )  # fmt: skip
     return attention_refusal(problem, precision)
 
 
-@lowering("attention", "fused_attention", accepts=accepts_attention)
+def cache_refusal(precision: str, ins: Instruction) -> str:
+    """Return why no kernel computes a ``cached_attention``; empty if a kernel does.
+
+    Args:
+        precision: one of `FLOAT32_PRECISIONS`.
+        ins: the instruction.
+    """
+    op, (q, k, v) = ins.operator(CachedAttention), [i.shape for i in ins.inputs[:3]]
+    if op.softcap > 0 or op.sink or op.paged:
+        return "kernels have no limits of scores, sinks or pages"
+    if known_less_equal(k.lens[2], 0) or not q.type is k.type is v.type:
+        return "the cache is empty or of another type"
+    return features_refusal(precision, q.type, q.lens[3], v.lens[3], limited=True)
+
+
+@lowering("attention", "fused_attention", "cached_attention", accepts=accepts_attention)
 def lower_attention(low: Lowering, ins: Instruction) -> None:
     """Append the launches over views in place; operands that are not aligned to whole vectors are copied."""
-    core = ins if ins.name == "attention" else next(i for i in ins.module_args[0] if i.name == "attention")
-    op, type = core.operator(Attention), core.shape.type
+    fused = ins.name == "fused_attention"
+    core = next(i for i in ins.module_args[0] if i.name == "attention") if fused else ins
+    type = core.shape.type
     if type not in ATTENTION or any(known_in(n, 0) for i in ins.inputs for n in i.shape.lens):
         shapes = "; ".join(str(i.shape) for i in ins.inputs)
         low.host(ins, f"kernels take float32 and 16-bit floats, and some elements, not {shapes}")
@@ -64,21 +85,23 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
     problem = AttentionProblem(
         batch=q.lens[0], heads=q.lens[1], kv_heads=k.lens[1], queries=q.lens[2], keys=k.lens[2], depth=q.lens[3],
         width=v.lens[3], q_strides=q.strides, k_strides=k.strides, v_strides=v.strides, out_strides=out.strides,
-        dtype=type.dtype_name, scale=op.scale, causal=op.causal, fast_math=low.options.fast_math, nan_rows=op.nan_rows,
-        epilogue=epilogue,
+        dtype=type.dtype_name, fast_math=low.options.fast_math, epilogue=epilogue, **_attributes(core),
     )  # fmt: skip
     reason = attention_refusal(problem, low.options.precision)
     if reason:
         low.host(ins, reason)
         return
     operands = {"q": q, "k": k, "v": v, "out": out, **{f"e{k}": view for k, view in enumerate(extras)}}
-    if len(given) == 4:
+    if problem.limited:
+        operands["limits"] = low.materialized(given[3], (2, 1), ins)
+    elif len(given) == 4:
         mask = given[3] if given[3].type in (Type.bool_type, Type.float_type) else as_type(low, ins, given[3], type)
         mask = _keys_in_turn(low, ins, mask)
         strides = mask_strides(mask, problem.scores)
         even = (mask.byte_offset // mask.type.size, problem.keys, *strides[:3])
         pairs = known_in(strides[3], 1) and all(common_divisor(n) % 2 == 0 for n in even)
-        layout = MaskLayout(mask.type.dtype_name, strides, mask_period(mask), op.fill, pairs and mask.type.size > 1)
+        fill = core.operator(Attention).fill
+        layout = MaskLayout(mask.type.dtype_name, strides, mask_period(mask), fill, pairs and mask.type.size > 1)
         problem = replace(problem, mask=layout)
         operands["mask"] = mask
     pairs = known_equal(out.byte_offset % (2 * type.size), 0)
@@ -91,6 +114,15 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
         solution = low.solutions.of(question, lambda: attention_solution(problem, precision, origin, pairs))
     solution = with_origin(solution, origin)
     low.launch_all(solution, operands, ins)
+
+
+def _attributes(core: Instruction) -> dict[str, Any]:
+    """Return the fields of a problem that follow from the operator's attributes."""
+    if core.name == "attention":
+        op = core.operator(Attention)
+        return {"scale": op.scale, "causal": op.causal, "nan_rows": op.nan_rows}
+    cached = core.operator(CachedAttention)
+    return {"scale": cached.scale, "causal": cached.causal, "window": cached.window, "limited": True}
 
 
 def _long_keys(problem: AttentionProblem) -> list[dict[Dim, int]]:
