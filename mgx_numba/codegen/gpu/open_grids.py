@@ -28,26 +28,26 @@ def with_limits(launch: Launch) -> Launch:
     axes = tuple([axis for axis, blocks in enumerate(grid.blocks) if isinstance(blocks, Dim)])
     if not axes:
         return launch
-    unused = (0,) * (_number(launch.kernel, "SLOTS") - len(launch.args))
+    unused = (0,) * (head_number(launch.kernel, "SLOTS") - len(launch.args))
     args = (*launch.args, *unused, *(grid.blocks[axis] for axis in axes))
     return dataclasses.replace(launch, kernel=_limited(launch.kernel, axes), args=args)
 
 
 def open_axes(kernel: KernelSource) -> tuple[bool, bool, bool]:
     """Return for each axis of a grid whether blocks beyond it do nothing."""
-    bits = _number(kernel, "OPEN")
+    bits = head_number(kernel, "OPEN")
     return bits & 1 != 0, bits & 2 != 0, bits & 4 != 0
 
 
 def cluster_of(kernel: KernelSource) -> int:
     """Return the number of blocks of a cluster along axis 0, of which a grid has a multiple."""
-    return _number(kernel, "CLUSTER") or 1
+    return head_number(kernel, "CLUSTER") or 1
 
 
 @functools.lru_cache(maxsize=1024)
 def _limited(kernel: KernelSource, axes: tuple[int, ...]) -> KernelSource:
     head, body = kernel.text.split(_START)
-    slots = _number(kernel, "SLOTS")
+    slots = head_number(kernel, "SLOTS")
     inside = " and ".join([f"block_index({axis}) < args[{slots + k}]" for k, axis in enumerate(axes)])
     head = head.replace(f"SLOTS = {slots}\n", f"SLOTS = {slots + len(axes)}\nOPEN = {sum(1 << a for a in axes)}\n")
     body = re.sub(r"^(?=.)", "    ", body, flags=re.M)
@@ -55,6 +55,6 @@ def _limited(kernel: KernelSource, axes: tuple[int, ...]) -> KernelSource:
 
 
 @functools.lru_cache(maxsize=4096)
-def _number(kernel: KernelSource, name: str) -> int:
+def head_number(kernel: KernelSource, name: str) -> int:
     """Return a number that a kernel's text sets; 0 if it sets none."""
     return int(dict(_WORD.findall(kernel.text.partition(_START)[0])).get(name, 0))

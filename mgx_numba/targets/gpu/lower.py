@@ -13,7 +13,7 @@ from ..lowering.lowering import Lowering
 from ..options import TargetOptions
 from ..passes import GPU_PASSES
 from .capabilities import pass_options
-from .equal_launches import joined
+from .joined_launches import joined
 from .rules import RULES
 
 WORKERS = 1

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ...codegen.launch import Launch
-from ...core.dim import known_equal, known_same, minimum
+from ...core.dim import Length, common_divisor, known_equal, known_same, minimum
 from ...core.shape import Shape
+from ...core.types import Type
 from ...graph.instruction import Instruction
 from ...runtime.plan import Jump, Region
 from .buffers import View
@@ -48,13 +49,24 @@ def keep_or_copy(low: Lowering, cache: View, out: View, ins: Instruction, launch
     row = out.lens[-1] if len(out.lens) > 1 else 1
     rows = Shape(out.type, out.lens[:-2]).elements if len(out.lens) > 2 else 1
     given, length = (view.lens[max(0, len(view.lens) - 2)] * row for view in (cache, out))
-    made = low.solve(launch, rows, minimum(given, length), given, length, out.type, low.origin(ins))
+    type = _widest(out.type, common_divisor(given), common_divisor(length), *(view.offset for view in (cache, out)))
+    given, length = (n // (type.size // out.type.size) for n in (given, length))
+    made = low.solve(launch, rows, minimum(given, length), given, length, type, low.origin(ins))
     operands = {"x": cache, "out": out}
     for one in made.launches:
         before = len(low.draft.steps)
         low.launch(one, operands, ins)
         if len(low.draft.steps) > before and _is_whole(cache, Region.PARAMETER) and _is_whole(out, Region.OUTPUT):
             low.draft.cache_copies.append(low.draft.steps[-1])
+
+
+def _widest(type: Type, *multiples: Length) -> Type:
+    """Return the largest integer type of `MOVED_SIZES` in which some numbers of elements are whole."""
+    for wide in (Type.uint64_type, Type.uint32_type, Type.uint16_type):
+        lanes = wide.size // type.size
+        if lanes > 1 and all(common_divisor(n) % lanes == 0 for n in multiples):
+            return wide
+    return type
 
 
 def _is_whole(view: View, region: Region) -> bool:

@@ -523,6 +523,9 @@ class Lowering(PlanConstants):
     def _finish(self) -> Plan:
         arena: dict[int, Buffer] = {}
         reuse = self.options.memory_reuse and "memory_coloring" not in disabled_names(self.options.disabled_passes)
+        same_memory = updates(
+            self.draft.cache_copies, self.draft.steps, resolved_jumps(self.draft.jumps, self.draft.steps)
+        )
         if self.resources.join is not None and not self.draft.jumps:
             self.draft.steps = self.resources.join(self.draft.steps, self.draft.cache_copies)
         for number, step in enumerate(self.draft.steps):
@@ -560,7 +563,7 @@ class Lowering(PlanConstants):
             symbols=() if scope is None else tuple(scope.symbols),
             condition=1 if scope is None else all_of(scope.holds(), *self.draft.conditions),
             jumps=jumps,
-            updates=updates(self.draft.cache_copies, self.draft.steps, jumps),
+            updates=same_memory,
             uses=tuple(Use(b.offset, b.bytes, b.first, b.last) for b in arena.values()),
         )
 
