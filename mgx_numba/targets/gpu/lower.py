@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 
 from ...codegen.gpu.backend import BACKEND
 from ...codegen.gpu.open_grids import with_limits
@@ -10,12 +10,10 @@ from ...graph.passes import run_passes
 from ...graph.program import Program
 from ..lowering.job import LoweringJob, Resources
 from ..lowering.lowering import Lowering
-from ..lowering.steps import PendingStep
 from ..options import TargetOptions
 from ..passes import GPU_PASSES
 from .capabilities import pass_options
 from .joined_launches import joined
-from .prefetched_weights import with_prefetches
 from .rules import RULES
 
 WORKERS = 1
@@ -35,12 +33,7 @@ def optimized(program: Program, options: TargetOptions) -> Program:
     return program
 
 
-def _completed(steps: Sequence[PendingStep], updates: Collection[PendingStep]) -> list[PendingStep]:
-    """Return the steps of a plan with what follows from their neighbours."""
-    return with_prefetches(joined(steps, updates))
-
-
 def lowering(job: LoweringJob, compile_body: Callable[[Program], object] | None = None) -> Lowering:
     """Return the lowering of an optimised program; ``compile_body`` as in `Resources`."""
-    resources = Resources(RULES, BACKEND, WORKERS, compile_body=compile_body, join=_completed, finish=with_limits)
+    resources = Resources(RULES, BACKEND, WORKERS, compile_body=compile_body, join=joined, finish=with_limits)
     return Lowering(job, resources)

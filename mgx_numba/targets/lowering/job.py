@@ -40,7 +40,7 @@ class Resources:
         solutions: solutions of problems planned before.
         planner: what solutions depend on besides problems, so that they are kept for other programs; None: they are
             not kept.
-        join: completes the steps of a plan without jumps; takes them, and those that copy caches. None: they stay.
+        join: joins steps of a plan without jumps; takes the steps, and those that copy caches. None: nothing is joined.
     """
 
     rules: RuleTable

@@ -20,7 +20,6 @@ from ..architecture import WARP
 from ..driver.device import known_architecture
 from ..machine import multiprocessors
 from ..products import product_of
-from ..weights_ahead import ask_ahead, declare_ahead
 from .block_quant import blocks_solution
 from .contraction_text import ContractionText
 from .gpu_contraction import GpuContraction
@@ -171,7 +170,6 @@ class _ChunksText(ContractionText):
             row_step=problem.a_strides[len(problem.batch)],
             exponents=EXPONENTS[problem.types.a],
         )
-        declare_ahead(self.arguments, "w")
 
     def lines(self) -> list[str]:
         """Return all statements of the kernel."""
@@ -202,8 +200,6 @@ class _ChunksText(ContractionText):
         with buffer.block("while tile < tiles:"):
             buffer.line("total = nothing")
             buffer.line("here = first")
-            with buffer.block("if tile + stride >= tiles:"):  # all loads of the block are under way, or soon are
-                ask_ahead(buffer, block, "stride", WARP * WARPS)
             with buffer.block("while here < chunks:"):
                 self._take_turn(buffer)
             self._join(buffer, rows)
