@@ -49,14 +49,15 @@ def product(
     size: int,
     points: bool,
     special: bool = False,
+    stored: str = "float32",
 ) -> tuple[Program, dict[str, np.ndarray]]:
-    """relu(x w + bias)."""
+    """relu(x w + bias), with scales that are numbers of the type ``stored``."""
     program, rng = Program(), np.random.default_rng(depth + columns)
     m, blocks = program.main, -(-depth // size)
     x = m.add_parameter("x", Shape(type, (*lens, depth)))
     literals = [
         rng.integers(0, 256, (columns, blocks, size * bits // 8)).astype(np.uint8),
-        rng.uniform(0.001, 0.1, (columns, blocks)).astype(np.float32),
+        rng.uniform(0.001, 0.1, (columns, blocks)).astype(stored).astype(np.float32),
     ]
     if points:
         literals.append(rng.integers(0, 1 << bits, (columns, blocks)).astype(np.uint8))
@@ -114,6 +115,19 @@ def test_products(
     (got,), (wanted,) = made.run(inputs), reference(program, inputs).results
     error = np.abs(got.astype(np.float64) - wanted.astype(np.float64)).max() / np.abs(wanted.astype(np.float64)).max()
     assert error <= ALLOWED[type], error
+
+
+@pytest.mark.parametrize("case", [0, 4, 5])
+def test_scales_that_float16_holds_are_stored_so(case: int, on: Engine) -> None:
+    (type, lens, depth, columns, bits, size, points), sizes = CASES[case], []
+    for stored in ("float32", "float16"):
+        program, inputs = product(type, lens, depth, columns, bits, size, points, stored=stored)
+        made = compiled(program, on, fast_math=True)
+        (got,), (wanted,) = made.run(inputs), reference(program, inputs).results
+        wide, exact = got.astype(np.float64), wanted.astype(np.float64)
+        assert np.abs(wide - exact).max() <= ALLOWED[type] * np.abs(exact).max()
+        sizes.append(sum(array.nbytes for array in made.executable.plan.constants if array.dtype == np.int32))
+    assert sizes[0] - sizes[1] == 2 * (-(-columns // 16) * 16) * -(-depth // min(size, 128))
 
 
 @pytest.mark.parametrize("type", [F16, F32])

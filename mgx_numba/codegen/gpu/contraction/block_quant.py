@@ -122,7 +122,7 @@ def blocks_solution(
     name = f"gemm_{form.bits}bits{how}_{problem.types.out}{work}_kernel"
     kernel = gpu_kernel(name, lines, WARP * warps, len(values), blocks=together)
     grid = plane_grid(blocks, text.operands.planes, WARP * warps, shared_bytes=shared_bytes)
-    block_bytes = form.size * form.bits // 8 + ITEMSIZE["float32"] * (1 + form.offsets) + form.zero_points
+    block_bytes = form.size * form.bits // 8 + (2 if form.half_scales else 4) * (1 + form.offsets) + form.zero_points
     rows = problem.batch_count * problem.m * (problem.k + problem.n) * ITEMSIZE[problem.types.a]
     moved = problem.n * form.blocks(problem.k) * block_bytes + rows
     return Solution((Launch(kernel, values, grid, problem.flops, moved),))

@@ -10,7 +10,7 @@ from ...printer import CodeBuffer
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import BlockFormat
 from ..contraction.block_quant import codes_of_vector
-from ..contraction.block_quant_mma import CHUNK, CODE_WORDS, COLUMNS, chunk_words, scales_of_chunk
+from ..contraction.block_quant_mma import CHUNK, CODE_WORDS, COLUMNS, chunk_words, scale_type, scales_of_chunk
 from ..kernel import gpu_grid, gpu_kernel
 
 THREADS = 256
@@ -41,7 +41,8 @@ def unpacked_chunks_launch(form: BlockFormat, columns: int, blocks: int, dtype: 
     """Return the same launch for ``codes`` from `contraction.block_quant_mma.pack_chunks`, which include scales, zero
     points and offsets; one word per thread."""
     items, words, inside = columns * blocks * form.size // 8, chunk_words(form), scales_of_chunk(form)
-    scales = CODE_WORDS + COLUMNS * inside
+    per_word = 4 // ITEMSIZE[scale_type(form)]
+    scales = CODE_WORDS + COLUMNS * inside // per_word
     lines = [
         "word = imod(item, 16)",  # of a chunk's words: four of a thread, one for each part
         "chunk = idiv(item, 16)",
@@ -52,7 +53,7 @@ def unpacked_chunks_launch(form: BlockFormat, columns: int, blocks: int, dtype: 
         "part = imod(word, 4)",
         "place = (item - word) * 8 + part * 32 + idiv(word, 4) * 8",
         f"block = line * {inside} + idiv(part * {inside}, 4)",
-        f"scale = load_splat(floats_of(p_codes), first + {CODE_WORDS} + block, 8)",
+        f"scale = cast_float32(load_splat(p_scales, (first + {CODE_WORDS}) * {per_word} + block, 8))",
     ]
     if form.zero_points:
         lines += [
@@ -62,7 +63,7 @@ def unpacked_chunks_launch(form: BlockFormat, columns: int, blocks: int, dtype: 
     else:
         lines.append(f"point = const_int32({form.middle}, 8)")
     if form.offsets:
-        lines.append(f"moved = load_splat(floats_of(p_codes), first + {scales} + block, 8)")
+        lines.append(f"moved = cast_float32(load_splat(p_scales, (first + {scales}) * {per_word} + block, 8))")
     lines += [
         "order = iota_int32(8)",
         "odd = bitwise_and(order, const_int32(1, 8))",
@@ -96,8 +97,7 @@ def _launch(
     and offsets are separate operands."""
     arguments, buffer = Arguments(), CodeBuffer()
     arguments.pointer("p_codes", "codes", "int32")
-    if apart:
-        arguments.pointer("p_scales", "scales", "float32")
+    arguments.pointer("p_scales", "scales" if apart else "codes", "float32" if apart else scale_type(form))
     if apart and form.zero_points:
         arguments.pointer("p_points", "points", "uint8")
     if apart and form.offsets:

@@ -18,7 +18,9 @@ from ....codegen.gpu.contraction.block_quant_mma import (
     block_quant_mma_refusal,
     block_quant_mma_solution,
     chunked,
+    halves_hold,
     pack_chunks,
+    scale_type,
 )
 from ....codegen.gpu.contraction.gemv import gemv_refusal
 from ....codegen.gpu.contraction.gpu_contraction import (
@@ -50,6 +52,7 @@ from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
+from ....runtime.memory import address_of
 from ...lowering import contraction_problem
 from ...lowering.buffers import View
 from ...lowering.contraction_problem import (
@@ -289,12 +292,26 @@ class _BlockPlans(NamedTuple):
     unpacked: Callable[..., Launch]
 
 
+def _with_stored_scales(low: Lowering, problem: GemmProblem, fused: Contraction) -> GemmProblem:
+    """Return the problem of block-quantised weights, with float16 scales where chunks hold them exactly."""
+    blocks = fused.blocks
+    assert isinstance(blocks, BlockWeights) and problem.blocks is not None
+    if not chunked(problem):
+        return problem
+    identity = address_of if low.shared is None else low.shared.identity
+    stored = [values for values in (blocks.scales, blocks.offsets) if values is not None]
+    question = ("chunks hold halves", *((identity(array), array.shape, array.strides) for array in stored))
+    half = low.solutions.of(question, lambda: halves_hold(blocks))
+    return replace(problem, blocks=replace(problem.blocks, half_scales=half))
+
+
 def _packed_blocks(low: Lowering, problem: GemmProblem, fused: Contraction, operands: dict[str, View]) -> _BlockPlans:
     """Add block-quantised weights to the operands, packed for the kernels of the returned plans."""
     form, blocks = problem.blocks, fused.blocks
     assert form is not None and isinstance(blocks, BlockWeights)
     if chunked(problem):
-        operands["w"] = low.packed_blocks(blocks, "chunks", lambda: pack_chunks(form, *blocks))
+        how = f"chunks, scales in {scale_type(form)}"
+        operands["w"] = low.packed_blocks(blocks, how, lambda: pack_chunks(form, *blocks))
         return _BlockPlans(block_quant_mma_refusal, block_quant_mma_solution, unpacked_chunks_launch)
     operands["w"] = low.packed_constant(blocks.codes, "codes", lambda: pack_codes(form, blocks.codes))
 
@@ -324,6 +341,7 @@ def _with_blocks(
 ) -> GemmProblem:
     """Return a product with block-quantised weights, and add its operands. For more than a few rows a launch unpacks
     the weights first."""
+    problem = _with_stored_scales(low, problem, fused)
     packed = _packed_blocks(low, problem, fused, operands)
     operands["x"] = _aligned(low, ins, operands["x"])
     request = Request(problem, fused.epilogue, places, low.threads, low.options.fast_math)
@@ -364,7 +382,7 @@ def _with_open_blocks(
         the remaining product over unpacked weights, the strides of the epilogue's operands, and the condition under
         which the product is computed.
     """
-    problem, places = _all_rows(problem, places)
+    problem, places = _all_rows(_with_stored_scales(low, problem, fused), places)
     packed = _packed_blocks(low, problem, fused, operands)
     operands["x"] = _aligned(low, ins, operands["x"])
     more: Length = 1
