@@ -42,8 +42,7 @@ def test_pieces_of_any_length(type: Type, axis: int, lengths: tuple[int, ...], o
         for k, n in enumerate(lengths)
     ]
     program.main.add_return([program.main.add_instruction("concat", pieces, axis=axis)])
-    count = sum(n > 0 for n in lengths)
-    assert launches(program, on) == ["gpu::copies_kernel"] * -(-count // MOST_COPIES)
+    assert launches(program, on) == ["gpu::copies_kernel"]
 
 
 def test_pieces_that_lie_otherwise_and_one_that_is_computed_in_place(on: Engine) -> None:
@@ -89,4 +88,4 @@ def test_launches_have_room_for_so_many_copies(on: Engine) -> None:
     m = program.main
     pieces = [m.add_parameter(f"x{k}", Shape(Type.float_type, (2, k + 1))) for k in range(MOST_COPIES - 2)]
     m.add_return([m.add_instruction("concat", pieces[k:], axis=1) for k in range(3)])
-    assert launches(program, on) == ["gpu::copies_kernel"] * 3
+    assert launches(program, on) == ["gpu::copies_kernel"]

@@ -50,11 +50,11 @@ def joined(steps: Sequence[PendingStep], updates: Collection[PendingStep]) -> li
     """
     alone = {id(step) for step in updates}
     most = BLOCKS * multiprocessors()
-    groups: list[_Group] = []
+    groups: list[_JoinedLaunches] = []
     for step in steps:
         launch = _small_launch(step, most)
         if launch is None:
-            groups.append(_Group([step]))
+            groups.append(_JoinedLaunches([step]))
             continue
         uses = _uses(step, launch, id(step) in alone)
         at, found = len(groups), None
@@ -63,7 +63,7 @@ def joined(steps: Sequence[PendingStep], updates: Collection[PendingStep]) -> li
             if id(step) not in alone and groups[at].takes(step, launch):
                 found = groups[at]
         if found is None:
-            found = _Group([], id(step) not in alone)
+            found = _JoinedLaunches([], id(step) not in alone)
             groups.insert(at if id(step) in alone else len(groups), found)
         found.steps.append(step)
         found.launches.append(launch)
@@ -71,7 +71,7 @@ def joined(steps: Sequence[PendingStep], updates: Collection[PendingStep]) -> li
     return [_one(group) for group in groups]
 
 
-class _Group:
+class _JoinedLaunches:
     """Steps that become one launch.
 
     Attributes:
@@ -114,7 +114,7 @@ def _small_launch(step: PendingStep, most: int) -> Launch | None:
     if launch is None or launch.kernel.backend != NAME or not isinstance(launch.geometry, Grid):
         return None
     grid = launch.geometry
-    if grid.cooperative or grid.shared_bytes or grid.blocks[1:] != (1, 1):
+    if grid.cooperative or grid.shared_bytes or not all(known_equal(n, 1) for n in grid.blocks[1:]):
         return None
     if not all(isinstance(arg, (int, Dim, Operand, Mark)) for arg in launch.args):
         return None
@@ -188,7 +188,7 @@ def _apart(a: View, b: View) -> bool:
     return True
 
 
-def _one(group: _Group) -> PendingStep:
+def _one(group: _JoinedLaunches) -> PendingStep:
     """Return one step that does the work of a group."""
     steps, launches = group.steps, group.launches
     if len(steps) == 1:
