@@ -38,7 +38,7 @@ class HashTable:
 
 
 def hash_table(keys: np.ndarray) -> HashTable:
-    """Return a table of distinct int64 keys, at least one, each of which has a slot of its own."""
+    """Return a perfect hash of distinct int64 keys, at least one key."""
     random = np.random.default_rng(0)
     bucket_bits, slot_bits = (keys.size - 1).bit_length(), (SPARE * keys.size - 1).bit_length()
     shifts = 64 - slot_bits, 64 - slot_bits - bucket_bits

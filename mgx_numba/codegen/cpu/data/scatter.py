@@ -22,7 +22,8 @@ from .checks import Checks
 from .row_tasks import FEWEST_CHUNKS, RowLoop, mover, mover_lanes
 
 RUN_BYTES = 1 << 15
-"""Least bytes of a slice that one task takes, of slices that long."""
+"""Least bytes of a slice that one task takes, of slices that long. Zen 3, 300 slices of 1.7 MB of float32: 41 ms of CPU
+time with 32 KiB, 77 ms with runs of 48 elements, as many as work alone would give a task."""
 
 _COMBINE = {"add": "add", "mul": "mul", "min": "min", "max": "max"}
 
