@@ -26,12 +26,16 @@ assumed."""
 
 
 def typical(length: Length) -> int:
-    """Return the expression's value at fixed typical lengths, which do not depend on the example lengths."""
+    """Return the expression's value at fixed typical lengths, which do not depend on the example lengths.
+
+    An expression counts as 1 where its value is 0: typical bounds of a slice may leave no element, and a stride of 0 is
+    a broadcast's.
+    """
     if not isinstance(length, Dim):
         return length
     scope = length.scope
     usual = {s: min(max(TYPICAL + k, s.low or 0), s.high or TYPICAL + k) for k, s in enumerate(scope.symbols)}
-    return evaluate(length, usual, scope.usual)
+    return evaluate(length, usual, scope.usual) or 1
 
 
 def evaluate(length: Length, values: Mapping[Any, int], known: dict[Dim, int] | None = None) -> int:

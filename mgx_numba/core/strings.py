@@ -20,7 +20,7 @@ def as_strings(array: np.ndarray) -> np.ndarray:
     Raises:
         ShapeError: an element is neither ``str`` nor UTF-8 bytes; the message has its position in an array of several.
     """
-    if array.dtype.kind == "O" and all(type(x) is str for x in array.reshape(-1)):
+    if array.dtype.kind == "O" and set(map(type, array.reshape(-1).tolist())) <= {str}:
         return array
     strings = np.empty(array.shape, object)
     strings.reshape(-1)[:] = [_text(x, k, array.shape) for k, x in enumerate(array.reshape(-1))]

@@ -12,6 +12,7 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any, ClassVar
 
 import numpy as np
@@ -275,7 +276,8 @@ class StringIndex(_OfStrings):
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x, keys = args
         places = _places(keys)
-        return each(lambda s: places.get(s, len(keys)), np.int64, x)
+        found = map(places.get, x.reshape(-1).tolist(), repeat(len(keys)))
+        return np.fromiter(found, np.int64, x.size).reshape(x.shape)
 
 
 @register

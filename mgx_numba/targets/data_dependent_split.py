@@ -41,11 +41,14 @@ FEWEST_LIGHT = 4
 stage about 100 us in all (Zen 3, 1,000 elements). Where kernels count the lengths, it takes about 7 us, and there is no
 such limit (`ProgramSplit.optional`)."""
 SIZED = {
-    **dict.fromkeys(("ConstantOfShape", "Range"), 0),
-    **dict.fromkeys("Resize Expand Reshape Tile Pad Slice slice broadcast_with_dims".split(), 1),
+    **dict.fromkeys("AffineGrid Expand OneHot Reshape Split Tile TopK broadcast_with_dims".split(), (1,)),
+    **dict.fromkeys("Resize Slice slice".split(), (1, 2, 3, 4)),
+    "ConstantOfShape": (0,),
+    "MaxUnpool": (2,),
+    "Pad": (1, 3),
+    "Range": (0, 1, 2),
 }
-"""First input that holds sizes, by operator or, for a deferred node, by its model's operator. All inputs from it on are
-sizes or constant."""
+"""Inputs that hold sizes or are constant, by operator or, for a deferred node, by its model's operator."""
 JOINED = frozenset("concat reshape squeeze unsqueeze identity".split())
 """Operators that put tensors of sizes together: constants among them are no lengths of the second stage."""
 MOST_SIZES = 15
@@ -213,11 +216,11 @@ def _sizes(
 ) -> dict[Instruction, None] | None:
     """Return the tensors, known before the instructions ``late``, whose elements determine the sizes of an
     instruction's result; None if a size may follow from anything else."""
-    first = SIZED.get(ins.op.operator if isinstance(ins.op, Deferred) else ins.name)
-    if first is None:
+    places = SIZED.get(ins.op.operator if isinstance(ins.op, Deferred) else ins.name)
+    if places is None:
         return None
     found: dict[Instruction, None] = {}
-    pending = list(ins.inputs[first:])
+    pending = [one for k, one in enumerate(ins.inputs) if k in places]
     while pending:
         one = pending.pop()
         if one.name in ("dimensions_of", "lengths") or one in found or _is_constant(one, constants):

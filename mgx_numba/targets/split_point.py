@@ -129,7 +129,7 @@ class SplitPoint:
 def sizes_array(sizes: np.ndarray) -> np.ndarray:
     """Return an array without elements whose lengths are ``size + 1`` for each size, but 1 for one below 0, then
     ``-size``, but 0 for one above 0: a length of 0 is a number in plans, which serve one sign of a size each."""
-    values = sizes.reshape(-1).tolist()
+    values = np.asarray(sizes).reshape(-1).tolist()  # results of runs are of a slower class
     above, below = [n + 1 if n > 0 else 1 for n in values], [-n if n < 0 else 0 for n in values]
     return np.empty([*above, *below, 0], np.bool_)
 

@@ -275,3 +275,24 @@ def test_reductions_of_columns_of_several_matrices(name, lens):
         check([x], lambda m, p: m.add_instruction(name, [p[0]], axes=[0, 1]))
     else:
         check([x], lambda m, p: m.add_instruction("reduce_sum", [p[0]], axes=[1]))
+
+
+@pytest.mark.parametrize("columns", [1, 7, 16, 33, 1000])
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.int64])
+def test_gathered_rows(columns, dtype):
+    x = data(9, columns, special=True)
+    with np.errstate(invalid="ignore"):
+        x = x.astype(dtype)
+    places = np.array([3, -1, 0, 0, 8, -9], np.int64)
+    check([x, places], lambda m, p: m.add_instruction("gather", [p[0], p[1]], axis=0))
+    check([x, places[:, None]], lambda m, p: m.add_instruction("gathernd", [p[0], p[1]], batch_dims=0))
+
+
+@pytest.mark.parametrize("name", ["scatternd_none", "scatternd_add"])
+@pytest.mark.parametrize("lens", [(4, 5), (4, 1000), (3, 2, 700), (2, 70001)])
+def test_scattered_slices(name, lens, given_machine):
+    """Updates that are no longer in the caches are fetched ahead; one task takes a long run of each slice."""
+    given_machine(last_cache_bytes=0, l2_bytes=16)
+    places = np.array([[1], [0], [1], [lens[0] - 1], [1]], np.int64)
+    updates = data(5, *lens[1:], seed=1, special=name.endswith("none"))
+    check([data(*lens), places, updates], lambda m, p: m.add_instruction(name, list(p)))

@@ -83,6 +83,26 @@ def branched(step: str) -> str:
     }}"""
 
 
+RESULTS = {
+    "topk": ("int64[1] k", "float[r,c] y, int64[r,c] z", "y, z = TopK(x, k)"),
+    "split": ("int64[2] k", "float[a,b] y, float[c,d] z", "y, z = Split<axis=1>(x, k)"),
+    "onehot": (
+        "int64 k, float[2] v",
+        "float[6,7,c] y",
+        "i = Cast<to=7>(x) y = OneHot(i, k, v)",
+    ),
+    "slice": ("int64[2] k, int64[2] l", "float[a,b] y", "y = Slice(x, k, l)"),
+    "affine grid": ("float[2,2,3] t, int64[4] k", "float[a,b,c,d] y", "y = AffineGrid(t, k)"),
+    "unpooling": (
+        "float[1,1,2,2] s, int64[1,1,2,2] i, int64[4] k",
+        "float[a,b,c,d] y",
+        "y = MaxUnpool<kernel_shape=[2,2], strides=[2,2]>(s, i, k)",
+    ),
+    "pad": ("int64[4] k, float v", "float[a,b] y", "y = Pad(x, k, v)"),
+}
+"""Further inputs, results and text of nodes on data x [6, 7], whose sizes are the input k."""
+
+
 def compiled(text: str) -> tuple[Any, Any]:
     """Return a model compiled for the CPU, and ONNX Runtime's session of it."""
     model = parser.parse_model(text).SerializeToString()
@@ -138,6 +158,50 @@ def test_sizes_inside_of_a_branch(kind: str) -> None:
     for a, b in ((0, 3), (1, 2), (0, 1), (2, 5), (-4, 3), (0, 3), (-1, 2), (0, 0)):
         feeds = {"x": np.random.default_rng(b).standard_normal((6, 4)).astype(np.float32)}
         expect_equal(program, session, {**feeds, "a": np.array([a], np.int64), "b": np.array([b], np.int64)})
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_kernels_compute_what_has_sizes_that_are_inputs(kind: str) -> None:
+    inputs, results, text = RESULTS[kind]
+    program, session = compiled(f"""<ir_version: 10, opset_import: ["": 21]>
+    sized (float[6,7] x, {inputs}) => ({results}) {{ {text} }}""")
+    random = np.random.default_rng(0)
+    x = np.round(3 * random.standard_normal((6, 7))).astype(np.float32)
+    x[1, :4] = np.nan, np.inf, -np.inf, -0.0
+    sizes = {
+        "topk": [[3], [1], [7], [0], [5]],
+        "split": [[3, 4], [1, 6], [7, 0], [0, 7]],
+        "onehot": [5, 1, 9],
+        "slice": [[0, 2], [1, 0], [3, 5], [2, 2]],
+        "affine grid": [[2, 1, 3, 4], [2, 2, 1, 1], [2, 3, 9, 5]],
+        "unpooling": [[1, 1, 4, 4], [1, 1, 5, 4], [1, 1, 7, 9]],
+        "pad": [[0, 1, 2, 3], [1, 0, 0, 2], [2, 2, 2, 2]],
+    }
+    given = {
+        "v": np.array([0.5, 2], np.float32) if kind == "onehot" else np.array(-1.5, np.float32),
+        "l": np.array([6, 5]),
+        "t": random.standard_normal((2, 2, 3)).astype(np.float32),
+        "s": random.standard_normal((1, 1, 2, 2)).astype(np.float32),
+        "i": np.array([0, 3, 9, 14]).reshape(1, 1, 2, 2),
+    }
+    if kind == "onehot":
+        x = np.nan_to_num(x, posinf=2, neginf=-1)
+    names = {i.name for i in session.get_inputs()}
+    for k in sizes[kind]:
+        feeds = {"x": x, "k": np.array(k), **given}
+        expect_equal(program, session, {name: feeds[name] for name in names})
+    parts = [part for part in program.compiled._all() if part.executable is not None]
+    assert not any(isinstance(step, FallbackStep) for part in parts for step in part.executable.plan.steps)
+    assert not program.compiled.fixed_plans
+
+
+def test_rows_of_a_slice_of_any_bounds_are_copied_by_vectors() -> None:
+    """The typical length of each row was 0, so that lanes ran along columns."""
+    program, session = compiled("""<ir_version: 10, opset_import: ["": 21]>
+    sliced (float[6,70] x, int64[2] k, int64[2] l) => (float[a,b] y) { y = Slice(x, k, l) }""")
+    x = np.arange(420, dtype=np.float32).reshape(6, 70)
+    expect_equal(program, session, {"x": x, "k": np.array([1, 3]), "l": np.array([5, 60])})
+    assert not any("load_strided" in kernel.text for kernel in program.compiled.kernels())
 
 
 def test_sizes_below_zero_have_plans_of_their_own() -> None:

@@ -10,6 +10,7 @@ from onnx import helper, numpy_helper
 
 from mgx_numba.errors import ParseError, ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
+from mgx_numba.frontends.onnx.hash_table import hash_table
 
 from ..values import normal
 from .onnx_cases import run_compiled
@@ -194,6 +195,48 @@ def test_label_encoder_finds_every_key_and_nothing_else(keys: list[int]) -> None
     made, feeds = model("LabelEncoder", [x], [11], version=4, **tensors)
     (y,) = run(made, feeds)
     np.testing.assert_array_equal(y, np.where(np.isin(x, keys), x * 10.0, -7.0))
+
+
+def numbers(dtype: str) -> np.ndarray:
+    """Return numbers of few low bits, of few high bits, extremes, both zeros, and NaN."""
+    if np.dtype(dtype).kind == "f":
+        some = np.concatenate(
+            [np.arange(-40, 40) / 4, 2.0 ** np.arange(-100, 100, 7), [np.inf, -np.inf, np.nan, 0, -0.0]]
+        )
+        return some.astype(dtype)
+    limits = np.iinfo(dtype)
+    some = [*range(-20, 40), *(k * (limits.max // 32) for k in range(-32, 33)), limits.min, limits.max]
+    return np.array(some, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int32"])
+@pytest.mark.parametrize("count", [1, 5, 60])
+def test_label_encoder_takes_the_last_of_equal_keys_of_any_type(dtype: str, count: int) -> None:
+    random, all_numbers = np.random.default_rng(count), numbers(dtype)
+    keys = random.choice(all_numbers, count)
+    if np.dtype(dtype).kind == "f":
+        keys[-1] = -0.0
+    values = random.permutation(count).astype(np.float32)
+    tensors = {"keys_tensor": keys, "values_tensor": values, "default_tensor": np.array([-1], np.float32)}
+    x = random.permutation(np.concatenate([all_numbers, keys]))
+    attributes = {name: numpy_helper.from_array(value) for name, value in tensors.items()}
+    made, feeds = model("LabelEncoder", [x], version=4, **attributes)
+    wanted = [
+        next((v for k, v in zip(keys[::-1], values[::-1]) if k == one or (k != k and one != one)), -1) for one in x
+    ]
+    for found in (run(made, feeds), run_compiled(parse_onnx(made), feeds)):
+        np.testing.assert_array_equal(found[0], np.array(wanted, np.float32))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [np.arange(5000) * 977, np.arange(16) << 60, np.arange(300.0).view(np.int64), -np.arange(77), np.array([7])],
+    ids=["spread", "high bits", "floats", "negative", "one"],
+)
+def test_each_key_of_a_hash_table_has_a_slot_of_its_own(keys: np.ndarray) -> None:
+    table = hash_table(keys)
+    slots = table.slot(keys)
+    assert len(set(slots.tolist())) == len(keys) and slots.min() >= 0 and slots.max() < table.slots <= 8 * len(keys)
 
 
 @pytest.mark.parametrize(

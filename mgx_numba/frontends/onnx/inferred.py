@@ -29,6 +29,9 @@ SHARED = {("GroupQueryAttention", 1): 3, ("GroupQueryAttention", 2): 4, ("QLinea
 """Input that a result shares its type with, by operator and result, for operators that ONNX does not define. Results of
 all other operators named QLinear have the type of the first input."""
 
+SAME_RANK = ("MaxUnpool", "Split")
+"""Operators whose results have the first input's rank, which ONNX's inference tells only for constant lengths."""
+
 _SMALL = 256
 """Largest number of elements of a constant that shape inference receives."""
 
@@ -162,7 +165,8 @@ def _is_open_reshape(g: Builder, model: ModelProto, inputs: Sequence[Instruction
 
 
 def _ranked(model: ModelProto, type: object, inputs: Sequence[Instruction]) -> Shape:
-    """Return a shape unknown to ONNX's inference; for Reshape, the rank is the number of target lengths."""
+    """Return a shape unknown to ONNX's inference. Its rank is the first input's for `SAME_RANK`, the number of target
+    lengths for Reshape."""
     node = model.graph.node[0]
     kind = inputs[0].shape.type.__class__
     assert isinstance(type, kind)
@@ -171,6 +175,8 @@ def _ranked(model: ModelProto, type: object, inputs: Sequence[Instruction]) -> S
         if not lengths.is_dynamic and lengths.ndim == 1 and not lengths.without_axes:
             unknown = [DynamicDimension(0, UNBOUNDED)] * lengths.lens[0]
             return Shape.dynamic(type, unknown) if unknown else Shape(type)
+    if node.op_type in SAME_RANK and not node.domain and inputs[0].shape.ranked and not is_scalar(inputs[0]):
+        return Shape.dynamic(type, [DynamicDimension(0, UNBOUNDED)] * len(inputs[0].shape.dims))
     return Shape.unranked(type)
 
 

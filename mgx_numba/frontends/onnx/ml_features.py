@@ -17,6 +17,7 @@ from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
 from .activation import above
 from .builder import Builder, rank
+from .hash_table import HashTable, hash_table
 from .ml_scores import ML
 from .node import Node
 from .registry import register
@@ -141,8 +142,7 @@ _VALUES: dict[str, tuple[str, float | int | str]] = {
 def label_encoder(g: Builder, node: Node, x: Instruction) -> Instruction:
     """Map each element to the value of its key; NaN is a key like any other.
 
-    Numeric keys are sorted and searched by bisection; elements without an equal key get the default. The last of equal
-    keys counts.
+    Elements without an equal key get the default. The last of equal keys counts.
     """
     if node.has("classes_strings"):
         return _category(g, x, node.get_strs("classes_strings"), None, node)
@@ -215,22 +215,51 @@ def _label_values(node: Node) -> np.ndarray:
 
 
 def _looked_up(g: Builder, x: Instruction, keys: np.ndarray, values: np.ndarray) -> Instruction:
-    ordered = np.flatnonzero(keys == keys)
-    ordered = ordered[np.argsort(keys[ordered], kind="stable")]
-    latest = np.ones(ordered.size, bool)
-    latest[:-1] = keys[ordered[1:]] != keys[ordered[:-1]]
-    places = ordered[latest]
-    known = keys[places].astype(x.shape.type.numpy)
-    place = g.literal(np.int64(keys.size))
-    if known.size:
-        position = _lower_bound(g, x, known)
-        found = g.pointwise("equal", g.op("gather", g.literal(known), position, axis=0), x)
-        place = g.pointwise("where", found, g.op("gather", g.literal(places), position, axis=0), place)
-    unordered = np.flatnonzero(keys != keys)
+    """Emit the value of the last key that each element equals, the last of ``values`` where there is none."""
+    given = keys.astype(x.shape.type.numpy)
+    last = {key: k for k, key in enumerate(given.tolist()) if key == key}
+    places = np.array(list(last.values()), np.int64)
+    known = given[places]
+    if x.shape.type.is_floating:  # 0 and -0 are equal
+        zeros = known == 0
+        known, places = np.append(known, -known[zeros]), np.append(places, places[zeros])
+    rest = [values[-1:]]
+    if places.size:
+        table = hash_table(_bits(known))
+        slot = _slot(g, x, table)
+        own, lies = np.full(table.slots, known[0]), np.full(table.slots, keys.size)
+        filled = table.slot(_bits(known))
+        own[filled], lies[filled] = known, places
+        found = g.pointwise("equal", g.op("gather", g.literal(own), slot, axis=0), x)
+        place = g.pointwise("where", found, slot, g.literal(np.int64(table.slots)))
+        rest.insert(0, values[lies])
+    else:
+        place = _zeros(g, x)
+    unordered = np.flatnonzero(given != given)
     if unordered.size:
-        place = g.pointwise("where", g.op("isnan", x), g.literal(unordered[-1]), place)
-    place = place if known.size or unordered.size else g.pointwise("add", _zeros(g, x), place)
-    return g.op("gather", g.literal(values), place, axis=0)
+        place = g.pointwise("where", g.op("isnan", x), g.literal(np.int64(sum(map(len, rest)))), place)
+        rest.append(values[unordered[-1:]])
+    return g.op("gather", g.literal(np.concatenate(rest)), place, axis=0)
+
+
+def _bits(keys: np.ndarray) -> np.ndarray:
+    """Return the bits of numbers, floating-point numbers as integers, in int64."""
+    return keys.view(f"int{8 * keys.itemsize}").astype(np.int64) if keys.dtype.kind == "f" else keys.astype(np.int64)
+
+
+def _slot(g: Builder, x: Instruction, table: HashTable) -> Instruction:
+    """Emit the slot of each element, by its bits."""
+    type = x.shape.type
+    bits = g.op("bit_cast", x, target_type=Type[f"int{8 * type.size}_type"]) if type.is_floating else x
+
+    def part(shift: int, count: int) -> Instruction:
+        moved = g.pointwise("bitwise_shift_right", hashes, g.literal(np.int64(shift)))
+        return g.pointwise("bitwise_and", moved, g.literal(np.int64(count - 1)))
+
+    hashes = g.pointwise("mul", g.convert(bits, Type.int64_type), g.literal(np.int64(table.multiplier)))
+    moves = g.op("gather", g.literal(table.moves), part(table.bucket_shift, len(table.moves)), axis=0)
+    slot = g.pointwise("add", part(table.slot_shift, table.slots), moves)
+    return g.pointwise("bitwise_and", slot, g.literal(np.int64(table.slots - 1)))
 
 
 def _number(node: Node, name: str, default: float | int) -> float | int:
@@ -240,20 +269,6 @@ def _number(node: Node, name: str, default: float | int) -> float | int:
 def _zeros(g: Builder, x: Instruction) -> Instruction:
     """Emit int64 zeros with the lengths of ``x``."""
     return g.convert(g.pointwise("less", x, x), Type.int64_type)
-
-
-def _lower_bound(g: Builder, x: Instruction, known: np.ndarray) -> Instruction:
-    """Emit the position of the first sorted element not below each of ``x``, at most the last position."""
-    table = g.literal(known)
-    low = _zeros(g, x)
-    step = 1 << max(known.size - 1, 0).bit_length()
-    while step > 1:
-        step //= 2
-        probe = g.pointwise("min", g.pointwise("add", low, g.literal(np.int64(step - 1))), g.literal(known.size - 1))
-        below = g.pointwise("less", g.op("gather", table, probe, axis=0), x)
-        moved = g.pointwise("min", g.pointwise("add", low, g.literal(np.int64(step))), g.literal(known.size - 1))
-        low = g.pointwise("where", below, moved, low)
-    return low
 
 
 @register("TfIdfVectorizer")

@@ -242,7 +242,7 @@ class Frame:
             raise ShapeError(f"{_title(step)}: returned {result.dtype}, expected {expected}")
         pointer = view.pointer
         if pointer.region is Region.HOST:
-            kept = self._host[pointer.index] = _owned(result)
+            kept = self._host[pointer.index] = result if self._stays(result) else _owned(result)
             self.context.bases[self._tables.base(Region.HOST, pointer.index)] = address_of(kept)
         elif self._is_dynamic(pointer):
             kept = self.outputs[pointer.index] = _owned(result)
@@ -252,6 +252,10 @@ class Frame:
             if result.shape != tuple(lens):
                 raise ShapeError(f"{_title(step)}: returned shape {result.shape}, expected {tuple(lens)}")
             np.copyto(self.view(view), result)
+
+    def _stays(self, array: np.ndarray) -> bool:
+        """Return whether an array is a contiguous view of another host value, whose memory nothing reuses."""
+        return array.flags.c_contiguous and any(array.base is value for value in self._host.values())
 
     def _is_dynamic(self, pointer: Pointer) -> bool:
         return pointer.region is Region.OUTPUT and self._plan.outputs[pointer.index].lens is None

@@ -12,6 +12,7 @@ from ...problems.indexed_copy import IndexedCopy
 from ...space import collapse
 from ...statements import dtype_name, load_text, store_text, vector_loop
 from .. import host
+from ..loops import is_streamed, streamable
 from ..machine import machine
 from .checks import Checks
 from .row_tasks import KEPT_COLUMNS, RowLoop, mover, mover_lanes
@@ -59,6 +60,7 @@ def indexed_launch(problem: IndexedCopy) -> Launch:
     longest = KEPT_COLUMNS if kept else lens[-1]
     loop = RowLoop(arguments, lens[:-1], outer, lens[-1], lanes, 4 if along else 1, longest, together=bool(kept))
     steps = [arguments.step(f"step{k}", s) for k, s in enumerate(inner)]
+    streamed = not along and known_in(inner[1], 1) and is_streamed([out]) and streamable(out, lanes)
 
     inside = [f"r_out = offset(p_out, {loop.offset(1)})"]
     before: list[str] = []
@@ -78,7 +80,7 @@ def indexed_launch(problem: IndexedCopy) -> Launch:
 
     def moved(left: str) -> list[str]:
         value = load_text("r_x", "c", inner[0], steps[0], lanes, left)
-        return [store_text("r_out", "c", inner[1], steps[1], value, left)]
+        return [store_text("r_out", "c", inner[1], steps[1], value, left, streamed)]
 
     def placed(left: str) -> tuple[list[str], str]:
         """Return lines, and the expression of the positions of a vector of columns."""
@@ -113,7 +115,7 @@ def indexed_launch(problem: IndexedCopy) -> Launch:
 
     prologue = checks.begin() + ([f"kept = local_{kept}({longest + lanes})"] if kept else [])
     before += vector_loop(lanes, remembered) if kept else []
-    inside += vector_loop(lanes, gathered if along else moved)
-    kernel = loop.kernel(name, inside, origin, prologue, before, epilogue=checks.end())
+    inside += vector_loop(lanes, gathered if along else moved, aligned="r_out" if streamed else "")
+    kernel = loop.kernel(name, inside, origin, prologue, before, streamed=streamed, epilogue=checks.end())
     traffic = out.footprint + minimum(source_bytes, out.footprint)
     return loop.launch(kernel, out.lens, traffic, checks=tuple(t.fits for t in terms))

@@ -10,15 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ....core.dim import Length, known_in, maximum
+from ....core.dim import Length, known_in, known_less, maximum, minimum
 from ...arguments import Arguments
 from ...launch import Launch, axis_text
 from ...problems.cluster import Tensor
 from ...space import collapse
 from ...statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
+from ..machine import machine
 from .checks import Checks
-from .row_tasks import RowLoop, mover, mover_lanes
+from .row_tasks import FEWEST_CHUNKS, RowLoop, mover, mover_lanes
+
+RUN_BYTES = 1 << 15
+"""Least bytes of a slice that one task takes, of slices that long. Zen 3, 300 slices of 1.7 MB of float32: 41 ms of CPU
+time with 32 KiB, 77 ms with runs of 48 elements, as many as work alone would give a task."""
 
 _COMBINE = {"add": "add", "mul": "mul", "min": "min", "max": "max"}
 
@@ -132,7 +137,9 @@ def scatternd_launch(
     )
     arguments, storage, compute = _operands(combine, indices, updates, out)
     lanes = mover_lanes(out.type, lens[-1]) if combine == "none" else host.lanes(compute)
-    loop = RowLoop(arguments, lens[:-1], [s[:-1] for s in strides], lens[-1], lanes, maximum(prod(each.lens), 1))
+    least = minimum(RUN_BYTES // out.type.size, prod(lens) // FEWEST_CHUNKS)  # of each of many slices
+    weight = maximum(prod(each.lens), 1)
+    loop = RowLoop(arguments, lens[:-1], [s[:-1] for s in strides], lens[-1], lanes, weight, least=least)
     inner = [s[-1] for s in strides]
     step = [arguments.step(f"t{k}", s) for k, s in enumerate(inner)]
     counts = [arguments.integer(f"m{d}", n) for d, n in enumerate(each.lens)]
@@ -143,8 +150,10 @@ def scatternd_launch(
         if combine != "none":
             old = cast_text(load_text("w", "c", inner[1], step[1], lanes, left), storage, compute)
             new = f"{_COMBINE[combine]}({old}, {new})"
-        return [store_text("w", "c", inner[1], step[1], cast_text(new, compute, storage), left)]
+        return [*fetched, store_text("w", "c", inner[1], step[1], cast_text(new, compute, storage), left)]
 
+    uncached = each.rank and known_in(inner[0], 1) and known_less(machine().l2_bytes, updates.footprint)
+    fetched = [f"prefetch(q, {arguments.integer('below', each.strides[1][-1])} + c)"] if uncached else []
     checks = Checks(arguments, checked or [True] * depth)
     wrong: list[str] = []
     lines = [f"t = offset(p_indices, {walks[0]})", "place = 0", "inside = True"]
