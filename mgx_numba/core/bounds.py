@@ -53,6 +53,13 @@ class AtomRanges:
         self._known: dict[Atom, Range] = {}
         for fact in facts:
             self._narrow(fact)
+        rows = zip(*map(values_at_points, facts)) if facts else ((),) * len(POINTS)
+        self._inside = [min(row, default=0) >= 0 for row in rows]
+
+    def refute(self, terms: Iterable[tuple[Monomial, int]]) -> bool:
+        """Return whether a sum is negative at one of `POINTS` at which the facts hold."""
+        values = values_of_sum(terms, len(POINTS), _AT)
+        return min(values) < 0 and any(value < 0 and inside for value, inside in zip(values, self._inside))
 
     def _narrow(self, fact: Terms) -> None:
         """Narrow an atom's range by the fact ``c*atom + k >= 0``; ignore facts of other forms."""
@@ -158,8 +165,6 @@ def tightened(terms: Terms, found: Range) -> Range:
 
 def never_negative(terms: Terms, ranges: AtomRanges = OWN) -> bool:
     """Return whether a sum is proven to be at least 0."""
-    if ranges is OWN and min(values_at_points(terms)) < 0:
-        return False
     return _Proof(ranges).holds(dict(terms))
 
 
@@ -168,7 +173,7 @@ def values_at_points(terms: Terms) -> tuple[int, ...]:
     return tuple(values_of_sum(terms, len(POINTS), _AT))
 
 
-def values_of_sum(terms: Terms, count: int, of: Callable[[Atom], Sequence[int]]) -> list[int]:
+def values_of_sum(terms: Iterable[tuple[Monomial, int]], count: int, of: Callable[[Atom], Sequence[int]]) -> list[int]:
     """Return the ``count`` values of a sum, from those of its atoms."""
     found = [0] * count
     for monomial, coefficient in terms:
@@ -261,6 +266,8 @@ class _Proof:
     def holds(self, terms: Sum, kept: frozenset[Atom] = frozenset()) -> bool:
         """Return whether a sum is proven never to be negative; operations in ``kept`` are not expanded, only their
         ranges are used."""
+        if self.ranges.refute(terms.items()):
+            return False
         self.work += sum([1 << len(monomial) for monomial in terms])
         if self.work > MOST_WORK:
             return False

@@ -122,6 +122,17 @@ def test_the_sign_of_a_sum_without_products_is_looked_up_once(monkeypatch: pytes
         assert bounds.never_negative((a * b - 3 * a).terms) and expanded
 
 
+def test_a_proof_drops_bounds_that_are_too_weak_at_sample_lengths() -> None:
+    """The proof expanded the remaining operations of such a sum until it reached `MOST_WORK`."""
+    with Scope() as scope:
+        h, w = scope.symbol("h", 0, 4096), scope.symbol("w", 0, 4096)
+        half, quarter = ceil_div(h, 4) * ceil_div(w, 4), ceil_div(h, 8) * ceil_div(w, 8)
+        assert bounds.never_negative((maximum(384 * quarter, maximum(96, 96 * half)) - 96 * half).terms)
+        assert not bounds.never_negative((maximum(384 * quarter, maximum(96, 95 * half)) - 96 * half).terms)
+        under = bounds.AtomRanges([(3 - h).terms])
+        assert bounds.never_negative((6 - h - minimum(h, w)).terms, under)
+
+
 @FEW
 @given(EXPRESSIONS, EXPRESSIONS, VALUES)
 def test_known_answers_are_right_for_all_lengths(a: Pair, b: Pair, many: list[tuple[int, ...]]) -> None:

@@ -137,3 +137,27 @@ def test_operators(name: str) -> None:
     for batch, seq in ((0, 5), (2, 0)) if given.empty else ():  # what the plan does not serve gets one of its own
         if case.serves(batch=batch, seq=seq):
             case.check(2e-4, made, batch=batch, seq=seq)
+
+
+@pytest.mark.parametrize("name", ["reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod", "reduce_all"])
+@pytest.mark.parametrize("type_", [FLOAT, INT, Type.half_type])
+def test_reductions_over_axes_without_elements(name: str, type_: Type) -> None:
+    """The plan was not for such lengths; a run without findings made another one."""
+    layouts: list[tuple[tuple[int, ...], Callable[[Lens], tuple[Any, ...]]]] = [
+        ((1,), lambda n: (n["batch"], n["seq"], 3)),
+        ((2,), lambda n: (n["batch"], 3, n["seq"])),
+        ((0, 1), lambda n: (n["seq"], 40)),
+        ((0, 2), lambda n: (n["seq"], 2, n["batch"])),
+    ]
+    for axes, lens in layouts:
+
+        def shapes(n: Lens, lens: Callable[[Lens], tuple[Any, ...]] = lens) -> list[Shape]:
+            return [Shape(type_, lens(n))]
+
+        def build(m: Module, p: list[Instruction], n: Lens, axes: tuple[int, ...] = axes) -> Instruction:
+            return m.add_instruction(name, p, axes=axes)
+
+        case = SymbolicCase(*scope_of(batch=(0, None), seq=(0, None)), shapes, build)
+        assert not any(isinstance(step, FallbackStep) for step in case.plan.steps)
+        for batch, seq in ((2, 0), (0, 0), (0, 5), (2, 5)):
+            case.check(1e-2, batch=batch, seq=seq)

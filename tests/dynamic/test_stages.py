@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import numpy as np
+import onnxruntime
 import pytest
 
 import mgx_numba as migraphx
@@ -172,3 +173,23 @@ def test_regions_that_a_detector_chose_were_pooled_in_host_steps() -> None:
     plans = compiled.own_plans()  # type: ignore[attr-defined]
     assert len(plans) == 2
     assert sum(isinstance(step, Step) for step in plans[1].steps) >= len(plans[1].steps) - 1
+
+
+def test_a_run_that_finds_nothing_needs_no_further_plan() -> None:
+    """Reductions over the found rows, and products that sum over them, asked for at least one."""
+    g = Graph()
+    where = g.op("Transpose", g.op("NonZero", g.op("Greater", "y", g.const(np.float32(0)))), perm=[1, 0])
+    boxes = g.op("GatherND", "x", where)
+    most = g.op("ReduceMax", boxes, keepdims=0)
+    total = g.op("Sqrt", g.op("ReduceSum", g.op("Mul", boxes, boxes), g.ints(0)))
+    alike = g.op("Softmax", g.op("MatMul", boxes, g.op("Transpose", boxes)))
+    results = [g.op("Add", boxes, most), most, total, g.op("Softmax", boxes, axis=0), g.op("MatMul", alike, boxes)]
+    model = g.model({"x": (FLOAT, ["n", 4]), "y": (FLOAT, ["n"])}, results)
+    compiled = public_program.wrap(parse_onnx(model)).compile("cpu")
+    plans = len(compiled.open_plans())
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for rows, least in ((6, 0.0), (6, -9.0), (1, -9.0), (0, 0.0), (40, 0.0)):
+        feeds = {"x": normal(rows, 4), "y": normal(rows, seed=1).clip(-3, 3) + np.float32(least)}
+        for mine, theirs in zip(compiled.run(feeds), session.run(None, feeds), strict=True):
+            np.testing.assert_allclose(np.asarray(mine), theirs, rtol=1e-5, atol=1e-6)
+    assert len(compiled.open_plans()) == plans

@@ -16,6 +16,7 @@ from mgx_numba.graph.passes.optimize_module import OptimizeModule
 from mgx_numba.graph.passes.rules.contractions import PIECE_BYTES
 from mgx_numba.graph.passes.simplify_algebra import SimplifyAlgebra
 from mgx_numba.graph.program import Program
+from mgx_numba.graph.ranges import Ranges
 from mgx_numba.parallel import PART_BYTES
 from mgx_numba.targets.cpu.capabilities import pass_options
 from mgx_numba.targets.options import TargetOptions
@@ -164,6 +165,16 @@ def test_a_spread_divisor_is_inverted_before_spreading_under_fast_math() -> None
 
     assert simplified(build, FAST, special=False)[-2:] == ["recip", "mul"]
     assert simplified(build, STRICT)[-1] == "div"
+
+
+def test_the_values_near_a_divisor_that_stays_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The span of a scale near large constants took their least and largest element before its size was asked."""
+    spans: list[Instruction] = []
+    monkeypatch.setattr(Ranges, "span", lambda _, ins: spans.append(ins))
+    g = Graph()
+    x, scale = g.param("x", [3, 4]), g.param("scale", [1, 1])
+    run_passes(g.ret(g.op("div", x, g.spread(scale, 3, 4))), [SimplifyAlgebra()], FAST)
+    assert not spans
 
 
 def ratio(build: Build, type: str, divisor: np.ndarray) -> Program:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ...codegen.problems.cluster import ReductionProblem, Tensor
 from ...codegen.reductions import REDUCTIONS
-from ...core.dim import all_of, known_equal, known_in, less
+from ...core.dim import known_equal, known_in
 from ...core.shape import Shape
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
@@ -97,8 +97,6 @@ def _lower(low: Lowering, ins: Instruction, problem: ProblemOf, outputs: Sequenc
     """
     inputs = low.inputs(ins)
     whole = problem([v.tensor for v in inputs], [v.tensor for v in outputs])
-    for axis in whole.axes:  # kernels have no tasks for empty rows
-        low.require(all_of(*(less(0, tensor.lens[axis]) for tensor in whole.inputs)))
     try:
         low.compute(whole, inputs, outputs, ins)
     except UnsupportedError:

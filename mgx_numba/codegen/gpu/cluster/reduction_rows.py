@@ -30,10 +30,13 @@ def reduction_launch(problem: ReductionProblem) -> Launch:
     """Return the launch of a reduction cluster.
 
     Raises:
-        UnsupportedError: the kernel language lacks an operation, or parts do not follow the memory order of rows.
+        UnsupportedError: the kernel language lacks an operation, parts do not follow the memory order of rows, or rows
+            have no elements.
     """
     if problem.fold > 1:
         raise UnsupportedError("GPU kernels fold no columns")
+    if any(tensor.lens[axis] == 0 for tensor in problem.inputs for axis in problem.axes):
+        raise UnsupportedError("GPU kernels read elements of each row")
     layout = row_layout(problem.axes, problem.inputs, problem.outputs, problem.parts, problem.cut, problem.share)
     printer = _RowsText(problem, layout)
     lines, arguments = printer.lines(), printer.arguments.values

@@ -59,6 +59,8 @@ def _divide_by_spread(m: Match) -> str | None:
     refused = _float_only(m)
     if refused:
         return refused
+    if hint(m.x.shape.elements) * 2 > hint(m.ins.shape.elements) or known_equal(m.x.shape.elements, 1):
+        return "the divisor is not much smaller"  # before spans, which look at all constants near the divisor
     type, (_, low, high) = m.ins.shape.type, Ranges(NEAR).span(m.x)
     least = max(low, -high)
     # Reciprocals of the largest float32 and float64 lose two bits at most; those of float16 lose nearly all.
@@ -73,8 +75,6 @@ def _divide_by_spread(m: Match) -> str | None:
     exact=False,
 )
 def divide_by_broadcast(m: Match, b: RewriteBuilder) -> object:
-    if hint(m.x.shape.elements) * 2 > hint(m.ins.shape.elements) or known_equal(m.x.shape.elements, 1):
-        return "the divisor is not much smaller"
     return b.op("mul", m.y, b.broadcast(b.op("recip", m.x), m.ins.shape.lens))  # y / spread(x) -> y * spread(1 / x)
 
 

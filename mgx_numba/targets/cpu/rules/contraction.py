@@ -21,7 +21,7 @@ from ....codegen.problems.convolution import ConvProblem
 from ....codegen.problems.gemm import BlockWeights, GemmProblem, StoredBlocks
 from ....codegen.tuning.extents import result_axes
 from ....codegen.tuning.request import Candidate, Request
-from ....core.dim import Length, known_equal, known_in, maximum
+from ....core.dim import Length, any_of, equal, known_equal, known_in, maximum
 from ....core.integers import plain_ints
 from ....core.shape import Shape
 from ....core.types import Type, from_numpy
@@ -180,7 +180,8 @@ def _launch_open(layer: Layer, request: Request) -> None:
             break
         except _Unsuited as error:
             unsuited.append(error.args[0])
-    low.require(served)
+    out = contraction.operands["out"]
+    low.require(any_of(served, *(equal(n, 0) for n in out.lens)))  # launches have no tasks where no solver serves
     operands = contraction.operands | {f"e{k}": view for k, view in enumerate(contraction.extras)}
     scratch = maximum(0, *(part.solution.scratch for part in parts))
     if not known_in(scratch, 0):
