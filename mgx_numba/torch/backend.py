@@ -18,6 +18,7 @@ from .options import BackendOptions, parse_options
 from .overlaps import overlapping_write
 from .partition import REGION, divide, of_no_cost
 from .region import TorchRegion
+from .zero_divisors import check_divisors
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
@@ -110,6 +111,7 @@ def compiled_graph(
 
     if not failing:
         graph_module = without_complex(graph_module)
+        check_divisors(graph_module)
     lacking = {**dict(unsupported(graph_module)), **(failing or {})}
     if lacking:
         names = sorted({f"{node.target} ({reason})" for node, reason in lacking.items()})

@@ -1,0 +1,76 @@
+"""Checks of integer divisors: on a CPU, eager mode raises an error where one is 0."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx import GraphModule, Node
+
+from .partition import is_view
+
+_DIVISIONS = frozenset(("div", "floor_divide", "remainder", "fmod"))
+_COPIES = frozenset((torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.clone.default))
+_FILLED = frozenset((torch.ops.aten.full.default, torch.ops.aten.full_like.default))
+_LIMITED = frozenset((torch.ops.aten.clamp.default, torch.ops.aten.clamp_min.default))
+_ERROR = "ZeroDivisionError"
+"""The text of eager mode's RuntimeError."""
+
+
+def check_divisors(graph_module: GraphModule) -> None:
+    """Add a check beside each division of integers whose divisor may be 0; PyTorch runs the checks.
+
+    Divisions in the bodies of higher-order operators have no check.
+    """
+    graph, aten = graph_module.graph, torch.ops.aten
+    checked: set[Node | None] = set()
+    for node in list(graph.nodes):
+        if not _is_integer_division(node) or _differs_from_zero(graph_module, node.args[1]):
+            continue
+        divisor = node.args[1] if isinstance(node.args[1], Node) else None
+        if divisor in checked:
+            continue
+        checked.add(divisor)
+        with graph.inserting_before(node):
+            if divisor is None:
+                holds = graph.call_function(aten.full.default, ([], False), {"dtype": torch.bool})
+            else:
+                unlike = graph.call_function(aten.ne.Scalar, (divisor, 0))
+                unlike.meta["val"] = divisor.meta["val"] != 0
+                holds = graph.call_function(aten.all.default, (unlike,))
+            holds.meta["val"] = node.meta["val"].new_empty((), dtype=torch.bool)
+            graph.call_function(aten._assert_async.msg, (holds, _ERROR)).meta["val"] = None
+
+
+def _is_integer_division(node: Node) -> bool:
+    """Return whether a node divides integers on a CPU."""
+    target, value = node.target, node.meta.get("val")
+    return (
+        isinstance(target, torch._ops.OpOverload)
+        and target._schema.name.partition("::")[2] in _DIVISIONS
+        and isinstance(value, torch.Tensor)
+        and value.device.type == "cpu"
+        and not (value.is_floating_point() or value.is_complex())
+        and 0 not in [n for n in value.shape if isinstance(n, int)]
+    )
+
+
+def _differs_from_zero(graph_module: GraphModule, divisor: object) -> bool:
+    """Return whether a divisor is known to have no element of 0."""
+    if not isinstance(divisor, Node):
+        return divisor != 0
+    if not isinstance(divisor.meta.get("val"), torch.Tensor):  # a length, of which PyTorch knows the range
+        return True
+    if divisor.target in _COPIES or is_view(divisor):
+        return _differs_from_zero(graph_module, divisor.args[0])
+    if divisor.op == "get_attr":
+        value = operator.attrgetter(str(divisor.target))(graph_module)
+        with unset_fake_temporarily():
+            return isinstance(value, torch.Tensor) and bool(value.all())
+    if divisor.target in _FILLED:
+        return not isinstance(divisor.args[1], Node) and divisor.args[1] != 0
+    if divisor.target in _LIMITED:
+        least = divisor.args[1] if len(divisor.args) > 1 else divisor.kwargs.get("min")
+        return isinstance(least, (int, float)) and least >= 1
+    return False
