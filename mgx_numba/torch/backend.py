@@ -13,12 +13,12 @@ from torch.fx import GraphModule, Node
 
 from ..frontends.torch.decompositions import whole_operators
 from ..interrupts import whole_module
+from .checks import check_divisors, unwrap_checks
 from .logs import warn_lacking, warn_once
 from .options import BackendOptions, parse_options
 from .overlaps import overlapping_write
 from .partition import REGION, divide, of_no_cost
 from .region import TorchRegion
-from .zero_divisors import check_divisors
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
@@ -111,6 +111,7 @@ def compiled_graph(
 
     if not failing:
         graph_module = without_complex(graph_module)
+        unwrap_checks(graph_module)
         check_divisors(graph_module)
     lacking = {**dict(unsupported(graph_module)), **(failing or {})}
     warn_lacking(lacking)

@@ -21,11 +21,9 @@ def warn_once(text: str, *values: object) -> None:
 
 
 def warn_lacking(lacking: Mapping[Node, str]) -> None:
-    """Log the operators that PyTorch runs, each with a reason, except for the check that has an effect alone."""
-    named = {_called(node): reason for node, reason in lacking.items()}
-    named.pop(torch.ops.aten._linalg_check_errors.default, None)
-    if named:
-        names = sorted(f"{target} ({reason})" for target, reason in named.items())
+    """Log the operators that PyTorch runs, each with a reason."""
+    if lacking:
+        names = sorted({f"{_called(node)} ({reason})" for node, reason in lacking.items()})
         warn_once("PyTorch runs what cannot be compiled: %s", ", ".join(names))
 
 

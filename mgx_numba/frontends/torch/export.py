@@ -36,7 +36,7 @@ def from_module(
     with plain_flex_attention():
         exported = exported.run_decompositions(table)
     signature = exported.graph_signature
-    kinds = {spec.kind for spec in signature.output_specs} - {OutputKind.USER_OUTPUT}
+    kinds = {spec.kind for spec in signature.output_specs} - {OutputKind.USER_OUTPUT, OutputKind.TOKEN}
     if kinds:
         changed = sorted(str(s.target) for s in signature.output_specs if s.kind in kinds)
         raise UnsupportedError(f"the model changes {', '.join(changed)} in place, which a program cannot")

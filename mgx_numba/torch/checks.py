@@ -1,4 +1,4 @@
-"""Checks of integer divisors: on a CPU, eager mode raises an error where one is 0."""
+"""Checks of values beside the regions of a graph: integer divisors of 0, and matrices without an inverse."""
 
 from __future__ import annotations
 
@@ -16,6 +16,28 @@ _FILLED = frozenset((torch.ops.aten.full.default, torch.ops.aten.full_like.defau
 _LIMITED = frozenset((torch.ops.aten.clamp.default, torch.ops.aten.clamp_min.default))
 _ERROR = "ZeroDivisionError"
 """The text of eager mode's RuntimeError."""
+
+
+_EFFECT = torch.ops.higher_order.with_effects
+_OF_MATRICES = torch.ops.aten._linalg_check_errors.default
+
+
+def unwrap_checks(graph_module: GraphModule) -> None:
+    """Call the checks of ``torch.linalg`` without their wrapper, which takes longer and only keeps the order of calls.
+
+    The wrapper takes and gives a token of the order; readers of the token get the token before.
+    """
+    graph = graph_module.graph
+    for node in graph.find_nodes(op="call_function", target=_EFFECT):
+        token, operator_, *args = node.args
+        if operator_ is not _OF_MATRICES:
+            continue
+        with graph.inserting_before(node):
+            graph.call_function(_OF_MATRICES, tuple(args), node.kwargs).meta["val"] = None
+        for member in list(node.users):
+            member.replace_all_uses_with(token)  # type: ignore[arg-type]
+            graph.erase_node(member)
+        graph.erase_node(node)
 
 
 def check_divisors(graph_module: GraphModule) -> None:
