@@ -66,16 +66,21 @@ def check_divisors(graph_module: GraphModule) -> None:
 
 
 def _is_integer_division(node: Node) -> bool:
-    """Return whether a node divides integers on a CPU."""
-    target, value = node.target, node.meta.get("val")
+    """Return whether a node divides integers on a CPU, and is no part of another operator's decomposition."""
+    value = node.meta.get("val")
     return (
-        isinstance(target, torch._ops.OpOverload)
-        and target._schema.name.partition("::")[2] in _DIVISIONS
+        all(map(_is_division, (node.target, node.meta.get("original_aten") or node.target)))
         and isinstance(value, torch.Tensor)
         and value.device.type == "cpu"
         and not (value.is_floating_point() or value.is_complex())
         and 0 not in [n for n in value.shape if isinstance(n, int)]
     )
+
+
+def _is_division(target: object) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return target._schema.name.partition("::")[2].removesuffix("_") in _DIVISIONS
 
 
 def _differs_from_zero(graph_module: GraphModule, divisor: object) -> bool:
