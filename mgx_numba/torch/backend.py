@@ -13,7 +13,8 @@ from torch.fx import GraphModule, Node
 
 from ..frontends.torch.decompositions import whole_operators
 from ..interrupts import whole_module
-from .logs import warn_once
+from .checks import check_divisors, unwrap_checks
+from .logs import warn_lacking, warn_once
 from .options import BackendOptions, parse_options
 from .overlaps import overlapping_write
 from .partition import REGION, divide, of_no_cost
@@ -110,10 +111,10 @@ def compiled_graph(
 
     if not failing:
         graph_module = without_complex(graph_module)
+        unwrap_checks(graph_module)
+        check_divisors(graph_module)
     lacking = {**dict(unsupported(graph_module)), **(failing or {})}
-    if lacking:
-        names = sorted({f"{node.target} ({reason})" for node, reason in lacking.items()})
-        warn_once("PyTorch runs what cannot be compiled: %s", ", ".join(names))
+    warn_lacking(lacking)
     if any(n.op == "call_function" and not of_no_cost(n) for n in graph_module.graph.nodes):
         divide(graph_module, lacking, options.min_size)
     placeholders = graph_module.graph.find_nodes(op="placeholder")

@@ -1,7 +1,8 @@
 """Compilations with parameters and buffers as constants, each valid as long as these keep their values.
 
 A tensor has kept its values if its address and its version counter are the same. Writing to its memory by way of
-``tensor.data`` or of a NumPy array changes neither, and is not detected.
+``tensor.data`` or of a NumPy array changes neither, and is not detected. A tensor made in inference mode has no
+version counter, and is no constant.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from .logs import log_info
+from .logs import log_info, warn_once
 
 T = TypeVar("T")
 
@@ -22,6 +23,11 @@ _FEW_CALLS = 16
 """Calls from which on a compilation was worth its time, although a constant then changes."""
 _CHANGES = 3
 """Changes of one constant, each after few calls, after which the constant becomes an input."""
+
+_OF_INFERENCE = (
+    "parameters or buffers were made in torch.inference_mode(), where PyTorch does not count changes: each call reads "
+    "them again, which takes longer than constants of a module that is made outside"
+)
 
 _version = torch.Tensor._version.__get__  # type: ignore[attr-defined]
 _address = torch.Tensor.data_ptr
@@ -42,32 +48,25 @@ class _Variant(Generic[T]):
         self._all = _picker(constants)
         tensors = self._all(args)
         self._addresses = tuple(map(_address, tensors))
-        watched = [place for place in constants if not args[place].is_inference()]  # others have no version
-        self._pick = _picker(watched)
-        self._versions = tuple(map(_version, self._pick(args)))
+        self._versions = tuple(map(_version, tensors))
         own = weakref.ref(self)
         self._references = [weakref.ref(tensor, lambda _: _lost(own)) for tensor in tensors]
 
     def holds(self, args: Sequence[object]) -> bool:
         """Return whether the constants among a call's arguments have the values of the compilation."""
-        return (
-            not self.gone
-            and tuple(map(_address, self._all(args))) == self._addresses
-            and tuple(map(_version, self._pick(args))) == self._versions
-        )
+        if self.gone:
+            return False
+        tensors = self._all(args)
+        return tuple(map(_address, tensors)) == self._addresses and tuple(map(_version, tensors)) == self._versions
 
     def changed(self, args: Sequence[object]) -> list[int]:
         """Return the positions of changed constants; empty unless ``args`` has the tensors of the compilation."""
         if any(args[place] is not own() for place, own in zip(self._places, self._references)):
             return []
-        return [place for k, place in enumerate(self._places) if self._is_changed(k, args)]
-
-    def _is_changed(self, k: int, args: Sequence[Any]) -> bool:
-        tensor = args[self._places[k]]
-        if tensor.data_ptr() != self._addresses[k]:
-            return True
-        before = dict(zip(map(id, self._pick(args)), self._versions))
-        return id(tensor) in before and before[id(tensor)] != tensor._version
+        tensors = self._all(args)
+        now = zip(map(_address, tensors), map(_version, tensors))
+        before = zip(self._addresses, self._versions)
+        return [place for place, old, new in zip(self._places, before, now) if old != new]
 
 
 def _lost(own: weakref.ref[_Variant[Any]]) -> None:
@@ -110,10 +109,18 @@ class Frozen(Generic[T]):
                     self._current = variant
                     return variant
             self._drop(args)
+            self._leave_inference_tensors(args)
             made = _Variant(self._constants, args, self._compile(args, self._constants))
             self._variants.setdefault(self._address(args), []).append(made)
             self._current = made
             return made
+
+    def _leave_inference_tensors(self, args: Sequence[Any]) -> None:
+        """Let the tensors without a version counter be inputs from now on."""
+        kept = [place for place in self._constants if not args[place].is_inference()]
+        if len(kept) < len(self._constants):
+            warn_once(_OF_INFERENCE)
+            self._constants = kept
 
     def _address(self, args: Sequence[Any]) -> int:
         return int(args[self._constants[0]].data_ptr()) if self._constants else 0
@@ -136,7 +143,7 @@ class Frozen(Generic[T]):
             return
         for place in changed:
             self._changes[place] = self._changes.get(place, 0) + 1
-            if self._changes[place] >= _CHANGES:
+            if self._changes[place] >= _CHANGES and place in self._constants:
                 self._constants.remove(place)
 
 

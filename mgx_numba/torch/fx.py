@@ -13,8 +13,9 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from ..errors import ParameterError, UnsupportedError
+from ..frontends.torch.flex_attention import plain_flex_attention
 from .backend import decompositions
-from .logs import log_info, warn_once
+from .logs import log_info, warn_lacking
 from .module import MGXModule
 from .options import BackendOptions, parse_options
 from .partition import REGION, copied, divide
@@ -110,7 +111,7 @@ def lower_to_mgx(
     options = parse_options({**given, "min_acc_module_size": min_acc_module_size})
     with contextlib.suppress(NotImplementedError):  # a module that was exported, such as PT2E's, has no modes
         module.eval()
-    with torch.no_grad():
+    with torch.no_grad(), plain_flex_attention():
         exported = torch.export.export(module, tuple(input)).run_decompositions(decompositions())
         made = _split(exported, tuple(input), options)
     for number, part in enumerate(made.compiled_parts()):
@@ -135,9 +136,7 @@ def _split(exported: ExportedProgram, inputs: tuple[Any, ...], options: BackendO
     held = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     held.update(signature.inputs_to_lifted_tensor_constants)
     lacking = dict(unsupported(graph_module))
-    if lacking:
-        names = sorted({f"{node.target} ({reason})" for node, reason in lacking.items()})
-        warn_once("PyTorch runs what cannot be compiled: %s", ", ".join(names))
+    warn_lacking(lacking)
     divide(graph_module, lacking, options.min_size)
     constants = _hold(graph_module, {name: values[of] for name, of in held.items()})
     for call in graph_module.graph.find_nodes(op="call_module"):

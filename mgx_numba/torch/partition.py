@@ -19,7 +19,13 @@ REGION = "mgx_region_"
 """Prefix of the names of submodules that hold the graphs of regions."""
 _OF_LAYOUT = frozenset((torch.ops.aten.as_strided.default,))
 """Views of memory, not of elements: they are right only of values that lie in memory as PyTorch's do."""
-_CHECKS = frozenset((torch.ops.aten._assert_async.msg, torch.ops.aten._assert_async.default))
+_CHECKS = frozenset(
+    (
+        torch.ops.aten._assert_async.msg,
+        torch.ops.aten._assert_async.default,
+        torch.ops.aten._linalg_check_errors.default,
+    )
+)
 """Operators that raise PyTorch's errors for values that a region gives."""
 _OF_COMPLEX = frozenset((torch.ops.aten.view_as_real.default, torch.ops.aten.view_as_complex.default))
 """Views between complex inputs or results and their parts, which regions take and give."""

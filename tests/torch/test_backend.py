@@ -100,6 +100,27 @@ def test_an_operator_that_is_lacking_runs_in_eager_mode(programs: list[Any], cap
     assert len(programs) == 2  # no part was as large as that
 
 
+@torch.library.custom_op("mgx_tests::shift", mutates_args=("x",))
+def shift(x: Tensor) -> None:
+    """An operator that no frontend knows, and that changes its input."""
+    x.add_(1)
+
+
+@torch.no_grad()
+def test_the_log_names_operators_inside_wrappers_and_no_checks(caplog: pytest.LogCaptureFixture) -> None:
+    def shifted(x: Tensor) -> Tensor:
+        y = torch.linalg.inv(x)
+        shift(y)
+        return y * 2
+
+    x = torch.randn(3, 3)
+    with caplog.at_level(logging.WARNING, "mgx_numba.torch"):
+        agree(compiled(shifted)(x), shifted(x), 1e-4)
+    assert "mgx_tests.shift" in caplog.text
+    assert "functionalized" not in caplog.text
+    assert "effects" not in caplog.text
+
+
 def test_graphs_that_need_gradients_run_in_eager_mode(caplog: pytest.LogCaptureFixture) -> None:
     model = Block()
     expected = copy.deepcopy(model)
@@ -166,8 +187,11 @@ def test_inference_mode() -> None:
         result = compiled(model)(x)
         agree(result, model(x))
         assert result.is_inference()
-        model = Block().eval()  # its parameters have no version
-        agree(compiled(model)(x), model(x))
+        model = Block().eval()  # its parameters have no version counter
+        found = compiled(model)
+        for factor in (1, 2, 3):
+            model.inner.weight.mul_(factor)
+            agree(found(x), model(x))
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as f
 
+from mgx_numba.errors import UnsupportedError
 from mgx_numba.torch.backend import mgx_numba
 
 from .exported import check
@@ -78,6 +79,28 @@ def test_common_divisors_and_multiples(dtype: Any, target: str) -> None:
         a[1], b[0, 1] = 7540113804746346429, 4660046610375530309  # two Fibonacci numbers: 90 divisions
     check(both, [a, b], target=target, tolerance=0)
     check(both, [a[3], b[1, 2]], target=target, tolerance=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_linear_systems_and_logarithms_of_determinants_are_exported(dtype: torch.dtype) -> None:
+    solve, slogdet = torch.linalg.solve, torch.linalg.slogdet
+    x = torch.randn(3, 5, 5, dtype=dtype) + 2 * torch.eye(5, dtype=dtype)
+    b, tolerance = torch.randn(3, 5, 2, dtype=dtype), 1e-4 if dtype is torch.float32 else 1e-12
+    check(solve, [x, b], tolerance=tolerance)
+    check(solve, [x[0], b], tolerance=tolerance)
+    check(solve, [x, b[..., 0]], tolerance=tolerance)
+    check(solve, [x[0], b[0, :, 0]], tolerance=tolerance)
+    check(lambda x, b: solve(x, b, left=False), [x, b.mT], tolerance=tolerance)
+    check(slogdet, [x], tolerance=tolerance)
+    check(slogdet, [torch.tensor([[1.0, 2], [2, 4]], dtype=dtype)])  # singular
+    check(slogdet, [torch.zeros(2, 0, 0, dtype=dtype)])
+    largest = 32 if dtype is torch.float32 else 16
+    tiny = torch.randn(largest, largest, dtype=dtype) * 1e-30
+    check(slogdet, [tiny])
+    with pytest.raises(UnsupportedError, match="linalg_slogdet"):
+        check(slogdet, [torch.randn(largest + 1, largest + 1, dtype=dtype)])
+    with pytest.raises(UnsupportedError, match="linalg_cholesky_ex"):
+        check(torch.linalg.cholesky, [torch.eye(3, dtype=dtype)])
 
 
 def test_singular_matrices_raise_where_pytorch_does_and_are_told_where_it_tells() -> None:

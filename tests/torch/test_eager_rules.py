@@ -108,3 +108,54 @@ def test_results_have_the_gaps_of_eager_mode(function: Callable[[Tensor], Tensor
     x = torch.randn(6, 8, 10)[::2, ::2, ::2]
     agree(compiled(function)(x.select(0, 0)), function(x.select(0, 0)))
     assert len(programs) == 1
+
+
+DIVIDING: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "floor_divide": lambda x, y: x // y + 1,
+    "remainder": lambda x, y: (x % y).to(torch.float32),
+    "fmod": lambda x, y: torch.fmod(x, y) * 2,
+    "trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc") - 1,
+    "in place": lambda x, y: x.clone().floor_divide_(y),
+    "of a number": lambda x, y: 7 // y + x,
+    "by parts": lambda x, y: x // torch.where(x > 0, y, 1),
+}
+"""Divisions of integers, by tensors that may have zeros."""
+
+
+@pytest.mark.parametrize("name", DIVIDING)
+def test_integer_division_by_zero_is_the_error_of_eager_mode(name: str, programs: list[Any]) -> None:
+    x, function = torch.arange(1, 13).reshape(3, 4), DIVIDING[name]
+    found = compiled(function)
+    for divisor in ([1, 2, -3, 4], [-1, 7, 2, 5]):
+        agree(found(x, torch.tensor(divisor)), function(x, torch.tensor(divisor)))
+    for call in (function, found):
+        with pytest.raises(RuntimeError, match="^ZeroDivisionError$"):
+            call(x, torch.tensor([1, 0, 2, 3]))
+    assert len(programs) == 1
+
+
+@pytest.mark.parametrize("divisor", [0, torch.tensor([1, 0, 2, 1])], ids=["number", "constant"])
+def test_division_by_a_constant_that_is_zero_is_an_error(divisor: Tensor | int) -> None:
+    with pytest.raises(RuntimeError, match="^ZeroDivisionError$"):
+        compiled(lambda x: (x + 1) // divisor)(torch.arange(4))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x // 3 % 5 + 1,
+        lambda x: x // torch.tensor([1, 2, 3, 4]) + 1,
+        lambda x: x // (x - 3).clamp(min=1) + 1,
+        lambda x: x % torch.full((4,), 3) + 1,
+        lambda x: x.float() // (x - 1),
+        lambda x: x[:0] // (x - 1)[:0] + 1,
+        lambda x: torch.nonzero_static(x[None, :0], size=3) * 2,
+    ],
+    ids=["number", "constant", "limited", "filled", "floats", "nothing", "inside an operator"],
+)
+def test_divisions_by_divisors_that_cannot_be_zero_have_no_check(
+    function: Callable[[Tensor], Tensor], programs: list[Any]
+) -> None:
+    x = torch.arange(4)
+    agree(compiled(function)(x), function(x))
+    assert len(programs[0].get_output_shapes()) == 1

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
+
+import mgx_numba as mgx
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: tests of its frontend do not run")
 import torch.nn.functional as f  # noqa: E402
 
-from .exported import check  # noqa: E402
+from .exported import array, check, module_of, results_of  # noqa: E402
 
 INF, NAN = float("inf"), float("nan")
 SPECIAL = [0.0, -0.0, 1.0, -1.5, 2.5, -2.5, 0.3, 1e-4, -3e-3, 7.0, INF, -INF, NAN]
@@ -85,6 +89,39 @@ def test_integers_and_type_promotion() -> None:
 def test_half_is_combined_with_exact_numbers() -> None:
     x = torch.randn(37).half()
     check(lambda x: (x * 0.1, x + 0.3, x / 3, f.softmax(x, 0), f.gelu(x), x.float() * 0.1), [x], tolerance=1e-3)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.log10,
+        torch.expm1,
+        torch.logaddexp,
+        torch.atan2,
+        torch.hypot,
+        lambda x, y: torch.linalg.vector_norm(x, 6),
+        lambda x, y: torch.linalg.vector_norm(x[:1], 6, keepdim=True) + y,
+        lambda x, y: torch.linalg.vector_norm(x * 300),
+        lambda x, y: torch.addcdiv(x, x, y),
+    ],
+    ids="log10 expm1 logaddexp atan2 hypot norm norm_of_one norm_of_large addcdiv".split(),
+)
+def test_half_is_rounded_once_an_operator(function: Callable[..., Any]) -> None:
+    x, y = torch.rand(2, 301).half() * 8 + 0.1
+    args = [x, y] if getattr(function, "__name__", "") not in ("log10", "expm1") else [x]
+    expected = function(*(value.double() for value in args))
+    program = mgx.from_torch(module_of(function), tuple(args))
+    program.compile(mgx.get_target("ref"))
+    (found,) = results_of(program, args)
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found.astype(np.float64), array(expected), rtol=2.0**-11 * 1.02)
+
+
+def test_remainders_of_half_take_rounded_numbers_and_quotients_exact_ones() -> None:
+    x = (torch.arange(-2000, 2000) * 0.01).half()
+    check(
+        lambda x: (x % 0.7, torch.fmod(x, 0.3), x // 0.7, torch.div(x, 1.1, rounding_mode="trunc")), [x], tolerance=2e-3
+    )
 
 
 LAYOUTS: dict[str, Any] = {

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch._decomp import core_aten_decompositions, global_decomposition_table
 from torch.export.exported_program import _override_composite_implicit_decomp
 
 from . import definitions, registry, transformer
+from .flex_attention import plain_flex_attention
 
 _FURTHER = ("backward", "_foreach")
 """Parts of names of operators whose decompositions no inference graph needs."""
@@ -55,10 +56,11 @@ def export_table() -> dict[object, object]:
     return dict(_for_export())
 
 
-def whole_operators(autocast: bool) -> AbstractContextManager[None]:
-    """Return a context in which AOTAutograd keeps interpolations and recurrent layers whole.
+@contextmanager
+def whole_operators(autocast: bool) -> Iterator[None]:
+    """Let AOTAutograd keep interpolations and recurrent layers whole, and trace the inside of flexible attention.
 
-    PyTorch's kernels in Python would replace them, before it looks at a table, by gathers and by unrolled steps.
+    PyTorch's kernels in Python would replace the former, before it looks at a table, by gathers and by unrolled steps.
 
     Args:
         autocast: leave recurrent layers to PyTorch's kernels, whose products autocast converts.
@@ -66,8 +68,8 @@ def whole_operators(autocast: bool) -> AbstractContextManager[None]:
     kept = dict.fromkeys(_composite("image"), _kept)
     if not autocast:
         kept.update(dict.fromkeys(_composite("recurrent"), _kept))
-    made: AbstractContextManager[None] = _override_composite_implicit_decomp(kept)
-    return made
+    with _override_composite_implicit_decomp(kept), plain_flex_attention():
+        yield
 
 
 @functools.cache

@@ -232,6 +232,38 @@ def inverse(x: Tensor) -> Tensor:
     return torch.linalg.inv_ex(x)[0]
 
 
+def solve(a: Tensor, b: Tensor, *, left: bool = True) -> Tensor:
+    """Compute ``aten::linalg_solve`` by the inverse in float64; a step of refinement removes most of its error."""
+    is_vector = b.dim() == 1 or b.shape == a.shape[:-1]
+    wide, given = a.double(), (b[..., None] if is_vector else b).double()
+    inverted = torch.linalg.inv_ex(wide)[0]
+
+    def product(matrix: Tensor, other: Tensor) -> Tensor:
+        return matrix @ other if left else other @ matrix
+
+    x = product(inverted, given)
+    x = x + product(inverted, given - product(wide, x))
+    return (x[..., 0] if is_vector else x).to(a.dtype)
+
+
+_SMALL = {torch.float32: 32, torch.float64: 16}
+"""Lengths of matrices up to which the determinant of rows scaled to 1 is a number in float64, where no singular value
+is below the type's precision: 2**-24 ** 31 = 1e-224, 2**-53 ** 15 = 1e-240."""
+
+
+def slogdet(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute ``aten::linalg_slogdet`` of small matrices: sign and logarithm of the magnitude of the determinant."""
+    length = x.shape[-1]
+    if not isinstance(length, int) or length > _SMALL.get(x.dtype, 0):
+        return NotImplemented  # type: ignore[no-any-return]
+    wide = x.double()
+    most = wide.abs().amax(-1, keepdim=True) if length else wide
+    most = torch.where((most > 0) & ~most.isinf(), most, 1.0)
+    found = torch.linalg.det(wide / most)
+    size = found.abs().log() + most.log().sum((-2, -1))
+    return found.sign().to(x.dtype), size.to(x.dtype)
+
+
 _aten = torch.ops.aten
 TABLE: dict[torch._ops.OpOverload, Callable[..., object]] = {
     _aten.i0.default: _bessel(0, False),
@@ -254,5 +286,7 @@ TABLE: dict[torch._ops.OpOverload, Callable[..., object]] = {
 EXPORTED: dict[torch._ops.OpOverload, Callable[..., object]] = {
     _aten.linalg_inv.default: inverse,
     _aten.inverse.default: inverse,
+    _aten.linalg_solve.default: solve,
+    _aten.linalg_slogdet.default: slogdet,
 }
 """Decompositions of exported graphs alone: `torch.compile` leaves the check of matrices to PyTorch."""

@@ -10,6 +10,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ...core.dim import SymbolicLengthError
 from ...core.shape import Shape
 from ...core.types import Type, parse_type
@@ -18,12 +20,14 @@ from ...graph.instruction import Instruction
 from ...ops.deferred import Deferred
 from ..composite import composed, is_product
 from . import registry
-from .builder import AtenBuilder
+from .builder import NARROW, AtenBuilder
 from .node import AtenNode
 
 READER = "torch"
 """Name of the reader of deferred ATen nodes."""
 Results = list[Instruction | None]
+_OF_ROUNDED_NUMBERS = frozenset(("fmod", "remainder"))
+"""Operators for which PyTorch rounds numbers to the type of tensors of 16 bits; others take numbers as they are."""
 
 
 def emit(
@@ -63,12 +67,15 @@ def build(g: AtenBuilder, node: AtenNode, args: Sequence[object], kwargs: Mappin
     if builder is None:
         raise UnsupportedError("the operator is not supported")
     own, named = _numbers(g, node, args, kwargs)
+    if node.base in _OF_ROUNDED_NUMBERS and node.type in NARROW:
+        own = [float(np.asarray(x, node.type.numpy)) if isinstance(x, (int, float)) else x for x in own]
     inputs = _instructions([own, named])
 
     def parsed(given: Sequence[Any]) -> Any:
         found = iter(given)
         fresh = _replaced([own, named], lambda _: next(found))
-        return builder(g, node, *fresh[0], **fresh[1])
+        is_wide = any(x.shape.type is not new.shape.type for x, new in zip(inputs, given))
+        return builder(g, node.widened() if is_wide else node, *fresh[0], **fresh[1])
 
     folded = "batch_norm" in node.operator and is_product(inputs[0])  # without rounding, as in the product's weights
     made = parsed(inputs) if folded else composed(g, parsed, inputs)

@@ -14,6 +14,7 @@ from ...errors import OptionError, UnsupportedError
 from ...graph.program import Program
 from .complex_values import without_complex
 from .decompositions import export_table
+from .flex_attention import plain_flex_attention
 from .parser import parse_graph
 from .safetensors import tensors_of
 
@@ -32,9 +33,10 @@ def from_module(
     table = export_table()
     for op, made in (decompositions or {}).items():
         table[op] = made
-    exported = exported.run_decompositions(table)
+    with plain_flex_attention():
+        exported = exported.run_decompositions(table)
     signature = exported.graph_signature
-    kinds = {spec.kind for spec in signature.output_specs} - {OutputKind.USER_OUTPUT}
+    kinds = {spec.kind for spec in signature.output_specs} - {OutputKind.USER_OUTPUT, OutputKind.TOKEN}
     if kinds:
         changed = sorted(str(s.target) for s in signature.output_specs if s.kind in kinds)
         raise UnsupportedError(f"the model changes {', '.join(changed)} in place, which a program cannot")

@@ -16,7 +16,7 @@ from ...graph.instruction import Instruction
 from .builder import AtenBuilder, rank
 from .node import AtenNode
 from .registry import register
-from .types import Axes, Lens
+from .types import Axes, Lens, Operand
 
 
 @register("view", "_unsafe_view", "reshape", "_reshape_alias", "view_copy", "_reshape_copy")
@@ -182,9 +182,9 @@ def copy(g: AtenBuilder, node: AtenNode, x: Instruction, source: Instruction, *_
     "_to_copy", "to.dtype", "to.dtype_layout", "to.other", "type_as", "float", "double", "half", "bfloat16", "int",
     "long", "bool", "prims::convert_element_type",
 )  # fmt: skip
-def to(g: AtenBuilder, node: AtenNode, x: Instruction, *_: object, **options: object) -> Instruction:
-    """Emit the conversion to the result's type; bool first truncates nothing, floats to integers truncate."""
-    return g.cast(x, node.type)
+def to(g: AtenBuilder, node: AtenNode, x: Operand, *_: object, **options: object) -> Instruction:
+    """Emit the conversion of a tensor, or of a number in its place, to the result's type; integers are truncated."""
+    return g.value(x, node.type)
 
 
 @register("repeat", "tile")

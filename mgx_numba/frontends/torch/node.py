@@ -41,6 +41,11 @@ class AtenNode:
         assert found is not None
         return found
 
+    def widened(self) -> AtenNode:
+        """Return this node with float32 in the place of 16-bit floats."""
+        types = [Type.float_type if t in (Type.half_type, Type.bf16_type) else t for t in self.types]
+        return AtenNode(self.name, self.operator, types, self.ranks, self.place, self.used)
+
     def unused(self, result: int) -> bool:
         """Return whether nothing reads a result."""
         return result < len(self.used) and not self.used[result]

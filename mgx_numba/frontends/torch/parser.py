@@ -37,6 +37,7 @@ IGNORED = frozenset(
         "aten::sym_constrain_range",
         "aten::sym_constrain_range_for_size",
         "aten::_assert_tensor_metadata",
+        "aten::_linalg_check_errors",
     }
 )
 """Operators that check and give no result."""
@@ -277,7 +278,9 @@ class AtenGraphParser:
     def _built(self, node: Node, described: AtenNode) -> object:
         if is_higher_order(node):
             self.builder.symbols = (node.name,)
-            body = BODIES[described.operator]
+            body = BODIES.get(described.operator)
+            if body is None:
+                raise UnsupportedError("the operator is not supported")
             return body(self.builder, self._inlined, *map(self._argument, node.args))
         if registry.find(described.operator) is None:
             raise UnsupportedError("the operator is not supported")
