@@ -51,6 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
     patch.setenv(ENVIRONMENT, folder)
     patch.setenv(PLAN_CACHE, "0")
     patch.delenv(PROBLEM_CACHE, raising=False)
+    patch.setenv(
+        "HYPOTHESIS_STORAGE_DIRECTORY", str(kept_folder() / "hypothesis")
+    )  # constants of the package's modules
     patch.setattr(batch, "_affinity", lambda: range(1))
     patch.setenv("OPENBLAS_NUM_THREADS", "1")  # of workers: NumPy's threads wait for the next product by spinning
 
