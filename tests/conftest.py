@@ -51,9 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
     patch.setenv(ENVIRONMENT, folder)
     patch.setenv(PLAN_CACHE, "0")
     patch.delenv(PROBLEM_CACHE, raising=False)
-    patch.setenv(
-        "HYPOTHESIS_STORAGE_DIRECTORY", str(kept_folder() / "hypothesis")
-    )  # constants of the package's modules
+    kept_constants = kept_folder() / "hypothesis"  # those of this package, which every process of every run looked for
+    patch.setenv("HYPOTHESIS_STORAGE_DIRECTORY", str(kept_constants))
     patch.setattr(batch, "_affinity", lambda: range(1))
     patch.setenv("OPENBLAS_NUM_THREADS", "1")  # of workers: NumPy's threads wait for the next product by spinning
 
