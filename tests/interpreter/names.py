@@ -121,6 +121,8 @@ def _selected(name: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _where(condition: Any, a: Any, b: Any) -> Any:
     if getattr(a, "dtype", None) is not getattr(b, "dtype", 0):
         a, b = _meet((a, b))
+    if a.shape == b.shape and not getattr(condition, "ndim", 0):
+        return a if condition else b
     return np.where(condition, a, b)
 
 
@@ -173,8 +175,7 @@ def _rounded(dtype: np.dtype, x: np.ndarray, zero: np.ndarray) -> np.ndarray:
 
 
 def _rounded_product(dtype: np.dtype, x: np.ndarray, y: np.ndarray, zero: np.ndarray) -> np.ndarray:
-    with np.errstate(all="ignore"):
-        return _cast(dtype, np.rint(x.astype(np.float64) * y + zero))  # float64 has all bits of the product
+    return _cast(dtype, np.rint(x.astype(np.float64) * y + zero))  # float64 has all bits of the product
 
 
 def _saturated(dtype: np.dtype, x: Any) -> Any:
@@ -187,9 +188,10 @@ def _of_gelu(then: Callable[..., Any], x: np.ndarray, *others: np.ndarray) -> An
 
 
 def _splat(x: Any, lanes: int) -> np.ndarray:
-    x = np.asarray(x)
-    if x.ndim:
-        return x
+    if not isinstance(x, np.generic):
+        x = np.asarray(x)
+        if x.ndim:
+            return x
     made = np.empty(lanes, x.dtype)
     made.fill(x)  # faster than `repeat`
     return made

@@ -65,15 +65,13 @@ def scale_sums(sums: HeldSums, x: np.float32, y: np.float32) -> HeldSums:
 def fma_sums(sums: HeldSums, x: np.float32, y: np.float32, more: HeldSums) -> HeldSums:
     """See the vocabulary."""
     factors = np.array([x, x, y, y], np.float64)  # whose products are exact
-    with np.errstate(all="ignore"):
-        whole = _ready(sums).reshape(-1, 4) * factors + _ready(more).reshape(-1, 4)
-        return HeldSums(whole.astype(np.float32).ravel())
+    whole = _ready(sums).reshape(-1, 4) * factors + _ready(more).reshape(-1, 4)
+    return HeldSums(whole.astype(np.float32).ravel())
 
 
 def add_sums(sums: HeldSums, more: HeldSums) -> HeldSums:
     """See the vocabulary."""
-    with np.errstate(all="ignore"):
-        return HeldSums(_ready(sums) + _ready(more))
+    return HeldSums(_ready(sums) + _ready(more))
 
 
 def finite_sums(sums: HeldSums) -> np.int32:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,7 +14,12 @@ __all__ = ["statements", "tree"]
 @functools.cache
 def tree(source: str) -> ast.Module:
     """Return the syntax tree of a module's text, which callers do not change."""
-    return ast.parse(source)
+    gc.disable()  # it would look at all trees again and again, which takes as long as parsing
+    try:
+        return ast.parse(source)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def statements(body: Sequence[Any]) -> Iterator[Any]:
