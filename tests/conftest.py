@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -48,9 +49,12 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = kept.enter_context(tempfile.TemporaryDirectory(prefix="mgx_numba_tests_"))
     with contextlib.suppress(OSError):  # else every run compiles for itself
         with_kernels(Path(folder))
+    logging.getLogger().addHandler(logging.NullHandler())  # else Python writes warnings to standard error
     patch.setenv(ENVIRONMENT, folder)
     patch.setenv(PLAN_CACHE, "0")
     patch.delenv(PROBLEM_CACHE, raising=False)
+    kept_constants = kept_folder() / "hypothesis"  # those of this package, which every process of every run looked for
+    patch.setenv("HYPOTHESIS_STORAGE_DIRECTORY", str(kept_constants))
     patch.setattr(batch, "_affinity", lambda: range(1))
     patch.setenv("OPENBLAS_NUM_THREADS", "1")  # of workers: NumPy's threads wait for the next product by spinning
 
@@ -70,6 +74,44 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def no_kept_answers() -> None:
     """A test may change what planners do; no earlier test has made its plans."""
     forget_expressions()
+
+
+class Captured(logging.Handler):
+    """What is logged while a test runs.
+
+    pytest's own plugin, which `setup.cfg` leaves out, adds and removes two handlers three times for each test: 2% of
+    the suite, in which five files have use for it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(record.getMessage() for record in self.records)
+
+    @contextlib.contextmanager
+    def at_level(self, level: int, logger: str) -> Iterator[None]:
+        """Set a logger's level."""
+        named = logging.getLogger(logger)
+        before = named.level
+        named.setLevel(level)
+        try:
+            yield
+        finally:
+            named.setLevel(before)
+
+
+@pytest.fixture
+def caplog() -> Iterator[Captured]:
+    captured = Captured()
+    logging.getLogger().addHandler(captured)
+    yield captured
+    logging.getLogger().removeHandler(captured)
 
 
 @pytest.fixture

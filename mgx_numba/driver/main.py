@@ -11,7 +11,7 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, NoReturn
 
 from .._version import __version__
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         _open_output()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = _parser()
+    parser = _parser(arguments)
     args = parser.parse_args(arguments)
     file_among_words(args)
     if args.command is None:
@@ -115,7 +115,9 @@ class _Parser(argparse.ArgumentParser):
         return found, unknown
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(words: Container[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Return the parser of all commands, with the arguments of the commands that occur in ``words``: adding those of
+    all commands takes most of the time of a short command."""
     parser = _Parser(prog=PROGRAM, description="Read, compile, run, time and verify models.", allow_abbrev=False)
     parser.add_argument("-v", "--version", action="version", version=f"mgx_numba Version: {__version__}")
     parser.add_argument("--ort-sha", action="version", version=_NO_COMMIT, help="tell of MIGraphX's ONNX Runtime")
@@ -123,8 +125,9 @@ def _parser() -> argparse.ArgumentParser:
     for name, command in COMMANDS.items():
         summary = (command.__doc__ or "").strip().splitlines()[0]
         sub = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-        command.add_arguments(sub)
-        add_logging(sub)
+        if name in words:
+            command.add_arguments(sub)
+            add_logging(sub)
     return parser
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 from collections.abc import Callable
+from importlib.metadata import version
 from importlib.util import find_spec
 
 import numpy as np
@@ -10,7 +13,9 @@ import onnx
 import pytest
 
 import mgx_numba
+from tests.caches import stored
 
+from . import digits as digits_module
 from .digits import Digits, accuracy, digits, train_cnn, train_mlp
 
 # Not imported to find out: every worker imports this file, and one needs scikit-learn.
@@ -23,7 +28,9 @@ NETWORKS: dict[str, Callable[[Digits], onnx.ModelProto]] = {"mlp": train_mlp, "c
 def trained(request: pytest.FixtureRequest) -> tuple[onnx.ModelProto, Digits, float]:
     """A network, the data, and how much of what was held out it gets right in float32."""
     data = digits()
-    model = NETWORKS[request.param](data)
+    how = hashlib.sha256(inspect.getsource(digits_module).encode()).hexdigest()[:16]
+    name = f"{request.param}_{how}_numpy_{np.__version__}_sklearn_{version('scikit-learn')}"
+    model = stored(name, lambda: NETWORKS[request.param](data))
     right = percent(mgx_numba.parse_onnx(model), data)
     assert right > 94
     return model, data, right

@@ -524,9 +524,7 @@ def test_rows_in_bfloat16_are_read_where_they_lie() -> None:
     assert len(ConvTransposedAmx().plan(transposed).launches) == 1
 
 
-def test_the_system_is_asked_once_and_a_refusal_is_told(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_system_is_asked_once_and_a_refusal_is_told(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     class Refusing:
         asked = 0
 

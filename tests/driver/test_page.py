@@ -173,7 +173,7 @@ def test_drivers_were_asked_what_a_device_is_that_is_interpreted(
     monkeypatch.setattr(device, "model_of", asked)
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     with interpreted():
-        page = _page(model, tmp_path / "a.html", "--gpu")
+        page = _page(model, tmp_path / "a.html", "--gpu", "-n", "1", "--batch", "4")
     assert page["target"] == "gpu" and page["machine"] == {} and page["limits"] is None
     assert page["kernels"] and page["memory"]["uses"]
     assert "Rates (limits" not in capsys.readouterr().out

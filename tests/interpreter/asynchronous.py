@@ -367,8 +367,7 @@ class BlockAsync:
 
 def added_products(sums: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return ``sums + left @ right.T`` in the accumulators' dtype; integers wrap."""
-    with np.errstate(all="ignore"):
-        return sums + left.astype(sums.dtype) @ right.astype(sums.dtype).T
+    return sums + left.astype(sums.dtype) @ right.astype(sums.dtype).T
 
 
 def kept_by_tf32(numbers: np.ndarray) -> np.ndarray:

@@ -177,13 +177,13 @@ class Allocation:
             touched = pages.get(page)
             if touched is None:
                 continue
-            found = set(touched[first:stop])
-            if len(found) == 1:  # most accesses are to bytes that one thread has touched together
-                (last,) = found
-                if last is None or last is now or not _race(last, now):
-                    continue
-            racing = {last for last in found if last is not None and last is not now and _race(last, now)}
-            for at, last in enumerate(touched[first:stop], (page << _PAGE_BITS) + first):
+            found = touched[first:stop]
+            last = found[0] if found else None
+            alike = found.count(last) == len(found)  # most accesses are to bytes that one thread has touched together
+            if alike and (last is None or last is now or not _race(last, now)):
+                continue
+            racing = {last for last in set(found) if last is not None and last is not now and _race(last, now)}
+            for at, last in enumerate(found, (page << _PAGE_BITS) + first):
                 if last is not None and last in racing:
                     whom = f"thread {last.number}" if last.number >= 0 else "several threads"
                     verb = "writes" if write else "reads"
@@ -303,7 +303,8 @@ class Place(NamedTuple):
 
     def moved(self, elements: int) -> Place:
         """Return the pointer ``elements`` elements further."""
-        return Place(self.allocation, self.start + elements * self.dtype.itemsize, self.dtype, self.who)
+        allocation, start, dtype, who = self
+        return tuple.__new__(Place, (allocation, start + elements * dtype.itemsize, dtype, who))  # without a call more
 
     def read(self, index: int, lanes: int) -> np.ndarray:
         """Read ``lanes`` elements from ``index``."""

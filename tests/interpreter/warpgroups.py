@@ -59,20 +59,19 @@ def sums_part(sums: HeldSums, part: int) -> np.ndarray:
 
 def scale_sums(sums: HeldSums, x: np.float32, y: np.float32) -> HeldSums:
     """See the vocabulary."""
-    return HeldSums(_ready(sums) * np.tile(np.array([x, x, y, y]), sums.numbers.size // 4))
+    return HeldSums((_ready(sums).reshape(-1, 4) * np.array([x, x, y, y])).ravel())
 
 
 def fma_sums(sums: HeldSums, x: np.float32, y: np.float32, more: HeldSums) -> HeldSums:
     """See the vocabulary."""
-    factors = np.tile(np.array([x, x, y, y], np.float64), sums.numbers.size // 4)  # whose products are exact
-    with np.errstate(all="ignore"):
-        return HeldSums((_ready(sums) * factors + _ready(more)).astype(np.float32))
+    factors = np.array([x, x, y, y], np.float64)  # whose products are exact
+    whole = _ready(sums).reshape(-1, 4) * factors + _ready(more).reshape(-1, 4)
+    return HeldSums(whole.astype(np.float32).ravel())
 
 
 def add_sums(sums: HeldSums, more: HeldSums) -> HeldSums:
     """See the vocabulary."""
-    with np.errstate(all="ignore"):
-        return HeldSums(_ready(sums) + _ready(more))
+    return HeldSums(_ready(sums) + _ready(more))
 
 
 def finite_sums(sums: HeldSums) -> np.int32:
@@ -96,19 +95,27 @@ def _places_of_row(row: int, part: int, wide: int) -> tuple[np.ndarray, np.ndarr
 
 def sums_in_turns(sums: HeldSums, row: int, part: int, wide: int) -> np.ndarray:
     """See the vocabulary."""
-    places = 4 * (part * wide // 2 + np.arange(wide) // 2) + 2 * row + np.arange(wide) % 2
-    return _ready(sums)[places]
+    return _ready(sums)[_places_in_turns(row, part, wide)]
+
+
+@functools.lru_cache(maxsize=256)
+def _places_in_turns(row: int, part: int, wide: int) -> np.ndarray:
+    """Return the numbers of the accumulators that `sums_in_turns` gives a thread."""
+    return 4 * (part * wide // 2 + np.arange(wide) // 2) + 2 * row + np.arange(wide) % 2
 
 
 def row_of_turns(lanes: Sequence[tuple[Any, ...]]) -> list[np.ndarray]:
     """See the vocabulary; of all lanes of a warp."""
     held = np.stack([own for (own,) in lanes])
-    wide = held.shape[1]
-    found = []
-    for lane in range(WARP):
-        columns = _first_of(lane % 4, wide) + np.arange(wide)
-        found.append(held[lane - lane % 4 + columns % 8 // 2, columns // 8 * 2 + columns % 2])
-    return found
+    return list(held[_places_of_turns(held.shape[1])])
+
+
+@functools.lru_cache(maxsize=16)
+def _places_of_turns(wide: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lane and the number of each element that `row_of_turns` gives a lane."""
+    lanes = np.arange(WARP)[:, None]
+    columns = np.array([_first_of(lane % 4, wide) + np.arange(wide) for lane in range(WARP)])
+    return lanes - lanes % 4 + columns % 8 // 2, columns // 8 * 2 + columns % 2
 
 
 def _first_of(q: int, wide: int) -> int:

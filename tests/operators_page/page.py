@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +84,7 @@ def _table(rows: Iterable[list[str]]) -> str:
 
 
 def _row(key: Key, planned: list[tuple[str, str]]) -> list[str]:
-    schemas = _schemas(key)
+    schemas = _schemas().get(key, [])
     sets = ", ".join(str(s.since_version) for s in schemas) or "1"
     types = (_types(schemas[-1]) if schemas else "") or "-"
     return [
@@ -96,9 +97,14 @@ def _row(key: Key, planned: list[tuple[str, str]]) -> list[str]:
     ]
 
 
-def _schemas(key: Key) -> list[onnx.defs.OpSchema]:
-    found = [s for s in onnx.defs.get_all_schemas_with_history() if (s.domain, s.name) == key and not s.deprecated]
-    return sorted(found, key=lambda s: s.since_version)
+@cache
+def _schemas() -> dict[Key, list[onnx.defs.OpSchema]]:
+    """Return the schemas of each operator, oldest first."""
+    found: dict[Key, list[onnx.defs.OpSchema]] = {}
+    for schema in sorted(onnx.defs.get_all_schemas_with_history(), key=lambda s: s.since_version):
+        if not schema.deprecated:
+            found.setdefault((schema.domain, schema.name), []).append(schema)
+    return found
 
 
 def _types(schema: onnx.defs.OpSchema) -> str:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .sources import statements, tree
+
 __all__ = ["Bare", "bare_constants", "bare_literals", "found_in"]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,15 +90,7 @@ def read(source: str) -> tuple[ast.Module, set[int], set[int]]:
             every.add(line)
             if not source[source.rfind("\n", 0, at) + 1 : at].strip():
                 whole.add(line)
-    return ast.parse(source), every, whole
-
-
-def statements(body: Sequence[Any]) -> Iterator[Any]:
-    """Yield all statements of ``body``, nested statements included."""
-    for node in body:
-        yield node
-        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
-            yield from statements(getattr(node, name, ()))
+    return tree(source), every, whole
 
 
 def lines_of(node: Any) -> set[int]:
@@ -115,8 +109,8 @@ def has_word(body: Sequence[ast.stmt], k: int, every: set[int], whole: set[int])
 
 
 def bare_constants(source: str, path: str = "") -> Iterator[Bare]:
-    tree, every, whole = read(source)
-    for scope in (tree, *(n for n in statements(tree.body) if isinstance(n, ast.ClassDef))):
+    module, every, whole = read(source)
+    for scope in (module, *(n for n in statements(module.body) if isinstance(n, ast.ClassDef))):
         told = ast.get_docstring(scope) or "" if isinstance(scope, ast.ClassDef) else ""
         for k, node in enumerate(scope.body):
             if not isinstance(node, ast.Assign | ast.AnnAssign) or not is_number(node.value):
@@ -141,8 +135,8 @@ def is_plain(value: complex) -> bool:
 
 
 def bare_literals(source: str, path: str = "") -> Iterator[Bare]:
-    tree, every, whole = read(source)
-    for function in statements(tree.body):
+    module, every, whole = read(source)
+    for function in statements(module.body):
         if isinstance(function, Function):
             for statement in function.body:
                 yield from _literals(statement, source, path, every, whole)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from .sources import statements, tree
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,19 +26,13 @@ def package(name: str, known: Mapping[str, Path]) -> str:
     return name if known[name].name == "__init__.py" else name.rpartition(".")[0]
 
 
-def run_time_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield all nodes except imports under ``TYPE_CHECKING``."""
-    for child in ast.iter_child_nodes(node):
-        if not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
-            yield child
-            yield from run_time_nodes(child)
-
-
 def imports(name: str, known: Mapping[str, Path], types: bool = False) -> set[str]:
     """The package's own modules that a module imports anywhere in its text; with ``types`` for type checkers, too."""
     found = set()
-    tree = ast.parse(known[name].read_text())
-    for node in ast.walk(tree) if types else run_time_nodes(tree):
+    body = tree(known[name].read_text()).body
+    if not types:
+        body = [node for node in body if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))]
+    for node in statements(body):
         if isinstance(node, ast.Import):
             found |= {a.name for a in node.names} & known.keys()
         elif isinstance(node, ast.ImportFrom):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -13,9 +13,8 @@ def test_no_two_classes_have_one_name() -> None:
     """Classes of modules, private ones too: a name in a traceback or a search is that of one class."""
     found = defaultdict(list)
     for path in sorted((ROOT / "mgx_numba").rglob("*.py")):
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef):
-                found[node.name].append(str(path.relative_to(ROOT)))
+        for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE):
+            found[name].append(str(path.relative_to(ROOT)))
     assert len(found) > 300
     # onnxruntime-genai gives two public classes of mgx_numba.llm their names.
     assert {name: p for name, p in found.items() if len(p) > 1 and name not in ("Model", "Tensor")} == {}

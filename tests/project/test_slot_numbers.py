@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from .sources import tree
+
 CPU = Path(__file__).resolve().parents[2] / "mgx_numba" / "codegen" / "cpu"
 WRITERS = {"arguments.py", "records.py"}
 OTHERS = ("lang", "toolchain")
@@ -26,22 +28,23 @@ NUMBERED = re.compile(r"([\w\0]+)\[(?:\d|\0)")
 """A subscript that begins with a number or a formatted value."""
 
 
-def printed(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def printed(module: ast.AST) -> Iterator[tuple[int, str]]:
     """Line and text of each string that is no docstring, with `VALUE` for what is formatted into it."""
-    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(module))
+    skipped = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # documentation
+    skipped |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             parts = (part.value if isinstance(part, ast.Constant) else VALUE for part in node.values)
             yield node.lineno, "".join(map(str, parts))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation | inside:
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
             yield node.lineno, node.value
 
 
 def slot_numbers(source: str, tables: frozenset[str] = frozenset()) -> list[str]:
     """Places where a module prints the access of a word by itself."""
     found = []
-    for line, text in printed(ast.parse(source)):
+    for line, text in printed(tree(source)):
         by_number = [match[0] for match in NUMBERED.finditer(text) if match[1] not in tables]
         if by_number or WORD_ACCESS.search(text):
             found.append(f"line {line}: {text.replace(VALUE, '{}')}")

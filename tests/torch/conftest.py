@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,18 @@ collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_*.py"]
 def pytest_report_header() -> str | None:
     """Say that these tests do not run."""
     return "tests/torch: skipped, PyTorch is not installed" if collect_ignore_glob else None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _operators_are_looked_up_once() -> Iterator[None]:
+    """Keep what PyTorch otherwise does for each export: it looks up its thousand composite operators of C++, in case
+    that a library with more of them was loaded."""
+    from torch._export import utils
+
+    with pytest.MonkeyPatch.context() as patch:
+        name = "_materialize_cpp_cia_ops"
+        patch.setattr(utils, name, functools.cache(getattr(utils, name)))
+        yield
 
 
 @pytest.fixture(autouse=True)

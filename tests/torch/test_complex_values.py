@@ -86,7 +86,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]] = 
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_complex_values_are_compiled_as_parts(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_complex_values_are_compiled_as_parts(name: str, caplog: Any) -> None:
     function, made = CASES[name]
     compiled = torch.compile(function, backend="mgx_numba", dynamic=name not in ("mixing of tokens", "two axes"))
     for n in (9, 12):
@@ -96,7 +96,7 @@ def test_complex_values_are_compiled_as_parts(name: str, caplog: pytest.LogCaptu
     assert "mgx_numba" not in {record.name.partition(".")[0] for record in caplog.records if record.levelno >= 30}
 
 
-def test_operators_of_complex_values_that_are_lacking_run_in_eager_mode(caplog: pytest.LogCaptureFixture) -> None:
+def test_operators_of_complex_values_that_are_lacking_run_in_eager_mode(caplog: Any) -> None:
     def roots(x: Any) -> Any:
         return torch.linalg.eigvals(x @ x.t() + torch.eye(3)).abs().sort()[0] * 2 + 1
 

@@ -44,7 +44,7 @@ def test_a_lowered_module_is_one_program_and_can_be_saved() -> None:
     agree(empty(x), expected)
 
 
-def test_what_cannot_be_compiled_runs_between_the_parts(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_compiled_runs_between_the_parts(caplog: Any) -> None:
     model, x = Odd().eval(), torch.randn(3, 8)
     with torch.no_grad():
         expected = model(x)
