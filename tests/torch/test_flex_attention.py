@@ -49,7 +49,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 @torch.no_grad()
-def test_flexible_attention_is_compiled_whole(name: str, programs: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_flexible_attention_is_compiled_whole(name: str, programs: list[Any], caplog: Any) -> None:
     function, inputs = FUNCTIONS[name], [torch.randn(2, 4, LENGTH, 8) for _ in range(3)]
     found = torch.compile(function, backend=mgx_numba, options={"target": "ref"})(*inputs)
     expected = function(*inputs)
