@@ -87,7 +87,7 @@ class _JoinedLaunches:
         self.uses: list[tuple[View, bool]] = []
 
     def independent(self, uses: list[tuple[View, bool]]) -> bool:
-        """Return whether neither the group nor a step with these uses writes elements that the other one uses."""
+        """Return whether a step with these uses can run beside the group: neither writes what the other uses."""
         return not any(
             (written or other) and _same(view, own) and not (written and other and _apart(view, own))
             for view, written in uses
@@ -109,7 +109,7 @@ class _JoinedLaunches:
 
 
 def _small_launch(step: PendingStep, most: int) -> Launch | None:
-    """Return the launch of a step that may be joined with others, one on few blocks of one axis; else None."""
+    """Return a step's launch if it may be joined: it has few blocks, on one grid axis. Else return None."""
     launch = step.launch
     if launch is None or launch.kernel.backend != NAME or not isinstance(launch.geometry, Grid):
         return None
@@ -136,28 +136,38 @@ def _uses(step: PendingStep, launch: Launch, update: bool) -> list[tuple[View, b
 
 @functools.lru_cache(maxsize=1024)
 def read_slots(kernel: KernelSource) -> frozenset[int]:
-    """Return the slots of pointers that a kernel only reads: each use is a load, or makes a pointer of which that
-    holds."""
-    slots: dict[str, int] = {}
-    only_read: set[int] = set()
-    body = _function(kernel.text)
-    for node in ast.walk(body):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Name):
-            name, call = node.targets[0].id, node.value
-            called = getattr(call.func, "id", "")
-            if called.startswith("pointer_") and isinstance(call.args[1], ast.Constant):
-                slots[name] = int(str(call.args[1].value))
-            elif called in _SAME_POINTER and getattr(call.args[0], "id", "") in slots:
-                slots[name] = slots[getattr(call.args[0], "id", "")]
-    written = set()
-    for node in ast.walk(body):
-        called = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
-        if isinstance(node, ast.Call) and (called.startswith("load") or called in _SAME_POINTER):
-            only_read.update(id(arg) for arg in node.args[:1])
-    for node in ast.walk(body):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in only_read:
-            written.add(slots.get(node.id, -1))
-    return frozenset(slots.values()) - written
+    """Return the argument slots of pointers through which a kernel only loads."""
+    nodes = list(ast.walk(_function(kernel.text)))
+    slots = _pointer_slots(nodes)
+    loaded: set[int] = set()  # ids of names in loads, and where a pointer is made of another one
+    for node in nodes:
+        if isinstance(node, ast.Call) and (_called(node).startswith("load") or _called(node) in _SAME_POINTER):
+            loaded.update(id(arg) for arg in node.args[:1])
+    names = (n for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and id(n) not in loaded)
+    written = {slot for name in names for slot in slots.get(name.id, ())}
+    return frozenset(slot for own in slots.values() for slot in own) - written
+
+
+def _pointer_slots(nodes: Sequence[ast.AST]) -> dict[str, set[int]]:
+    """Return the argument slots whose pointers each variable may hold, perhaps moved or of another type."""
+    slots: dict[str, set[int]] = {}
+    calls = [
+        (node.targets[0].id, node.value)
+        for node in nodes
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.Call)
+    ]
+    for name, call in calls:
+        if _called(call).startswith("pointer_") and isinstance(call.args[1], ast.Constant):
+            slots.setdefault(name, set()).add(int(str(call.args[1].value)))
+    moves = [(name, getattr(call.args[0], "id", "")) for name, call in calls if _called(call) in _SAME_POINTER]
+    for _ in moves:  # so often may a pointer be moved
+        for name, source in moves:
+            slots.setdefault(name, set()).update(slots.get(source, ()))
+    return slots
+
+
+def _called(call: ast.Call) -> str:
+    return getattr(call.func, "id", "")
 
 
 def _function(text: str) -> ast.FunctionDef:
