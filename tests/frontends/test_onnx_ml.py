@@ -197,6 +197,20 @@ def test_label_encoder_finds_every_key_and_nothing_else(keys: list[int]) -> None
     np.testing.assert_array_equal(y, np.where(np.isin(x, keys), x * 10.0, -7.0))
 
 
+def test_label_encoder_of_large_integers() -> None:
+    rng, ends = np.random.default_rng(1), np.iinfo(np.int64)
+    keys = np.unique([*rng.integers(-(1 << 62), 1 << 62, 200), 0, -1, ends.max, ends.min, *(np.arange(50) << 44)])
+    values = np.arange(keys.size, dtype=float)
+    known = dict(zip(keys.tolist(), values.tolist()))
+    x = rng.permutation(np.concatenate([keys, keys[1:] - 1]))
+    made, feeds = model(
+        "LabelEncoder", [x], version=2, keys_int64s=keys.tolist(), values_floats=values.tolist(), default_float=-1.0
+    )
+    wanted = np.array([known.get(key, -1) for key in x.tolist()], np.float32)
+    for found in (run(made, feeds), run_compiled(parse_onnx(made), feeds)):
+        np.testing.assert_array_equal(found[0], wanted)
+
+
 def numbers(dtype: str) -> np.ndarray:
     """Return numbers of few low bits, of few high bits, extremes, both zeros, and NaN."""
     if np.dtype(dtype).kind == "f":
@@ -230,9 +244,13 @@ def test_label_encoder_takes_the_last_of_equal_keys_of_any_type(dtype: str, coun
 
 @pytest.mark.parametrize(
     "keys",
-    [np.arange(5000) * 977, np.arange(16) << 60, np.arange(300.0).view(np.int64), -np.arange(77), np.array([7])],
-    ids=["spread", "high bits", "floats", "negative", "one"],
-)
+    [
+        np.arange(5000) * 977, np.arange(16) << 60, np.arange(300.0).view(np.int64), -np.arange(77), np.array([7]),
+        np.unique(np.random.default_rng(1).integers(-(1 << 17), 1 << 17, 5000)) << 44,
+        np.unique(np.random.default_rng(2).integers(0, 1 << 30, 5000)) * ((1 << 32) + 1),
+    ],
+    ids=["spread", "high bits", "floats", "negative", "one", "irregular high bits", "equal halves"],
+)  # fmt: skip
 def test_each_key_of_a_hash_table_has_a_slot_of_its_own(keys: np.ndarray) -> None:
     table = hash_table(keys)
     slots = table.slot(keys)

@@ -10,13 +10,16 @@ SPARE = 4
 """Least slots for each key: most multipliers then separate the keys of each bucket, by the bound on collisions of
 multiplicative hashing [Dietzfelbinger et al., 1997]."""
 
+FOLD, FOLD_MASK = 32, (1 << 32) - 1
+"""Bits of the lower half of a key, and their mask."""
+
 
 @dataclass(frozen=True)
 class HashTable:
     """A perfect hash of distinct integers, computed without branches.
 
     The slot of ``key`` is ``((h >> slot_shift) + moves[(h >> bucket_shift) & (len(moves) - 1)]) & (slots - 1)`` with
-    ``h = key * multiplier`` modulo 2**64, in int64.
+    ``h = (key ^ ((key >> FOLD) & FOLD_MASK)) * multiplier`` modulo 2**64, in int64.
 
     Attributes:
         multiplier: an odd number.
@@ -33,13 +36,21 @@ class HashTable:
 
     def slot(self, keys: np.ndarray) -> np.ndarray:
         """Return the slot of each integer (int64)."""
-        h = keys * np.int64(self.multiplier)
+        h = folded(keys) * np.int64(self.multiplier)
         return (h >> self.slot_shift) + self.moves[(h >> self.bucket_shift) & len(self.moves) - 1] & self.slots - 1
+
+
+def folded(keys: np.ndarray) -> np.ndarray:
+    """Return the keys with their upper halves added to the lower ones (exclusive or); they stay distinct.
+
+    A product moves no bit down: without this, keys that end in many zeros would share few buckets.
+    """
+    return keys ^ ((keys >> FOLD) & FOLD_MASK)
 
 
 def hash_table(keys: np.ndarray) -> HashTable:
     """Return a perfect hash of distinct int64 keys, at least one key."""
-    random = np.random.default_rng(0)
+    keys, random = folded(keys), np.random.default_rng(0)
     bucket_bits, slot_bits = (keys.size - 1).bit_length(), (SPARE * keys.size - 1).bit_length()
     shifts = 64 - slot_bits, 64 - slot_bits - bucket_bits
     while True:

@@ -17,7 +17,7 @@ from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
 from .activation import above
 from .builder import Builder, rank
-from .hash_table import HashTable, hash_table
+from .hash_table import FOLD, FOLD_MASK, HashTable, hash_table
 from .ml_scores import ML
 from .node import Node
 from .registry import register
@@ -256,7 +256,10 @@ def _slot(g: Builder, x: Instruction, table: HashTable) -> Instruction:
         moved = g.pointwise("bitwise_shift_right", hashes, g.literal(np.int64(shift)))
         return g.pointwise("bitwise_and", moved, g.literal(np.int64(count - 1)))
 
-    hashes = g.pointwise("mul", g.convert(bits, Type.int64_type), g.literal(np.int64(table.multiplier)))
+    key = g.convert(bits, Type.int64_type)
+    upper = g.pointwise("bitwise_shift_right", key, g.literal(np.int64(FOLD)))
+    key = g.pointwise("bitwise_xor", key, g.pointwise("bitwise_and", upper, g.literal(np.int64(FOLD_MASK))))
+    hashes = g.pointwise("mul", key, g.literal(np.int64(table.multiplier)))
     moves = g.op("gather", g.literal(table.moves), part(table.bucket_shift, len(table.moves)), axis=0)
     slot = g.pointwise("add", part(table.slot_shift, table.slots), moves)
     return g.pointwise("bitwise_and", slot, g.literal(np.int64(table.slots - 1)))

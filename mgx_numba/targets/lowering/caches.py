@@ -49,7 +49,7 @@ def keep_or_copy(low: Lowering, cache: View, out: View, ins: Instruction, launch
     row = out.lens[-1] if len(out.lens) > 1 else 1
     rows = Shape(out.type, out.lens[:-2]).elements if len(out.lens) > 2 else 1
     given, length = (view.lens[max(0, len(view.lens) - 2)] * row for view in (cache, out))
-    type = _widest(out.type, common_divisor(given), common_divisor(length), *(view.offset for view in (cache, out)))
+    type = _widest(out.type, given, length, cache.offset, out.offset)
     given, length = (n // (type.size // out.type.size) for n in (given, length))
     made = low.solve(launch, rows, minimum(given, length), given, length, type, low.origin(ins))
     operands = {"x": cache, "out": out}

@@ -1,4 +1,4 @@
-"""`GpuSolver`: what the solvers of contractions on GPUs have in common."""
+"""`GpuSolver`, the protocol of solvers of contractions on GPUs."""
 
 from __future__ import annotations
 
