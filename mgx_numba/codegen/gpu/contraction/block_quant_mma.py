@@ -1,10 +1,11 @@
 """Products of up to 8 rows with 4-bit block-quantised weights on tensor cores (mma.sync, sm_80 and above).
 
 A warp multiplies 16 columns, whose codes it expands to 16-bit floats in registers, by up to eight rows. The float32
-accumulators of a block are multiplied by the block's scale. The warps of a thread block split K, and add their partial
-sums in shared memory in a fixed order. Thread blocks are persistent: the codes of the next tile are in flight during
-the current one. Each warp copies its own codes and scales to shared memory several steps ahead (cp.async). Loads issued
-later complete after the loads of all other warps, so all operands are requested equally early.
+accumulators of a block of codes are multiplied by the block's scale. A multiprocessor has one thread block, for some
+tiles of 16 columns and all of K. The warps take units of one or two chunks of these tiles in turns. Each warp copies
+the codes and scales of its next unit to shared memory during the current one (cp.async), for the first unit before the
+preceding launches end. The rows are in shared memory, because loads complete after all copies that were issued before
+them. Partial sums of units are added in shared memory, in a fixed order.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from ....parallel import allowed_cpus, on_threads
 from ...launch import Solution
 from ...nibbles import even_before_odd
-from ...printer import CodeBuffer
+from ...printer import CodeBuffer, VectorValue
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import CHUNK_CODES, BlockFormat, BlockWeights, GemmProblem
 from ..architecture import WARP
@@ -36,17 +37,26 @@ CHUNK = 128
 """Codes of a column that four threads load at once, 16 bytes each."""
 PARTS = 4
 """Words of a thread's vector; each holds codes of another 32 positions, so blocks have at least 32 codes."""
-WARPS, BLOCKS = 8, 2
-"""Warps per block, and resident blocks per multiprocessor, limited by shared memory to exactly 2. Without the limit, a
-multiprocessor that finished the previous launch early would get three blocks and another one fewer, which cost a
-quarter on an H200. Four blocks of 4 warps were as fast for many matrices, and up to two fifths slower for one; one
-block of 16 warps was up to a fifth slower for many."""
+WARPS = 16
+"""Warps per block, of which a multiprocessor has one. Of two blocks of 8 warps the one that started first got more of
+the bandwidth: on an H200 it ended after 57 us, the other one after 68."""
 AHEAD = 2
-"""Independent chunks per step of a warp. On an H200, blocks of 128 are read at 84 to 92% of a copy's rate with 1, 93 to
-102% with 2, 89 to 99% with 4."""
-TURNS = 2
-"""Steps in flight: for 16 warps 68 to 80 KiB per multiprocessor, a multiple of its share of bandwidth times latency. On
-an H200, 3 and 4 were as fast for many matrices, and up to 8 and 20% slower for one."""
+"""Most chunks per unit of work."""
+LONG = 16
+"""Units per warp from which two of them are in flight, else one: 34 to 40 KiB per multiprocessor. More bytes in flight
+delay the loads of the rows, and small kernels before the product: on an H200 a decoder of 4096 elements took 3% longer
+with two, 8% with three. A product of 30 units per warp took 7% less time with two."""
+MOST_KEPT = 8
+"""Most vectors of the rows that a thread loads at once, for 32 registers."""
+PART_BYTES = 32 << 10
+"""Shared memory for partial sums of more than one tile. No figures kept."""
+MOST_SHARE = 8
+"""Most lanes that add up one result. No figures kept."""
+RESERVED = 4 << 10
+"""Shared memory (bytes) of a multiprocessor that the system, alignment and the counter of units may take ("Shared
+Memory", CUDA C++ programming guide)."""
+ROW_PADDING = 32
+"""Elements after each row in shared memory, so that the same elements of two rows lie in different banks."""
 CODE_WORDS = COLUMNS * CHUNK * 4 // 32
 """Words (int32) of a chunk's codes."""
 
@@ -139,11 +149,14 @@ def pack_chunks(
 def block_quant_mma_refusal(contraction: GpuContraction) -> str:
     """Return the reason why the kernel does not apply to a product whose weights are `chunked`; "" if it applies."""
     problem = contraction.request.problem
-    assert isinstance(problem, GemmProblem)
+    assert isinstance(problem, GemmProblem) and problem.blocks is not None
     if problem.m > MOST_ROWS:
         return f"more than {MOST_ROWS} rows"
     if problem.a_strides[-1] != 1 or any(s % 8 for s in problem.a_strides[:-1]):
         return "the left operand's rows are no whole vectors"
+    units = -(-problem.k // (CHUNK * AHEAD))
+    if 2 * AHEAD * WARPS * chunk_words(problem.blocks) * 4 + 4 * units * part_lanes(problem) > _most_shared():
+        return "the partial sums of a tile do not fit in shared memory"
     return ""
 
 
@@ -154,7 +167,7 @@ def block_quant_mma_solution(contraction: GpuContraction) -> Solution:
         UnsupportedError: no kernel exists for an operation of the epilogue.
     """
     text = _ChunksText(contraction)
-    return blocks_solution(text, "_cores", text.lines(), text.blocks, WARPS, BLOCKS, text.shared_bytes)
+    return blocks_solution(text, "_cores", text.lines(), text.blocks, WARPS, 1, text.shared_bytes)
 
 
 class _ChunksText(ContractionText):
@@ -163,11 +176,16 @@ class _ChunksText(ContractionText):
     Attributes:
         inside: scales per column and chunk.
         words: words per chunk.
-        ahead: chunks per step of a warp.
-        exact: whether every step of every warp has all its chunks.
-        width: partial sums per column and warp in shared memory.
+        ahead: chunks per unit of work.
+        turns: units in flight per warp.
+        units: units per tile.
+        exact: whether every unit has all its chunks.
+        width: partial sums per column of a unit in shared memory.
+        part: float32 from one unit's partial sums to the next.
+        together: tiles whose partial sums are added at once.
         blocks: thread blocks per plane.
-        shared_bytes: dynamic shared memory per block.
+        kept_rows: whether all rows are copied to shared memory, ``row_lanes`` elements each.
+        shared_bytes: dynamic shared memory per block: units in flight, rows, partial sums.
     """
 
     def __init__(self, contraction: GpuContraction) -> None:
@@ -176,18 +194,28 @@ class _ChunksText(ContractionText):
         assert isinstance(problem, GemmProblem) and problem.blocks is not None
         self.problem, self.form = problem, problem.blocks
         self.inside, self.words = scales_of_chunk(self.form), chunk_words(self.form)
-        chunks = problem.k // CHUNK
-        self.ahead = min(AHEAD, -(-chunks // WARPS))
-        self.exact = chunks % (WARPS * self.ahead) == 0
-        self.width = problem.m + problem.m % 2
-        self.parts = WARPS * COLUMNS * self.width
-        self.shared_bytes = max(TURNS * WARPS * self.ahead * self.words * 4, _held_bytes() - 2 * self.parts * 4)
-        tiles = -(-problem.n // COLUMNS)
-        self.blocks = min(tiles, multiprocessors() * BLOCKS)
+        tiles, chunks = -(-problem.n // COLUMNS), problem.k // CHUNK
+        self.blocks = min(tiles, multiprocessors())
+        own = -(-tiles // self.blocks)
+        self.ahead = AHEAD if own * chunks >= 2 * AHEAD * WARPS else 1
+        self.units = -(-chunks // self.ahead)
+        self.turns = 2 if self.ahead == 1 or own * self.units >= LONG * WARPS else 1
+        self.exact = chunks % self.ahead == 0
+        self.width, self.part = problem.m + problem.m % 2, part_lanes(problem)
+        self.together = max(
+            1, min(own, PART_BYTES // (4 * self.units * self.part), WARP * WARPS // (COLUMNS * problem.m))
+        )
+        self.share = widest_share(WARP * WARPS // (self.together * COLUMNS * problem.m), self.units)
+        parts = 4 * self.together * self.units * self.part
+        ring = self.turns * WARPS * self.ahead * self.words * 4
+        self.row_lanes = problem.k + ROW_PADDING
+        row_bytes = problem.m * self.row_lanes * ITEMSIZE[problem.types.a]
+        self.kept_rows = ring + parts + row_bytes <= _most_shared()
+        self.parts_at, self.rows_at = ring, ring + parts
+        self.shared_bytes = ring + parts + self.kept_rows * row_bytes
         self.arguments.integers(
             tiles=tiles,
             stride=self.blocks,
-            chunks=chunks,
             row_step=problem.a_strides[len(problem.batch)],
             exponents=EXPONENTS[problem.types.a],
         )
@@ -201,45 +229,66 @@ class _ChunksText(ContractionText):
             "lane = thread - warp * 32",
             "group = idiv(lane, 4)",
             "quarter = lane - group * 4",
-            f"tile = {block}",
-            "count = 0",
-            f"row_x = offset(r_x, imin(group, {rows - 1}) * row_step + quarter * 8)",
+            f"first_tile = {block}",
+            "own = idiv32(tiles - first_tile + stride - 1, stride)",
+            f"units = own * {self.units}",
             "nothing = const_float32(0, 4)",
-            f"parts = shared_float32({2 * self.parts})",
             "ring = dynamic_int32(0)",
-            f"own_ring = warp * {TURNS * self.ahead * self.words}",
-            f"first = warp * {self.ahead}",
+            f"parts = dynamic_float32({self.parts_at})",
+            f"own_ring = warp * {self.turns * self.ahead * self.words}",
+            "unit = warp",
+            "asked_unit = warp",
             "slot = 0",
-            "ask_tile = tile",
-            "ask_here = first",
         )
-        with buffer.block("if first >= chunks:"):
-            buffer.line("ask_tile = tiles")
-        for slot in range(TURNS):
+        for slot in range(self.turns):
             self._copy(buffer, str(slot))
         buffer.line("grid_wait()")
-        with buffer.block("while tile < tiles:"):
-            buffer.line("total = nothing")
-            buffer.line("here = first")
-            with buffer.block("while here < chunks:"):
+        if self.kept_rows:
+            self._keep_rows(buffer)
+            kept = f"offset(dynamic_{self.problem.types.a}({self.rows_at}), "
+            buffer.line(f"row_x = {kept}imin(group, {rows - 1}) * {self.row_lanes} + quarter * 8)")
+        else:
+            buffer.line(f"row_x = offset(r_x, imin(group, {rows - 1}) * row_step + quarter * 8)")
+        buffer.line("barrier()", "begin = 0")
+        with buffer.block("while begin < own:"):
+            buffer.line(f"end = imin(begin + {self.together}, own)")
+            result = self._results(buffer)
+            with buffer.block(f"while unit < end * {self.units}:"):
                 self._take_turn(buffer)
-            self._join(buffer, rows)
-            buffer.line("count = count + 1")
-            buffer.line("tile = tile + stride")
+            buffer.line("barrier()")
+            self._join(buffer, *result)
+            buffer.line("begin = end")
+            with buffer.block("if begin < own:"):
+                buffer.line("barrier()")
         buffer.line("copy_wait(0)")
         return buffer.lines
 
+    def _keep_rows(self, buffer: CodeBuffer) -> None:
+        """Emit the copy of the rows to shared memory."""
+        buffer.line(f"kept = dynamic_{self.problem.types.a}({self.rows_at})")
+        batch, stride = max(1, MOST_KEPT // self.problem.m), 8 * WARP * WARPS
+        for start in range(0, self.problem.k, batch * stride):
+            steps = range(start, min(start + batch * stride, self.problem.k), stride)
+            places = [(row, step) for row in range(self.problem.m) for step in steps]
+            for row, step in places:
+                place = f"imin(thread * 8 + {step}, {self.problem.k - 8})"
+                buffer.line(f"row{row}_{step} = load_aligned(r_x, {row} * row_step + {place}, 8)")
+            for row, step in places:
+                with buffer.block(f"if thread * 8 + {step} < {self.problem.k}:"):
+                    buffer.line(f"store_aligned(kept, {row * self.row_lanes} + thread * 8 + {step}, row{row}_{step})")
+
     def _copy(self, buffer: CodeBuffer, slot: str) -> None:
-        """Emit the asynchronous copies of one step's chunks to a free ring slot, and advance to the next step of this
-        tile or of the next tile."""
-        pieces = self.ahead * self.words // 4
+        """Emit the asynchronous copies of the warp's next unit, if there is one, to a free ring slot."""
+        pieces, chunks = self.ahead * self.words // 4, self.problem.k // CHUNK
         buffer.line(
-            "there = ask_tile < tiles",
-            f"asked = offset(p_w, (imin(ask_tile, tiles - 1) * chunks + ask_here) * {self.words} + lane * 4)",
+            "there = asked_unit < units",
+            f"which = idiv32(imin(asked_unit, units - 1), {self.units})",
+            f"here = (imin(asked_unit, units - 1) - which * {self.units}) * {self.ahead}",
+            f"asked = offset(p_w, ((first_tile + which * stride) * {chunks} + here) * {self.words} + lane * 4)",
             f"to = own_ring + {slot} * {self.ahead * self.words} + lane * 4",
         )
         if not self.exact:
-            buffer.line(f"behind = (chunks - ask_here) * {self.words // 4} - lane")
+            buffer.line(f"behind = ({chunks} - here) * {self.words // 4} - lane")
         for piece in range(0, pieces, WARP):
             inside = "there" if self.exact else f"there & ({piece} < behind)"
             copied = f"copy_async(ring, to + {4 * piece}, asked, {4 * piece}, {inside})"
@@ -248,30 +297,30 @@ class _ChunksText(ContractionText):
             else:
                 with buffer.block(f"if lane < {pieces - piece}:"):
                     buffer.line(copied)
-        buffer.line("copy_commit()")
-        buffer.line(f"ask_here = ask_here + {WARPS * self.ahead}")
-        with buffer.block("if ask_here >= chunks:"):
-            buffer.line("ask_here = first")
-            buffer.line("ask_tile = ask_tile + stride")
+        buffer.line("copy_commit()", f"asked_unit = asked_unit + {WARPS}")
 
     def _take_turn(self, buffer: CodeBuffer) -> None:
-        """Emit one step: load the chunks that have arrived, refill their ring slot, and multiply."""
-        buffer.line(f"copy_wait({TURNS - 1})")
-        buffer.line("warp_barrier()")
+        """Emit the work on one unit: load the chunks that have arrived, refill their ring slot, multiply, and store the
+        partial sums."""
+        buffer.line(f"copy_wait({self.turns - 1})", "warp_barrier()")
         for u in range(self.ahead):
             self._load(buffer, u)
         buffer.line("warp_barrier()")
         self._copy(buffer, "slot")
+        buffer.line("total = nothing", f"here = (unit - idiv32(unit, {self.units}) * {self.units}) * {self.ahead}")
         for u in range(self.ahead):
             if self.exact or not u:
                 self._add(buffer, u)
             else:
-                with buffer.block(f"if here + {u} < chunks:"):
+                with buffer.block(f"if here + {u} < {self.problem.k // CHUNK}:"):
                     self._add(buffer, u)
-        buffer.line("slot = slot + 1")
-        with buffer.block(f"if slot == {TURNS}:"):
-            buffer.line("slot = 0")
-        buffer.line(f"here = here + {WARPS * self.ahead}")
+        buffer.line(f"to = (unit - begin * {self.units}) * {self.part} + group * {self.width} + quarter * 2")
+        with buffer.block(f"if quarter < {self.width // 2}:"):
+            buffer.line("store_aligned(parts, to, low2(total))")
+            buffer.line(f"store_aligned(parts, to + {8 * self.width}, high2(total))")
+        buffer.line(f"unit = unit + {WARPS}")
+        if self.turns > 1:
+            buffer.line("slot = 1 - slot")
 
     def _load(self, buffer: CodeBuffer, u: int) -> None:
         """Emit the shared-memory loads of the thread's codes, scales and zero points of chunk ``u`` of the step in
@@ -313,30 +362,59 @@ class _ChunksText(ContractionText):
                     both = [f"splat(extract({factor}_{side}{u}, {block}), 2)" for side in ("low", "high")]
                     buffer.line(f"total = fma({what}, join2({', '.join(both)}), total)")
 
-    def _join(self, buffer: CodeBuffer, rows: int) -> None:
-        """Emit the reduction of the warps' partial sums of a tile, and its epilogue, by a different warp each time.
-        Successive tiles use alternate shared memory, so that one barrier per tile is enough."""
-        buffer.line(f"side = imod(count, 2) * {self.parts}")
-        buffer.line(f"own = side + (warp * {COLUMNS} + group) * {self.width} + quarter * 2")
-        with buffer.block(f"if quarter < {self.width // 2}:"):
-            buffer.line("store_aligned(parts, own, low2(total))")
-            buffer.line(f"store_aligned(parts, own + {8 * self.width}, high2(total))")
+    def _results(self, buffer: CodeBuffer) -> tuple[str, list[VectorValue]]:
+        """Emit a thread's result among those of some tiles, and the loads of the epilogue, which else would wait after
+        the sums. `share` lanes add up one result, each every so many units.
+
+        Returns:
+            the offset of the result in its plane, and the loaded values.
+        """
+        rows, share = self.problem.m, self.share
         buffer.line(
-            "barrier()",
-            f"place = imod(thread + count * 32, {WARP * WARPS})",
-            f"row = idiv(place, {COLUMNS})",
-            f"column = place - row * {COLUMNS}",
-            f"to = tile * {COLUMNS} + column",
+            f"item = idiv32(thread, {share})",
+            f"tile = idiv32(item, {COLUMNS * rows})",
+            f"row = idiv32(item - tile * {COLUMNS * rows}, {COLUMNS})",
+            f"column = imod(item, {COLUMNS})",
+            f"found = (imin(tile, {self.together - 1}) * {self.units} + thread - item * {share}) * {self.part}",
+            f"found = found + column * {self.width} + row",
+            f"column = (first_tile + (begin + tile) * stride) * {COLUMNS} + column",
+            f"is_stored = (thread == item * {share}) & (begin + tile < end) & (column < columns)",
+            "column = imin(column, columns - 1)",
         )
-        with buffer.block(f"if (row < {rows}) & (to < columns):"):
-            buffer.line("sums = const_float32(0, 1)")
-            for w in range(WARPS):
-                found = f"side + ({w * COLUMNS} + column) * {self.width} + row"
-                buffer.line(f"sums = add(sums, load(parts, {found}, 1))")
-            self._store(buffer, ["sums"], "row", "to", 1)
+        place, extras = self._extras(buffer, "row", "column", 1, False)
+        return place, list(extras.values())
+
+    def _join(self, buffer: CodeBuffer, place: str, extras: list[VectorValue]) -> None:
+        """Emit the sums over the units of some tiles, in a fixed order, and the rest of the epilogue."""
+        share = self.share
+        buffer.line("sums = const_float32(0, 1)")
+        for unit in range(0, self.units, share):
+            added = f"sums = add(sums, load(parts, found + {unit * self.part}, 1))"
+            if unit + share > self.units:
+                with buffer.block(f"if thread - item * {share} < {self.units - unit}:"):
+                    buffer.line(added)
+            else:
+                buffer.line(added)
+        for bit in reversed(range(share.bit_length() - 1)):
+            buffer.line(f"sums = add(sums, shuffle_xor(sums, {1 << bit}))")
+        with buffer.block("if is_stored:"):
+            self._put(buffer, place, self._finished(buffer, ["sums"], extras, 1), 1, False)
 
 
-def _held_bytes() -> int:
-    """Return the least shared memory per block (bytes) with which no more than `BLOCKS` are resident."""
+def _most_shared() -> int:
+    """Return the most dynamic shared memory (bytes) of a block."""
     arch = known_architecture()
-    return 0 if arch is None else arch.shared_bytes // (BLOCKS + 1)
+    return 0 if arch is None else arch.shared_bytes - RESERVED
+
+
+def part_lanes(problem: GemmProblem) -> int:
+    """Return the float32 from one unit's partial sums to the next: so many that lanes read from different banks."""
+    return COLUMNS * (problem.m + problem.m % 2) + 4
+
+
+def widest_share(most: int, units: int) -> int:
+    """Return the number of lanes, a power of two, that add up the units of one result."""
+    share = 1
+    while 2 * share <= min(most, units, MOST_SHARE):
+        share *= 2
+    return share
