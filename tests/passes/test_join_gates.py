@@ -24,7 +24,7 @@ ROWS, DEPTH, WIDTH = 5, 6, 8
 def options(joins: bool = True) -> Options:
     given = pass_options(TargetOptions())
     assert given.capabilities is not None
-    can = replace(given.capabilities, joins_products=lambda *_: joins, joins_halves=lambda _: True)
+    can = replace(given.capabilities, joins_products=lambda _: joins, joins_halves=lambda _: True)
     return replace(given, capabilities=can)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...core.types import Type
@@ -54,6 +55,21 @@ def make_epilogue(module: Module, contraction: Instruction, access: Sequence[str
     body, name = _body(module, [*(halves or [contraction]), *extras], module.results()[0])
     operands = tuple(EpilogueOperand(p.shape.type.dtype_name, a) for p, a in zip(extras, access))
     return Epilogue(operands, body, fast_math, name, gated=bool(halves))
+
+
+def reading_second_half(epilogue: Epilogue, dtype: str) -> Epilogue:
+    """Return a gated epilogue as one that reads the second half's accumulators, stored as ``dtype``, from a further
+    operand, the last one."""
+    gated = epilogue.body
+    assert gated is not None and epilogue.gated
+    first, second, *rest = gated.parameters
+
+    def compute(handler: ScalarOps, sums: Any, *read: Any) -> Any:
+        return gated.evaluate(handler, (sums, read[-1], *read[:-1]))
+
+    body = scalar_body(compute, (first, *rest, second))
+    operands = (*epilogue.operands, EpilogueOperand(dtype, "full"))
+    return replace(epilogue, operands=operands, body=body, gated=False)
 
 
 def make_prologue(

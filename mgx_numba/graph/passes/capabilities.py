@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ...core.shape import Shape
-from ...core.types import Type
 from ...dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -64,8 +63,8 @@ class Capabilities:
             widened from its storage type); None: never.
         joins_halves: tells whether a product with constants has a kernel that combines a column of the first half of
             its result with one of the second half; None: never.
-        joins_products: tells the same for an element type and number of columns, whatever the rows; products of one
-            input are then joined. None: never.
+        joins_products: tells the same for a product and another one of equal shape, whatever the rows; both are then
+            joined. None: never.
         shared_texts: whether kernels read numbers that differ from model to model from memory, so that models share
             kernels, see `LiftConstants`.
         depthwise_integers: whether kernels compute depthwise convolutions of 8-bit integers.
@@ -99,7 +98,7 @@ class Capabilities:
     multiplies_bfloat16: Callable[[Instruction], bool] | None = None
     reads_padding: Callable[[Instruction], bool] | None = None
     joins_halves: Callable[[Instruction], bool] | None = None
-    joins_products: Callable[[Type, int], bool] | None = None
+    joins_products: Callable[[Instruction], bool] | None = None
     shared_texts: bool = False
     depthwise_integers: bool = False
     scattered_integers: bool = False

@@ -14,6 +14,8 @@ from ..program import Program
 from .base import Options, Pass
 from .regions import is_scalar_literal, parameter_name, unfusable
 
+_PRODUCTS = ("dot", "matmul_nbits")
+
 
 class FuseGated(Pass):
     """``pointwise(y[..., :n], y[..., n:], ...)`` -> ``fused_contraction``, for a product ``y`` with constants, or a
@@ -66,14 +68,15 @@ def _product(y: Instruction) -> Instruction | None:
     product, outer = y, {i: i for i in y.inputs}
     if y.name == "fused_contraction":
         body = y.module_args[0]
-        product = next((i for i in body if i.name == "dot"), y)
+        product = next((i for i in body if i.name in _PRODUCTS), y)
         outer = dict(zip(body.parameters(), y.inputs))
-    if product.name != "dot" or any(i not in outer for i in product.inputs):
+    if product.name not in _PRODUCTS or any(i not in outer for i in product.inputs):
         return None
-    if unfusable(product) is not None or any(i.shape.type is not product.shape.type for i in product.inputs):
+    typed = product.inputs if product.name == "dot" else product.inputs[:1]
+    if unfusable(product) is not None or any(i.shape.type is not product.shape.type for i in typed):
         return None
-    left, right = (outer[i] for i in product.inputs)
-    return product if is_constant(right) and not is_constant(left) else None
+    left, *right = (outer[i] for i in product.inputs)
+    return product if all(map(is_constant, right)) and not is_constant(left) else None
 
 
 def _join(

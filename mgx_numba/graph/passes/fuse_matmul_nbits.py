@@ -24,6 +24,7 @@ from ..program import Program
 from .base import Options, Pass
 from .build import RewriteBuilder
 from .eliminate_convert import is_exact
+from .rules.horizontal import Branch, joined
 
 CODES = {Type.int8_type: 128, Type.uint8_type: 0}
 """Offset that makes a type's values unsigned."""
@@ -82,17 +83,11 @@ class FuseMatMulNBits(Pass):
         for (x, op, _), products in groups.items():
             if len(products) < 2 or op.layout or x.module is not module:
                 continue
-            b, last = RewriteBuilder(module, products[0]), products[0].shape.ndim - 1
-            arrays = zip(*([constant_array(i) for i in ins.inputs[1:]] for ins in products))
-            whole = b.op(op, x, *(b.literal(np.concatenate(parts)) for parts in arrays))
-            start = 0
-            for ins in products:
-                end = start + ins.inputs[1].shape.lens[0]
-                part = b.op("slice", whole, axes=(last,), starts=(start,), ends=(end,))
-                part.debug_symbols = ins.debug_symbols
-                self.log.apply(self.name, ins)
-                module.replace_instruction(ins, part)
-                start = end
+            branches = [Branch(ins, ins.inputs[1], None, None, ins) for ins in products]
+            for old, new in joined(RewriteBuilder(module, products[0]), x, branches, -1, -1).items():
+                new.debug_symbols = old.debug_symbols
+                self.log.apply(self.name, old)
+                module.replace_instruction(old, new)
 
 
 def _views_of_dequantized(w: Instruction) -> tuple[Instruction, list[Instruction]] | None:

@@ -13,7 +13,8 @@ from .rules.horizontal import Branch, biased, is_activation, joined
 
 
 class JoinGates(Pass):
-    """``mul(act(dot(x, v) + c), dot(x, w) + d)`` -> the same of slices of ``dot(x, concat(v, w)) + concat(c, d)``.
+    """``mul(act(dot(x, v) + c), dot(x, w) + d)`` -> the same of slices of ``dot(x, concat(v, w)) + concat(c, d)``, and
+    so for ``matmul_nbits``.
 
     Weights are constants of equal shapes, biases optional. Applies where the target has kernels
     (`Capabilities.joins_products`); `FuseGated` then fuses the result.
@@ -33,7 +34,7 @@ class JoinGates(Pass):
                 continue
             gate, other = found
             root = gate.root
-            if not can.joins_products(root.shape.type, 2 * root.shape.lens[-1]):
+            if not can.joins_products(root):
                 self.log.refuse(self.name, ins, "no kernel makes one value of both halves of a product's columns")
                 continue
             self.log.apply(self.name, ins)
@@ -50,17 +51,21 @@ def _unit(activated: Instruction, plain: Instruction) -> tuple[Branch, Branch] |
     gate, other = (_branch(i) for i in (activated.inputs[0], plain))
     if gate is None or other is None or any(len(i.users) != 1 for i in (activated, gate.result, other.result)):
         return None
-    (x, v), (y, w) = gate.root.inputs, other.root.inputs
-    if x is not y or x.module is not gate.root.module or gate.root is other.root:
+    (x, *v), (y, *w) = gate.root.inputs, other.root.inputs
+    if x is not y or x.module is not gate.root.module or gate.root is other.root or gate.root.op != other.root.op:
         return None
-    return (gate, other) if known_same(v.shape.lens, w.shape.lens) and v.shape.type is w.shape.type else None
+    if len(v) != len(w):
+        return None
+    alike = (known_same(a.shape.lens, b.shape.lens) and a.shape.type is b.shape.type for a, b in zip(v, w))
+    return (gate, other) if all(alike) else None
 
 
 def _branch(result: Instruction) -> Branch | None:
     """Return a product with constants, and its bias, that compute a value."""
     roots = [result, *result.inputs] if result.name == "add" else [result]
     for root in roots:
-        branch = biased(root, -1) if root.name == "dot" else None
+        stored = root.name == "matmul_nbits" and all(i.literal is not None for i in root.inputs[1:])
+        branch = biased(root, -1) if stored or root.name == "dot" else None
         if branch is not None and branch.result is result:
             return branch
     return None

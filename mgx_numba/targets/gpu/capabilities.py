@@ -70,7 +70,7 @@ def pass_options(options: TargetOptions) -> Options:
             float8_products=_multiplies_float8(),
             prologues=not _has_warpgroups(),
             joins_halves=partial(joins_halves, options.precision),
-            joins_products=partial(joins_products, options.precision) if _has_warpgroups() else None,
+            joins_products=partial(joins_products, options.precision),
         ),
     )
 

@@ -87,7 +87,7 @@ def block_quant_refusal(contraction: GpuContraction) -> str:
         return "columns of codes are no whole vectors"
     if problem.a_strides[-1] != 1 or any(s % LANES for s in problem.a_strides[:-1]):
         return "the left operand's rows are no whole vectors"
-    return ""
+    return "its epilogue takes two sums" if contraction.request.epilogue.gated else ""
 
 
 def block_quant_solution(contraction: GpuContraction) -> Solution:

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....core.dim import Dim
+from ....ops.matmul_nbits import MatMulNBits
 from ....parallel import allowed_cpus, on_threads
 from ...launch import Solution
 from ...nibbles import even_before_odd
 from ...printer import CodeBuffer, VectorValue
-from ...problems.element_types import ITEMSIZE
+from ...problems.element_types import ITEMSIZE, ElementTypes
 from ...problems.gemm import CHUNK_CODES, BlockFormat, BlockWeights, GemmProblem
 from ..architecture import WARP
 from ..driver.device import known_architecture
@@ -146,22 +148,30 @@ def pack_chunks(
     return out
 
 
+def joins_blocks(op: MatMulNBits, points: bool, depth: int, columns: int, dtype: str) -> bool:
+    """Return whether the kernel combines both halves of the ``columns`` of a product."""
+    form = BlockFormat(op.bits, op.block_size, points)
+    problem = GemmProblem(1, columns, depth, types=ElementTypes(dtype, dtype, dtype, dtype), blocks=form)
+    return not op.layout and columns % (2 * COLUMNS) == 0 and chunked(problem)
+
+
 def block_quant_mma_refusal(contraction: GpuContraction) -> str:
     """Return the reason why the kernel does not apply to a product whose weights are `chunked`; "" if it applies."""
     problem = contraction.request.problem
     assert isinstance(problem, GemmProblem) and problem.blocks is not None
-    if problem.m > MOST_ROWS:
+    if not isinstance(problem.m, Dim) and problem.m > MOST_ROWS:
         return f"more than {MOST_ROWS} rows"
     if problem.a_strides[-1] != 1 or any(s % 8 for s in problem.a_strides[:-1]):
         return "the left operand's rows are no whole vectors"
-    units = -(-problem.k // (CHUNK * AHEAD))
+    units = -(-problem.k // (CHUNK * AHEAD)) * contraction.request.epilogue.sums
     if 2 * AHEAD * WARPS * chunk_words(problem.blocks) * 4 + 4 * units * part_lanes(problem) > _most_shared():
         return "the partial sums of a tile do not fit in shared memory"
     return ""
 
 
 def block_quant_mma_solution(contraction: GpuContraction) -> Solution:
-    """Return the launch of an applicable product; ``w`` has the layout of `pack_chunks`.
+    """Return the launch of an applicable product, for a symbolic number of rows one of up to `MOST_ROWS`; ``w`` has the
+    layout of `pack_chunks`.
 
     Raises:
         UnsupportedError: no kernel exists for an operation of the epilogue.
@@ -174,11 +184,15 @@ class _ChunksText(ContractionText):
     """Kernel text of one product.
 
     Attributes:
+        rows: rows that the kernel computes.
+        last_row: expression of the last row of the operand.
         inside: scales per column and chunk.
         words: words per chunk.
         ahead: chunks per unit of work.
         turns: units in flight per warp.
-        units: units per tile.
+        halves: products per result, 2 for a gated linear unit.
+        units: units per tile of weights.
+        tile_units: units per tile of results.
         exact: whether every unit has all its chunks.
         width: partial sums per column of a unit in shared memory.
         part: float32 from one unit's partial sums to the next.
@@ -193,23 +207,26 @@ class _ChunksText(ContractionText):
         problem = self.request.problem
         assert isinstance(problem, GemmProblem) and problem.blocks is not None
         self.problem, self.form = problem, problem.blocks
+        self.rows = rows_of(problem)
+        self.last_row = "(rows - 1)" if isinstance(problem.m, Dim) else str(self.rows - 1)
         self.inside, self.words = scales_of_chunk(self.form), chunk_words(self.form)
-        tiles, chunks = -(-problem.n // COLUMNS), problem.k // CHUNK
+        self.halves = self.request.epilogue.sums
+        tiles, chunks = -(-problem.n // self.halves // COLUMNS), problem.k // CHUNK
         self.blocks = min(tiles, multiprocessors())
         own = -(-tiles // self.blocks)
-        self.ahead = AHEAD if own * chunks >= 2 * AHEAD * WARPS else 1
+        self.ahead = AHEAD if own * self.halves * chunks >= 2 * AHEAD * WARPS else 1
         self.units = -(-chunks // self.ahead)
-        self.turns = 2 if self.ahead == 1 or own * self.units >= LONG * WARPS else 1
+        self.tile_units = self.halves * self.units
+        self.turns = 2 if self.ahead == 1 or own * self.tile_units >= LONG * WARPS else 1
         self.exact = chunks % self.ahead == 0
-        self.width, self.part = problem.m + problem.m % 2, part_lanes(problem)
-        self.together = max(
-            1, min(own, PART_BYTES // (4 * self.units * self.part), WARP * WARPS // (COLUMNS * problem.m))
-        )
-        self.share = widest_share(WARP * WARPS // (self.together * COLUMNS * problem.m), self.units)
-        parts = 4 * self.together * self.units * self.part
+        self.width, self.part = self.rows + self.rows % 2, part_lanes(problem)
+        results = WARP * WARPS // (COLUMNS * self.rows)
+        self.together = max(1, min(own, PART_BYTES // (4 * self.tile_units * self.part), results))
+        self.share = widest_share(results // self.together, self.units)
+        parts = 4 * self.together * self.tile_units * self.part
         ring = self.turns * WARPS * self.ahead * self.words * 4
         self.row_lanes = problem.k + ROW_PADDING
-        row_bytes = problem.m * self.row_lanes * ITEMSIZE[problem.types.a]
+        row_bytes = self.rows * self.row_lanes * ITEMSIZE[problem.types.a]
         self.kept_rows = ring + parts + row_bytes <= _most_shared()
         self.parts_at, self.rows_at = ring, ring + parts
         self.shared_bytes = ring + parts + self.kept_rows * row_bytes
@@ -222,7 +239,7 @@ class _ChunksText(ContractionText):
 
     def lines(self) -> list[str]:
         """Return all statements of the kernel."""
-        buffer, rows = CodeBuffer(), self.problem.m
+        buffer = CodeBuffer()
         block = self._begin_plane(buffer, self.blocks)
         buffer.line(
             "warp = warp_index()",
@@ -231,7 +248,8 @@ class _ChunksText(ContractionText):
             "quarter = lane - group * 4",
             f"first_tile = {block}",
             "own = idiv32(tiles - first_tile + stride - 1, stride)",
-            f"units = own * {self.units}",
+            f"units = own * {self.tile_units}",
+            f"results = idiv32(columns, {self.halves})",
             "nothing = const_float32(0, 4)",
             "ring = dynamic_int32(0)",
             f"parts = dynamic_float32({self.parts_at})",
@@ -246,14 +264,14 @@ class _ChunksText(ContractionText):
         if self.kept_rows:
             self._keep_rows(buffer)
             kept = f"offset(dynamic_{self.problem.types.a}({self.rows_at}), "
-            buffer.line(f"row_x = {kept}imin(group, {rows - 1}) * {self.row_lanes} + quarter * 8)")
+            buffer.line(f"row_x = {kept}imin(group, {self.last_row}) * {self.row_lanes} + quarter * 8)")
         else:
-            buffer.line(f"row_x = offset(r_x, imin(group, {rows - 1}) * row_step + quarter * 8)")
+            buffer.line(f"row_x = offset(r_x, imin(group, {self.last_row}) * row_step + quarter * 8)")
         buffer.line("barrier()", "begin = 0")
         with buffer.block("while begin < own:"):
             buffer.line(f"end = imin(begin + {self.together}, own)")
             result = self._results(buffer)
-            with buffer.block(f"while unit < end * {self.units}:"):
+            with buffer.block(f"while unit < end * {self.tile_units}:"):
                 self._take_turn(buffer)
             buffer.line("barrier()")
             self._join(buffer, *result)
@@ -266,13 +284,15 @@ class _ChunksText(ContractionText):
     def _keep_rows(self, buffer: CodeBuffer) -> None:
         """Emit the copy of the rows to shared memory."""
         buffer.line(f"kept = dynamic_{self.problem.types.a}({self.rows_at})")
-        batch, stride = max(1, MOST_KEPT // self.problem.m), 8 * WARP * WARPS
+        batch, stride = max(1, MOST_KEPT // self.rows), 8 * WARP * WARPS
         for start in range(0, self.problem.k, batch * stride):
             steps = range(start, min(start + batch * stride, self.problem.k), stride)
-            places = [(row, step) for row in range(self.problem.m) for step in steps]
+            places = [(row, step) for row in range(self.rows) for step in steps]
             for row, step in places:
                 place = f"imin(thread * 8 + {step}, {self.problem.k - 8})"
-                buffer.line(f"row{row}_{step} = load_aligned(r_x, {row} * row_step + {place}, 8)")
+                buffer.line(
+                    f"row{row}_{step} = load_aligned(r_x, imin({row}, {self.last_row}) * row_step + {place}, 8)"
+                )
             for row, step in places:
                 with buffer.block(f"if thread * 8 + {step} < {self.problem.k}:"):
                     buffer.line(f"store_aligned(kept, {row * self.row_lanes} + thread * 8 + {step}, row{row}_{step})")
@@ -282,9 +302,11 @@ class _ChunksText(ContractionText):
         pieces, chunks = self.ahead * self.words // 4, self.problem.k // CHUNK
         buffer.line(
             "there = asked_unit < units",
-            f"which = idiv32(imin(asked_unit, units - 1), {self.units})",
-            f"here = (imin(asked_unit, units - 1) - which * {self.units}) * {self.ahead}",
-            f"asked = offset(p_w, ((first_tile + which * stride) * {chunks} + here) * {self.words} + lane * 4)",
+            "wanted = imin(asked_unit, units - 1)",
+            f"half = idiv32(wanted, {self.units})",
+            f"here = (wanted - half * {self.units}) * {self.ahead}",
+            f"tile = first_tile + {self._tile('half')}",
+            f"asked = offset(p_w, (tile * {chunks} + here) * {self.words} + lane * 4)",
             f"to = own_ring + {slot} * {self.ahead * self.words} + lane * 4",
         )
         if not self.exact:
@@ -298,6 +320,13 @@ class _ChunksText(ContractionText):
                 with buffer.block(f"if lane < {pieces - piece}:"):
                     buffer.line(copied)
         buffer.line("copy_commit()", f"asked_unit = asked_unit + {WARPS}")
+
+    def _tile(self, half: str) -> str:
+        """Return the expression of a tile's distance from the block's first one; ``half`` numbers the block's tiles of
+        weights, those of both halves of a result one after the other."""
+        if self.halves == 1:
+            return f"{half} * stride"
+        return f"idiv32({half}, 2) * stride + imod({half}, 2) * tiles"
 
     def _take_turn(self, buffer: CodeBuffer) -> None:
         """Emit the work on one unit: load the chunks that have arrived, refill their ring slot, multiply, and store the
@@ -314,7 +343,7 @@ class _ChunksText(ContractionText):
             else:
                 with buffer.block(f"if here + {u} < {self.problem.k // CHUNK}:"):
                     self._add(buffer, u)
-        buffer.line(f"to = (unit - begin * {self.units}) * {self.part} + group * {self.width} + quarter * 2")
+        buffer.line(f"to = (unit - begin * {self.tile_units}) * {self.part} + group * {self.width} + quarter * 2")
         with buffer.block(f"if quarter < {self.width // 2}:"):
             buffer.line("store_aligned(parts, to, low2(total))")
             buffer.line(f"store_aligned(parts, to + {8 * self.width}, high2(total))")
@@ -369,17 +398,18 @@ class _ChunksText(ContractionText):
         Returns:
             the offset of the result in its plane, and the loaded values.
         """
-        rows, share = self.problem.m, self.share
+        rows, share = self.rows, self.share
         buffer.line(
             f"item = idiv32(thread, {share})",
             f"tile = idiv32(item, {COLUMNS * rows})",
             f"row = idiv32(item - tile * {COLUMNS * rows}, {COLUMNS})",
             f"column = imod(item, {COLUMNS})",
-            f"found = (imin(tile, {self.together - 1}) * {self.units} + thread - item * {share}) * {self.part}",
+            f"found = (imin(tile, {self.together - 1}) * {self.tile_units} + thread - item * {share}) * {self.part}",
             f"found = found + column * {self.width} + row",
             f"column = (first_tile + (begin + tile) * stride) * {COLUMNS} + column",
-            f"is_stored = (thread == item * {share}) & (begin + tile < end) & (column < columns)",
-            "column = imin(column, columns - 1)",
+            f"is_stored = (thread == item * {share}) & (begin + tile < end) & (column < results) & (row < rows)",
+            f"row = imin(row, {self.last_row})",
+            "column = imin(column, results - 1)",
         )
         place, extras = self._extras(buffer, "row", "column", 1, False)
         return place, list(extras.values())
@@ -387,18 +417,20 @@ class _ChunksText(ContractionText):
     def _join(self, buffer: CodeBuffer, place: str, extras: list[VectorValue]) -> None:
         """Emit the sums over the units of some tiles, in a fixed order, and the rest of the epilogue."""
         share = self.share
-        buffer.line("sums = const_float32(0, 1)")
-        for unit in range(0, self.units, share):
-            added = f"sums = add(sums, load(parts, found + {unit * self.part}, 1))"
-            if unit + share > self.units:
-                with buffer.block(f"if thread - item * {share} < {self.units - unit}:"):
+        sums = [f"sum{half}" for half in range(self.halves)]
+        for half, own in enumerate(sums):
+            buffer.line(f"{own} = const_float32(0, 1)")
+            for unit in range(0, self.units, share):
+                added = f"{own} = add({own}, load(parts, found + {(half * self.units + unit) * self.part}, 1))"
+                if unit + share > self.units:
+                    with buffer.block(f"if thread - item * {share} < {self.units - unit}:"):
+                        buffer.line(added)
+                else:
                     buffer.line(added)
-            else:
-                buffer.line(added)
-        for bit in reversed(range(share.bit_length() - 1)):
-            buffer.line(f"sums = add(sums, shuffle_xor(sums, {1 << bit}))")
+            for bit in reversed(range(share.bit_length() - 1)):
+                buffer.line(f"{own} = add({own}, shuffle_xor({own}, {1 << bit}))")
         with buffer.block("if is_stored:"):
-            self._put(buffer, place, self._finished(buffer, ["sums"], extras, 1), 1, False)
+            self._put(buffer, place, self._finished(buffer, sums, extras, 1), 1, False)
 
 
 def _most_shared() -> int:
@@ -407,9 +439,15 @@ def _most_shared() -> int:
     return 0 if arch is None else arch.shared_bytes - RESERVED
 
 
+def rows_of(problem: GemmProblem) -> int:
+    """Return the rows that the kernel computes."""
+    return MOST_ROWS if isinstance(problem.m, Dim) else problem.m
+
+
 def part_lanes(problem: GemmProblem) -> int:
     """Return the float32 from one unit's partial sums to the next: so many that lanes read from different banks."""
-    return COLUMNS * (problem.m + problem.m % 2) + 4
+    rows = rows_of(problem)
+    return COLUMNS * (rows + rows % 2) + 4
 
 
 def widest_share(most: int, units: int) -> int:

@@ -490,13 +490,14 @@ def refusal_of(solver: AnyGpuSolver | LibrarySolver, contraction: GpuContraction
     """Return the reason why ``solver`` does not apply; "" if it applies.
 
     Checks what solvers need not check themselves: block-quantised weights need `BlockQuant` or `BlockQuantMma`;
-    `GpuContraction.first_channel` needs `Warpgroups`; a gated epilogue needs `Gemv` or `Warpgroups`.
+    `GpuContraction.first_channel` needs `Warpgroups`; a gated epilogue needs `BlockQuantMma`, `Gemv` or
+    `Warpgroups`.
     """
     if _in_blocks(contraction) and not isinstance(solver, BlockQuant):
         return "its weights are in blocks of a few bits"
     if contraction.first_channel and not isinstance(solver, Warpgroups):
         return "its first tap has fewer channels"
-    if contraction.request.epilogue.gated and not isinstance(solver, (Gemv, Warpgroups)):
+    if contraction.request.epilogue.gated and not isinstance(solver, (BlockQuantMma, Gemv, Warpgroups)):
         return "its epilogue takes two sums"
     return solver.refusal(contraction)
 

@@ -101,12 +101,8 @@ def joined(
     that now, a slice along ``axis``."""
     first, kind = branches[0].root, branches[0].activation
     widths = [br.root.shape.lens[axis] for br in branches]
-    values = [compact_axis(br.weights, weight_axis) for br in branches]
-    outer = common_lens(*(_without(v.shape, weight_axis) for v in values))
-    parts = [np.broadcast_to(v, _with(outer, weight_axis, v.shape[weight_axis])) for v in values]
-    lens = list(branches[0].weights.shape.lens)
-    lens[weight_axis] = sum(widths)
-    joined = b.op(first.op, x, b.constant(np.concatenate(parts, axis=weight_axis), Shape(first.shape.type, lens)))
+    in_blocks = first.name == "matmul_nbits"
+    joined = b.op(first.op, x, *(_joined_blocks(b, branches) if in_blocks else [_joined(b, branches, weight_axis)]))
     if any(br.bias is not None for br in branches):
         pieces = [
             np.zeros(n, joined.shape.type.numpy) if br.bias is None else np.broadcast_to(br.bias, n)
@@ -118,6 +114,23 @@ def joined(
     if kind is not None:
         joined = b.op(kind.op, joined)
     return dict(zip((br.result for br in branches), b.split(joined, axis % joined.shape.ndim, widths)))
+
+
+def _joined_blocks(b: RewriteBuilder, branches: Sequence[Branch]) -> list[Instruction]:
+    """Emit the block-quantised weights of all branches, column after column."""
+    arrays = zip(*([constant_array(i) for i in br.root.inputs[1:]] for br in branches))
+    return [b.literal(np.concatenate([part for part in parts if part is not None])) for parts in arrays]
+
+
+def _joined(b: RewriteBuilder, branches: Sequence[Branch], weight_axis: int) -> Instruction:
+    """Emit the weights of all branches, one after another along an axis."""
+    first = branches[0].root
+    values = [compact_axis(br.weights, weight_axis) for br in branches]
+    outer = common_lens(*(_without(v.shape, weight_axis) for v in values))
+    parts = [np.broadcast_to(v, _with(outer, weight_axis, v.shape[weight_axis])) for v in values]
+    lens = list(branches[0].weights.shape.lens)
+    lens[weight_axis] = sum(br.root.inputs[1].shape.lens[weight_axis] for br in branches)
+    return b.constant(np.concatenate(parts, axis=weight_axis), Shape(first.shape.type, lens))
 
 
 def compact_axis(weights: Instruction, axis: int) -> np.ndarray:

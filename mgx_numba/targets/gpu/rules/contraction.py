@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from math import gcd, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,10 +15,12 @@ from ....codegen.alternatives import has_lengths, only_where
 from ....codegen.body import ScalarBody
 from ....codegen.gpu.contraction.block_quant import block_quant_refusal, block_quant_solution, pack_codes
 from ....codegen.gpu.contraction.block_quant_mma import (
+    MOST_ROWS,
     block_quant_mma_refusal,
     block_quant_mma_solution,
     chunked,
     halves_hold,
+    joins_blocks,
     pack_chunks,
     scale_type,
 )
@@ -35,6 +37,7 @@ from ....codegen.gpu.contraction.symbolic_lengths import solve_open
 from ....codegen.gpu.contraction.wgmma_operands import PIECE
 from ....codegen.gpu.data.channels import channel_padding_launch
 from ....codegen.gpu.data.unpacking import unpacked_chunks_launch, unpacked_weights_launch
+from ....codegen.gpu.driver.device import known_architecture
 from ....codegen.gpu.machine import machine
 from ....codegen.gpu.printer import ThreadPrinter
 from ....codegen.gpu.products import product_of
@@ -43,10 +46,22 @@ from ....codegen.printer import CodeBuffer
 from ....codegen.problems.convolution import ConvProblem
 from ....codegen.problems.element_types import ITEMSIZE, ElementTypes
 from ....codegen.problems.epilogue import Epilogue
+from ....codegen.problems.fused_contraction import reading_second_half
 from ....codegen.problems.gemm import BlockWeights, GemmProblem
 from ....codegen.space import collapse
 from ....codegen.tuning.request import Candidate, Request, least_bytes
-from ....core.dim import Length, common_divisor, known_equal, known_in, known_less, known_same, less, negate, typical
+from ....core.dim import (
+    Length,
+    common_divisor,
+    known_equal,
+    known_in,
+    known_less,
+    known_same,
+    less,
+    less_equal,
+    negate,
+    typical,
+)
 from ....core.integers import plain_int
 from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
@@ -107,6 +122,8 @@ def joins_halves(precision: str, product: Instruction) -> bool:
 
     See `Capabilities.joins_halves`; ``precision`` is as in `GpuContraction`.
     """
+    if product.name in BLOCK_PRODUCTS:
+        return _joins_blocks(product, product.shape.lens[-1])
     a, b = (i.shape for i in product.inputs)
     (m, k), n, name = a.lens[-2:], b.lens[-1], product.shape.type.dtype_name
     if a.symbolic or b.symbolic:  # either column order suits only some lengths
@@ -121,15 +138,25 @@ def joins_halves(precision: str, product: Instruction) -> bool:
     return quickest == "few_rows" or (quickest == "warpgroup" and n % (2 * PIECE) == 0)
 
 
-def joins_products(precision: str, type: Type, columns: int) -> bool:
-    """Return whether products of one input should be joined, for kernels that combine both halves of the result
-    (`joins_halves`).
+def _joins_blocks(product: Instruction, columns: int) -> bool:
+    """Return whether a kernel combines both halves of ``columns`` columns of block-quantised weights."""
+    op: Any = product.op
+    shape = product.inputs[0].shape
+    return joins_blocks(op, len(product.inputs) > 3, shape.lens[-1], columns, shape.type.dtype_name)
 
-    The caller makes sure that the device has warpgroup tensor cores. See `Capabilities.joins_products`; ``precision``
-    is as in `GpuContraction`.
+
+def joins_products(precision: str, product: Instruction) -> bool:
+    """Return whether two products of one input and of one shape should be joined, for kernels that combine both halves
+    of the result (`joins_halves`).
+
+    See `Capabilities.joins_products`; ``precision`` is as in `GpuContraction`.
     """
+    columns, type = 2 * product.shape.lens[-1], product.shape.type
+    if product.name in BLOCK_PRODUCTS:
+        return _joins_blocks(product, columns)
+    arch = known_architecture()
     narrow = type in (Type.half_type, Type.bf16_type) or (type is Type.float_type and precision == "medium")
-    return narrow and columns % (2 * PIECE) == 0
+    return arch is not None and arch.warpgroups and narrow and columns % (2 * PIECE) == 0
 
 
 def _check(body: ScalarBody) -> None:
@@ -162,6 +189,53 @@ def _launch(low: Lowering, ins: Instruction, fused: Contraction) -> None:
     if isinstance(problem, GemmProblem) and weights is not None:
         depth = packed_depth(problem, low.options.precision)
         problem = replace(problem, b_strides=(*matrix_strides(weights, depth), 1, depth))
+    if isinstance(problem, GemmProblem) and gated and fused.blocks is not None and problem.blocks is None:
+        problem, places, fused = _halves_apart(low, ins, problem, places, fused, operands, alone)
+    _launch_with(low, ins, problem, places, fused, operands, filled, alone)
+
+
+def _halves_apart(
+    low: Lowering,
+    ins: Instruction,
+    problem: GemmProblem,
+    places: tuple[tuple[int, ...], ...],
+    fused: Contraction,
+    operands: dict[str, View],
+    where: Length,
+) -> tuple[GemmProblem, tuple[tuple[int, ...], ...], Contraction]:
+    """Append the product with the second half of unpacked columns under a condition.
+
+    Returns:
+        the product with the first half, whose epilogue reads the result of the other one.
+    """
+    half, whole = replace(problem, n=problem.n // 2), operands["w"]
+    lens = (*problem.batch, problem.m, half.n)
+    strides = row_major_strides(lens)
+    stored = low.allocate(Shape(operands["out"].type, lens))
+    first, second = (
+        whole.with_shape(Shape(whole.type, (half.n, whole.lens[1])), k * half.n * whole.lens[1]) for k in (0, 1)
+    )
+    alone = replace(fused, epilogue=Epilogue(), extras=(), strides=())
+    other = replace(half, out_strides=strides[:-1])
+    _launch_with(low, ins, other, (), alone, {**operands, "w": second, "out": stored}, None, where)
+    operands["w"] = first
+    epilogue = reading_second_half(fused.epilogue, problem.types.out)
+    return half, (*places, strides[:-1]), replace(fused, epilogue=epilogue, extras=(*fused.extras, stored))
+
+
+def _launch_with(
+    low: Lowering,
+    ins: Instruction,
+    problem: GemmProblem | ConvProblem,
+    places: tuple[tuple[int, ...], ...],
+    fused: Contraction,
+    operands: dict[str, View],
+    filled: ChannelPadding | None,
+    alone: Length,
+) -> None:
+    """Append a contraction, of which ``places`` are the strides of the epilogue's operands, under the condition
+    ``alone``."""
+    weights = fused.weights
     if isinstance(problem, GemmProblem):
         problem = _in_whole_rows(low, ins, problem, fused, places, operands)
         problem, places = _planes_as_rows(problem, places)
@@ -375,8 +449,8 @@ def _with_open_blocks(
 ) -> tuple[GemmProblem, tuple[tuple[int, ...], ...], Length]:
     """Lower the block-quantised part of a product with symbolic lengths.
 
-    A single row (a decoder's step) is multiplied with the codes. For more rows a launch unpacks the weights in every
-    run.
+    A single row (a decoder's step) is multiplied with the codes, and so are few rows where tensor cores read the codes.
+    For more rows a launch unpacks the weights in every run.
 
     Returns:
         the remaining product over unpacked weights, the strides of the epilogue's operands, and the condition under
@@ -390,9 +464,14 @@ def _with_open_blocks(
     one = GpuContraction(replace(own, problem=single), _alignment(fused, operands), low.options.precision)
     if not problem.batch and not has_lengths(one) and not packed.refusal(one):
         more = less(1, problem.m)
-        solution = only_where(negate(more), packed.solution(one))
+        launched = [only_where(negate(more), packed.solution(one))]
+        if chunked(problem):
+            few = GpuContraction(own, _alignment(fused, operands), low.options.precision)
+            launched.append(only_where(more * less_equal(problem.m, MOST_ROWS), packed.solution(few)))
+            more = less(MOST_ROWS, problem.m)
         extras = {f"e{k}": view for k, view in enumerate(fused.extras)}
-        low.launch_all(solution, {**operands, **extras}, ins)
+        for solution in launched:
+            low.launch_all(solution, {**operands, **extras}, ins)
     return _unpacked(low, ins, problem, packed, operands, more), places, more
 
 
