@@ -44,6 +44,8 @@ MOST_FEATURES = 256
 """Most features whose accumulators fit a warp's registers."""
 KEYS = 64
 """Keys per tile; fewer if features exceed `WIDE_BYTES`. No figures kept."""
+SHORT_KEYS = 32
+"""Keys per tile of one warp."""
 LEAST_KEYS = 16
 """Least keys per tile: the rows of two fragments."""
 WIDE_BYTES = 256
@@ -167,7 +169,7 @@ class _FlashText(AttentionText):
         self.threads = 32 * self.warps
         self.ordered_rows = ROWS * self.warps
         features = max(problem.depth, problem.width) * size
-        self.keys = KEYS
+        self.keys = SHORT_KEYS if short else KEYS
         while features * self.keys > WIDE_BYTES * KEYS or not (self.copied or _fits(features, self.keys)):
             self.keys //= 2
         while not is_symbolic(problem.keys) and LEAST_KEYS <= self.keys // 2 >= problem.keys:
