@@ -158,7 +158,7 @@ def test_blocks_take_tile_after_tile(rows: int, points: bool, on: Engine, monkey
 @pytest.mark.parametrize(
     ("line", "depth", "said"),
     [
-        ("copy_wait(0)", 8192, "which nobody has written"),
+        ("copy_wait(0)", 16384, "which nobody has written"),
         ("copy_wait(1)", 2304, "which nobody has written"),
         ("warp_barrier()", 2304, "without a barrier between|which nobody has written"),
         ("barrier()", 2304, "without a barrier between|which nobody has written"),

@@ -43,11 +43,9 @@ WARPS = 16
 """Warps per block, of which a multiprocessor has one. Of two blocks of 8 warps the one that started first got more of
 the bandwidth: on an H200 it ended after 57 us, the other one after 68."""
 AHEAD = 2
-"""Most chunks per unit of work."""
-LONG = 16
-"""Units per warp from which two of them are in flight, else one: 34 to 40 KiB per multiprocessor. More bytes in flight
+"""Chunks in flight per warp, also the most per unit of work: 34 to 40 KiB per multiprocessor. More bytes in flight
 delay the loads of the rows, and small kernels before the product: on an H200 a decoder of 4096 elements took 3% longer
-with two, 8% with three. A product of 30 units per warp took 7% less time with two."""
+with 4 chunks, and 8% with 6."""
 MOST_KEPT = 8
 """Most vectors of the rows that a thread loads at once, for 32 registers."""
 PART_BYTES = 32 << 10
@@ -55,8 +53,7 @@ PART_BYTES = 32 << 10
 MOST_SHARE = 8
 """Most lanes that add up one result. No figures kept."""
 RESERVED = 4 << 10
-"""Shared memory (bytes) of a multiprocessor that the system, alignment and the counter of units may take ("Shared
-Memory", CUDA C++ programming guide)."""
+"""Shared memory (bytes) of a block that the system and the alignment of dynamic memory may take. No figures kept."""
 ROW_PADDING = 32
 """Elements after each row in shared memory, so that the same elements of two rows lie in different banks."""
 CODE_WORDS = COLUMNS * CHUNK * 4 // 32
@@ -164,7 +161,7 @@ def block_quant_mma_refusal(contraction: GpuContraction) -> str:
     if problem.a_strides[-1] != 1 or any(s % 8 for s in problem.a_strides[:-1]):
         return "the left operand's rows are no whole vectors"
     units = -(-problem.k // (CHUNK * AHEAD)) * contraction.request.epilogue.sums
-    if 2 * AHEAD * WARPS * chunk_words(problem.blocks) * 4 + 4 * units * part_lanes(problem) > _most_shared():
+    if AHEAD * WARPS * chunk_words(problem.blocks) * 4 + 4 * units * part_lanes(problem) > _most_shared():
         return "the partial sums of a tile do not fit in shared memory"
     return ""
 
@@ -217,7 +214,7 @@ class _ChunksText(ContractionText):
         self.ahead = AHEAD if own * self.halves * chunks >= 2 * AHEAD * WARPS else 1
         self.units = -(-chunks // self.ahead)
         self.tile_units = self.halves * self.units
-        self.turns = 2 if self.ahead == 1 or own * self.tile_units >= LONG * WARPS else 1
+        self.turns = AHEAD // self.ahead
         self.exact = chunks % self.ahead == 0
         self.width, self.part = self.rows + self.rows % 2, part_lanes(problem)
         results = WARP * WARPS // (COLUMNS * self.rows)
