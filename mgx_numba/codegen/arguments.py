@@ -52,6 +52,10 @@ class Arguments:
         """Declare an int64; return its name."""
         return self._declare(name, plain_int(value), "args[{}]")
 
+    def word(self, name: str, value: Value) -> None:
+        """Declare a word of another kernel's block, to which `bind` gives no name."""
+        self._declare(name, value)
+
     def step(self, name: str, stride: Length) -> str:
         """Declare a stride, unless it is known to be 0 or 1 and thus part of the text; return its name, or ""."""
         return "" if known_in(stride, 0, 1) else self.integer(name, stride)

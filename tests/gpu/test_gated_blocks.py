@@ -11,6 +11,7 @@ from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.engine import Engine
+from mgx_numba.runtime.plan import Step
 
 from ..cpu.agreement import reference
 from .programs import compiled, inputs_of, labels
@@ -84,3 +85,34 @@ def test_open_numbers_of_rows_choose_among_kernels() -> None:
     """One row, few rows and many rows are computed by kernels of their own, in one plan."""
     plan = SymbolicPlan(unit(open_shape(F16, "b", 256, most=64), 48, residual=True, points=True))
     plan.check((1,), (2,), (5,), (8,), (9,), (33,))
+
+
+def normed(shape: Shape, columns: int, read: bool) -> Program:
+    """The product of RMS norms of rows with weights; ``read``: the norms are results, too."""
+    program, rng = Program(), np.random.default_rng(columns)
+    m, depth = program.main, shape.dims[-1].max
+    x = m.add_parameter("x", shape)
+    wide = m.add_instruction("convert", [x], target_type=Type.float_type)
+    mean = m.add_instruction("reduce_mean", [m.add_instruction("mul", [wide, wide])], axes=[1])
+    inverse = m.add_instruction("rsqrt", [mean])
+    factor = m.add_instruction("multibroadcast", [inverse, wide], out_lens=())
+    scales = m.add_literal(rng.uniform(0.5, 2, depth).astype(np.float32))
+    scales = m.add_instruction("multibroadcast", [scales, wide], out_lens=())
+    y = m.add_instruction("mul", [m.add_instruction("mul", [wide, factor]), scales])
+    y = m.add_instruction("convert", [y], target_type=shape.type)
+    literals = [
+        rng.integers(0, 256, (columns, depth // 32, 16)).astype(np.uint8),
+        rng.uniform(0.001, 0.02, (columns, depth // 32)).astype(np.float32),
+    ]
+    z = m.add_instruction("matmul_nbits", [y, *map(m.add_literal, literals)], bits=4, block_size=32)
+    m.add_return([z, y] if read else [z])
+    return program
+
+
+@pytest.mark.parametrize("depth", [256, 1280])
+@pytest.mark.parametrize("read", [False, True])
+def test_blocks_compute_the_norm_of_one_row(depth: int, read: bool) -> None:
+    """The launch of the norms runs for several rows alone, unless something else reads them."""
+    plan = SymbolicPlan(normed(open_shape(F16, "b", depth, most=64), 40, read))
+    assert any("row_args" in step.kernel.text for step in plan.plan.steps if isinstance(step, Step)) != read
+    plan.check((1,), (2,), (9,))

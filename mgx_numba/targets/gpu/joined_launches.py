@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from ...codegen.gpu.kernel import NAME
 from ...codegen.gpu.machine import multiprocessors
+from ...codegen.gpu.merged_text import function_of, renamed_statements
 from ...codegen.gpu.open_grids import head_number, open_axes
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Grid, Launch, Mark, Operand
@@ -137,7 +138,7 @@ def _uses(step: PendingStep, launch: Launch, update: bool) -> list[tuple[View, b
 @functools.lru_cache(maxsize=1024)
 def read_slots(kernel: KernelSource) -> frozenset[int]:
     """Return the argument slots of pointers through which a kernel only loads."""
-    nodes = list(ast.walk(_function(kernel.text)))
+    nodes = list(ast.walk(function_of(kernel.text)))
     slots = _pointer_slots(nodes)
     loaded: set[int] = set()  # ids of names in loads, and where a pointer is made of another one
     for node in nodes:
@@ -168,10 +169,6 @@ def _pointer_slots(nodes: Sequence[ast.AST]) -> dict[str, set[int]]:
 
 def _called(call: ast.Call) -> str:
     return getattr(call.func, "id", "")
-
-
-def _function(text: str) -> ast.FunctionDef:
-    return next(node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
 
 
 def _same(a: View, b: View) -> bool:
@@ -254,7 +251,7 @@ def _kernel(members: tuple[tuple[KernelSource, int, int, int], ...], is_open: bo
         lines.append("else:" if last and k else f"{'el' * (k > 0)}if {where}:" if len(members) > 1 else "if True:")
         first = f"{slots} + (block_index(2) - {plane}) * {head_number(kernel, 'SLOTS')}" if count > 1 else str(slots)
         lines.append(f"    k{k}_args = offset(args, {first})")
-        body = _renamed(kernel, f"k{k}_")
+        body = renamed_statements(kernel, f"k{k}_")
         if own_checks:
             body = _FAULT.sub(rf"\g<1>{checks} + (block_index(2) - {plane}) * {own_checks} + \g<2>", body)
         if limit:
@@ -269,15 +266,3 @@ def _kernel(members: tuple[tuple[KernelSource, int, int, int], ...], is_open: bo
     body = "\n    ".join(lines)
     name = f"{names if len(names) <= MOST_NAME else 'joined'}_times_{plane}_kernel"
     return KernelSource(NAME, name, f"{head}\n\n{_START}    {body}\n", first_kernel.origin)
-
-
-@functools.lru_cache(maxsize=1024)
-def _renamed(kernel: KernelSource, prefix: str) -> str:
-    """Return the statements of a kernel, with a prefix to the names of ``args`` and of its own variables."""
-    function = _function(kernel.text)
-    nodes = list(ast.walk(function))
-    own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)} | {"args"}
-    for node in nodes:
-        if isinstance(node, ast.Name) and node.id in own:
-            node.id = prefix + node.id
-    return "\n".join(ast.unparse(statement) for statement in function.body)

@@ -26,8 +26,8 @@ from .pointwise import blocks_unless_empty, operand_names
 from .thread_layout import RowLayout, row_layout
 
 
-def reduction_launch(problem: ReductionProblem) -> Launch:
-    """Return the launch of a reduction cluster.
+def reduction_launch(problem: ReductionProblem, fewest: int = 1) -> Launch:
+    """Return the launch of a reduction cluster; ``fewest``: see `row_layout`.
 
     Raises:
         UnsupportedError: the kernel language lacks an operation, parts do not follow the memory order of rows, or rows
@@ -37,10 +37,11 @@ def reduction_launch(problem: ReductionProblem) -> Launch:
         raise UnsupportedError("GPU kernels fold no columns")
     if any(tensor.lens[axis] == 0 for tensor in problem.inputs for axis in problem.axes):
         raise UnsupportedError("GPU kernels read elements of each row")
-    layout = row_layout(problem.axes, problem.inputs, problem.outputs, problem.parts, problem.cut, problem.share)
+    layout = row_layout(
+        problem.axes, problem.inputs, problem.outputs, problem.parts, problem.cut, problem.share, fewest
+    )
     printer = _RowsText(problem, layout)
     lines, arguments = printer.lines(), printer.arguments.values
-    tensors = (*problem.inputs, *problem.outputs)
     team = layout.team
     name = cluster_name(problem.module, "reduce")
     kernel = gpu_kernel(name, lines, team.threads, len(arguments), problem.origin, printer.resident(), team.blocks)
@@ -49,7 +50,7 @@ def reduction_launch(problem: ReductionProblem) -> Launch:
         args=arguments,
         geometry=gpu_grid(blocks_unless_empty(layout.blocks, problem.outputs), team.threads, layout.parts),
         flops=scalar_flops(problem.module) * prod(layout.full),
-        bytes=sum(t.footprint for t in tensors),
+        bytes=sum(t.footprint for t in (*problem.inputs, *problem.outputs)),
     )
 
 

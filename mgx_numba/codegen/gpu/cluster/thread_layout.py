@@ -121,10 +121,12 @@ def row_layout(
     parts: int = 1,
     cut: tuple[int, ...] = (),
     share: Length = 0,
+    fewest: int = 1,
 ) -> RowLayout:
     """Return the layout for operands with these lengths and strides; per-row operands have length 1 along the axes.
 
-    ``parts``, ``cut`` and ``share`` are those of `ReductionProblem`.
+    ``parts``, ``cut`` and ``share`` are those of `ReductionProblem`; a row that follows memory has at least ``fewest``
+    threads, a power of two.
 
     Raises:
         UnsupportedError: parts do not follow the memory order of rows.
@@ -156,7 +158,7 @@ def row_layout(
             whole_parts, items = known_equal(items % (share // lanes), 0), share // lanes
         if isinstance(items, Dim):
             return _of_open_rows(full, keep, reduce, lanes, items, walked, parts, share)
-        size = 1
+        size = fewest
         while size < MOST_THREADS and -(-items // size) > (HELD if lanes > 1 and size < LARGE_TEAM else MOST_HELD):
             size *= 2
         team: Team = RowTeam(max(size, FEWEST_THREADS), size)

@@ -10,12 +10,16 @@ them. Partial sums of units are added in shared memory, in a fixed order.
 
 from __future__ import annotations
 
+import ast
+import re
+from typing import Any
+
 import numpy as np
 
 from ....core.dim import Dim
 from ....ops.matmul_nbits import MatMulNBits
 from ....parallel import allowed_cpus, on_threads
-from ...launch import Solution
+from ...launch import Grid, Launch, Operand, Solution
 from ...nibbles import even_before_odd
 from ...printer import CodeBuffer, VectorValue
 from ...problems.element_types import ITEMSIZE, ElementTypes
@@ -23,6 +27,7 @@ from ...problems.gemm import CHUNK_CODES, BlockFormat, BlockWeights, GemmProblem
 from ..architecture import WARP
 from ..driver.device import known_architecture
 from ..machine import multiprocessors
+from ..merged_text import renamed_statements
 from ..products import product_of
 from .block_quant import blocks_solution
 from .contraction_text import ContractionText
@@ -42,6 +47,7 @@ PARTS = 4
 WARPS = 16
 """Warps per block, of which a multiprocessor has one. Of two blocks of 8 warps the one that started first got more of
 the bandwidth: on an H200 it ended after 57 us, the other one after 68."""
+THREADS = WARP * WARPS
 AHEAD = 2
 """Chunks in flight per warp, also the most per unit of work: 34 to 40 KiB per multiprocessor. More bytes in flight
 delay the loads of the rows, and small kernels before the product: on an H200 a decoder of 4096 elements took 3% longer
@@ -56,6 +62,10 @@ RESERVED = 4 << 10
 """Shared memory (bytes) of a block that the system and the alignment of dynamic memory may take. No figures kept."""
 ROW_PADDING = 32
 """Elements after each row in shared memory, so that the same elements of two rows lie in different banks."""
+ROW = "row_"
+"""Prefix of the operands and variables of the kernel that computes the only row."""
+_ALONE = re.compile(r"CLUSTER|OPEN|block_index\([12]\)|dynamic_|grid_|mma_")
+"""What the kernel of a row must not have: clusters, further axes, memory of the launch, matrix products."""
 CODE_WORDS = COLUMNS * CHUNK * 4 // 32
 """Words (int32) of a chunk's codes."""
 
@@ -166,21 +176,50 @@ def block_quant_mma_refusal(contraction: GpuContraction) -> str:
     return ""
 
 
-def block_quant_mma_solution(contraction: GpuContraction) -> Solution:
+def block_quant_mma_solution(contraction: GpuContraction, row: Launch | None = None) -> Solution:
     """Return the launch of an applicable product, for a symbolic number of rows one of up to `MOST_ROWS`; ``w`` has the
     layout of `pack_chunks`.
+
+    ``row`` is a launch that computes the only row, which `computes_row` accepts: each block then computes it. Its
+    operands have the prefix `ROW`, and nothing reads ``x``.
 
     Raises:
         UnsupportedError: no kernel exists for an operation of the epilogue.
     """
-    text = _ChunksText(contraction)
+    text = _ChunksText(contraction, row)
     return blocks_solution(text, "_cores", text.lines(), text.blocks, WARPS, 1, text.shared_bytes)
+
+
+def computes_row(contraction: GpuContraction, row: Launch) -> bool:
+    """Return whether a product's blocks can compute the only row by the kernel of a launch: one block of as many
+    threads, which needs no shared memory of the launch, and writes the row alone."""
+    text = row.kernel.text
+    alone = row.geometry == Grid((1, 1, 1), (THREADS, 1, 1)) and not row.checks and not _ALONE.search(text)
+    names = [arg.name for arg in row.args if isinstance(arg, Operand)]
+    return alone and len([n for n in names if n.startswith("out")]) == 1 and _ChunksText(contraction).kept_rows
+
+
+class _OfRow(ast.NodeTransformer):
+    """Makes the statements of a row's kernel those of each block, which store the row to shared memory."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Return the number of the kernel's only block for ``block_index(0)``."""
+        self.generic_visit(node)
+        return ast.Constant(0) if getattr(node.func, "id", "") == "block_index" else node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        """Return the assignment of ``kept`` for that of the result's address."""
+        self.generic_visit(node)
+        if getattr(node.targets[0], "id", "") == f"{ROW}p_out0":
+            node.value = ast.Name("kept", ast.Load())
+        return node
 
 
 class _ChunksText(ContractionText):
     """Kernel text of one product.
 
     Attributes:
+        row: launch that computes the only row; None: the row is in memory.
         rows: rows that the kernel computes.
         last_row: expression of the last row of the operand.
         inside: scales per column and chunk.
@@ -199,10 +238,11 @@ class _ChunksText(ContractionText):
         shared_bytes: dynamic shared memory per block: units in flight, rows, partial sums.
     """
 
-    def __init__(self, contraction: GpuContraction) -> None:
+    def __init__(self, contraction: GpuContraction, row: Launch | None = None) -> None:
         super().__init__(contraction)
         problem = self.request.problem
         assert isinstance(problem, GemmProblem) and problem.blocks is not None
+        self.row = row
         self.problem, self.form = problem, problem.blocks
         self.rows = rows_of(problem)
         self.last_row = "(rows - 1)" if isinstance(problem.m, Dim) else str(self.rows - 1)
@@ -217,7 +257,7 @@ class _ChunksText(ContractionText):
         self.turns = AHEAD // self.ahead
         self.exact = chunks % self.ahead == 0
         self.width, self.part = self.rows + self.rows % 2, part_lanes(problem)
-        results = WARP * WARPS // (COLUMNS * self.rows)
+        results = THREADS // (COLUMNS * self.rows)
         self.together = max(1, min(own, PART_BYTES // (4 * self.tile_units * self.part), results))
         self.share = widest_share(results // self.together, self.units)
         parts = 4 * self.together * self.tile_units * self.part
@@ -233,6 +273,9 @@ class _ChunksText(ContractionText):
             row_step=problem.a_strides[len(problem.batch)],
             exponents=EXPONENTS[problem.types.a],
         )
+        self._own = len(self.arguments.values)
+        for k, arg in enumerate(row.args if row is not None else ()):
+            self.arguments.word(f"{ROW}{k}", _of_row(arg))
 
     def lines(self) -> list[str]:
         """Return all statements of the kernel."""
@@ -259,7 +302,12 @@ class _ChunksText(ContractionText):
             self._copy(buffer, str(slot))
         buffer.line("grid_wait()")
         if self.kept_rows:
-            self._keep_rows(buffer)
+            buffer.line(f"kept = dynamic_{self.problem.types.a}({self.rows_at})")
+            if self.row is None:
+                self._keep_rows(buffer)
+            else:
+                tree = _OfRow().visit(ast.parse(renamed_statements(self.row.kernel, ROW)))
+                buffer.line(f"{ROW}args = offset(args, {self._own})", *ast.unparse(tree).splitlines())
             kept = f"offset(dynamic_{self.problem.types.a}({self.rows_at}), "
             buffer.line(f"row_x = {kept}imin(group, {self.last_row}) * {self.row_lanes} + quarter * 8)")
         else:
@@ -280,8 +328,7 @@ class _ChunksText(ContractionText):
 
     def _keep_rows(self, buffer: CodeBuffer) -> None:
         """Emit the copy of the rows to shared memory."""
-        buffer.line(f"kept = dynamic_{self.problem.types.a}({self.rows_at})")
-        batch, stride = max(1, MOST_KEPT // self.rows), 8 * WARP * WARPS
+        batch, stride = max(1, MOST_KEPT // self.rows), 8 * THREADS
         for start in range(0, self.problem.k, batch * stride):
             steps = range(start, min(start + batch * stride, self.problem.k), stride)
             places = [(row, step) for row in range(self.rows) for step in steps]
@@ -434,6 +481,11 @@ def _most_shared() -> int:
     """Return the most dynamic shared memory (bytes) of a block."""
     arch = known_architecture()
     return 0 if arch is None else arch.shared_bytes - RESERVED
+
+
+def _of_row(arg: Any) -> Any:
+    """Return an argument of the row's launch among those of the product's."""
+    return Operand(ROW + arg.name, arg.offset) if isinstance(arg, Operand) else arg
 
 
 def rows_of(problem: GemmProblem) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -13,12 +13,16 @@ import numpy as np
 
 from ....codegen.alternatives import has_lengths, only_where
 from ....codegen.body import ScalarBody
+from ....codegen.gpu.cluster.reduction_rows import reduction_launch
 from ....codegen.gpu.contraction.block_quant import block_quant_refusal, block_quant_solution, pack_codes
 from ....codegen.gpu.contraction.block_quant_mma import (
     MOST_ROWS,
+    ROW,
+    THREADS,
     block_quant_mma_refusal,
     block_quant_mma_solution,
     chunked,
+    computes_row,
     halves_hold,
     joins_blocks,
     pack_chunks,
@@ -43,6 +47,7 @@ from ....codegen.gpu.printer import ThreadPrinter
 from ....codegen.gpu.products import product_of
 from ....codegen.launch import Launch, Solution
 from ....codegen.printer import CodeBuffer
+from ....codegen.problems.cluster import ReductionProblem, Tensor
 from ....codegen.problems.convolution import ConvProblem
 from ....codegen.problems.element_types import ITEMSIZE, ElementTypes
 from ....codegen.problems.epilogue import Epilogue
@@ -51,6 +56,7 @@ from ....codegen.problems.gemm import BlockWeights, GemmProblem
 from ....codegen.space import collapse
 from ....codegen.tuning.request import Candidate, Request, least_bytes
 from ....core.dim import (
+    Dim,
     Length,
     common_divisor,
     known_equal,
@@ -79,6 +85,7 @@ from ...lowering.contraction_problem import (
     accepts_contraction,
 )
 from ...lowering.lowering import Lowering
+from ...lowering.steps import PendingStep
 from .contraction_weights import (
     column_order,
     filter_packing,
@@ -464,15 +471,56 @@ def _with_open_blocks(
     one = GpuContraction(replace(own, problem=single), _alignment(fused, operands), low.options.precision)
     if not problem.batch and not has_lengths(one) and not packed.refusal(one):
         more = less(1, problem.m)
-        launched = [only_where(negate(more), packed.solution(one))]
+        extras = {f"e{k}": view for k, view in enumerate(fused.extras)}
+        row = _absorbed_row(low, ins, operands["x"], fused.extras, one, more) if chunked(problem) else None
+        if row is None:
+            launched = [only_where(negate(more), packed.solution(one))]
+        else:
+            launched = [only_where(negate(more), block_quant_mma_solution(one, row[0]))]
+            extras |= {ROW + name: view for name, view in row[1].items()}
         if chunked(problem):
             few = GpuContraction(own, _alignment(fused, operands), low.options.precision)
             launched.append(only_where(more * less_equal(problem.m, MOST_ROWS), packed.solution(few)))
             more = less(MOST_ROWS, problem.m)
-        extras = {f"e{k}": view for k, view in enumerate(fused.extras)}
         for solution in launched:
             low.launch_all(solution, {**operands, **extras}, ins)
     return _unpacked(low, ins, problem, packed, operands, more), places, more
+
+
+def _absorbed_row(
+    low: Lowering, ins: Instruction, x: View, extras: Sequence[View], product: GpuContraction, more: Length
+) -> tuple[Launch, dict[str, View]] | None:
+    """Return the launch that computes the only row of a product's left operand, such as a norm, and its operands, if
+    the product's blocks can compute the row, and nothing else reads it. The launch for several rows then runs under the
+    condition ``more`` alone."""
+    step = next((s for s in reversed(low.draft.steps) if s.problem is not None and _writes(s, x)), None)
+    if step is None or step.launch is None or set(step.instruction.users) != {ins}:
+        return None
+    problem, rows = step.problem, x.lens[:-1]
+    if not isinstance(problem, ReductionProblem) or len(problem.outputs) != 1 or problem.parts > 1:
+        return None
+    if any(view.buffer is x.buffer for view in extras) or any(not isinstance(n, Dim) and n != 1 for n in rows):
+        return None
+    lens = [n for tensor in problem.inputs for n in tensor.lens if isinstance(n, Dim)]
+    if not all(any(n is own for own in rows) for n in lens):
+        return None
+    tensors = (tuple(map(_of_one_row, own)) for own in (problem.inputs, problem.outputs))
+    row = reduction_launch(replace(problem, **dict(zip(("inputs", "outputs"), tensors))), THREADS)
+    if not computes_row(product, row):
+        return None
+    (step.launch,) = only_where(more, Solution((step.launch,))).launches
+    return row, step.operands
+
+
+def _writes(step: PendingStep, x: View) -> bool:
+    """Return whether a step that computes a cluster has a result in the memory of a view."""
+    return any(name.startswith("out") and view.buffer is x.buffer for name, view in step.operands.items())
+
+
+def _of_one_row(tensor: Tensor) -> Tensor:
+    """Return a tensor with length 1 along its open axes."""
+    axes = [(1, 0) if isinstance(n, Dim) else (n, s) for n, s in zip(tensor.lens, tensor.strides)]
+    return replace(tensor, lens=tuple(n for n, _ in axes), strides=tuple(s for _, s in axes))
 
 
 def _images_of(low: Lowering, problem: ConvProblem, x: View) -> ChannelPadding | None:
