@@ -1,4 +1,4 @@
-"""Statements of one kernel for the text of another one."""
+"""Take the statements of a kernel into the text of another kernel."""
 
 from __future__ import annotations
 

@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
-from math import gcd, prod
-from typing import Any, NamedTuple
-
-import numpy as np
+from math import prod
 
 from ....codegen.alternatives import has_lengths, only_where
 from ....codegen.body import ScalarBody
-from ....codegen.gpu.cluster.reduction_rows import reduction_launch
-from ....codegen.gpu.contraction.block_quant import block_quant_refusal, block_quant_solution, pack_codes
-from ....codegen.gpu.contraction.block_quant_mma import (
-    MOST_ROWS,
-    ROW,
-    THREADS,
-    block_quant_mma_refusal,
-    block_quant_mma_solution,
-    chunked,
-    computes_row,
-    halves_hold,
-    joins_blocks,
-    pack_chunks,
-    scale_type,
-)
 from ....codegen.gpu.contraction.gemv import gemv_refusal
 from ....codegen.gpu.contraction.gpu_contraction import (
     LINE_BYTES,
@@ -40,40 +21,28 @@ from ....codegen.gpu.contraction.solvers import SOLVER_SET, SOLVERS, Tiles, in_v
 from ....codegen.gpu.contraction.symbolic_lengths import solve_open
 from ....codegen.gpu.contraction.wgmma_operands import PIECE
 from ....codegen.gpu.data.channels import channel_padding_launch
-from ....codegen.gpu.data.unpacking import unpacked_chunks_launch, unpacked_weights_launch
 from ....codegen.gpu.driver.device import known_architecture
 from ....codegen.gpu.machine import machine
 from ....codegen.gpu.printer import ThreadPrinter
 from ....codegen.gpu.products import product_of
-from ....codegen.launch import Launch, Solution
+from ....codegen.launch import Solution
 from ....codegen.printer import CodeBuffer
-from ....codegen.problems.cluster import ReductionProblem, Tensor
 from ....codegen.problems.convolution import ConvProblem
 from ....codegen.problems.element_types import ITEMSIZE, ElementTypes
 from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.fused_contraction import reading_second_half
-from ....codegen.problems.gemm import BlockWeights, GemmProblem
-from ....codegen.space import collapse
+from ....codegen.problems.gemm import GemmProblem
 from ....codegen.tuning.request import Candidate, Request, least_bytes
 from ....core.dim import (
-    Dim,
     Length,
-    common_divisor,
     known_equal,
     known_in,
-    known_less,
     known_same,
-    less,
-    less_equal,
-    negate,
-    typical,
 )
 from ....core.integers import plain_int
 from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
-from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
-from ....runtime.memory import address_of
 from ...lowering import contraction_problem
 from ...lowering.buffers import View
 from ...lowering.contraction_problem import (
@@ -85,7 +54,7 @@ from ...lowering.contraction_problem import (
     accepts_contraction,
 )
 from ...lowering.lowering import Lowering
-from ...lowering.steps import PendingStep
+from .block_products import joins_blocks_of, with_blocks, with_open_blocks
 from .contraction_weights import (
     column_order,
     filter_packing,
@@ -95,6 +64,7 @@ from .contraction_weights import (
     packed_filters,
     repacked_filters,
 )
+from .product_rows import aligned, alignment, planes_as_rows
 from .table import lowering
 
 COPIED, COPYING = 0.5, 2300
@@ -130,7 +100,7 @@ def joins_halves(precision: str, product: Instruction) -> bool:
     See `Capabilities.joins_halves`; ``precision`` is as in `GpuContraction`.
     """
     if product.name in BLOCK_PRODUCTS:
-        return _joins_blocks(product, product.shape.lens[-1])
+        return joins_blocks_of(product, product.shape.lens[-1])
     a, b = (i.shape for i in product.inputs)
     (m, k), n, name = a.lens[-2:], b.lens[-1], product.shape.type.dtype_name
     if a.symbolic or b.symbolic:  # either column order suits only some lengths
@@ -139,17 +109,10 @@ def joins_halves(precision: str, product: Instruction) -> bool:
         return False
     right = (*(0 for _ in a.lens[:-2]), 1, k)
     problem = GemmProblem(m, n, k, a.lens[:-2], b_strides=right, types=ElementTypes(name, name, name, name))
-    problem, _ = _planes_as_rows(problem, ())
+    problem, _ = planes_as_rows(problem, ())
     contraction = GpuContraction(Request(problem, Epilogue(), (), 1, False), constant=True, precision=precision)
     quickest = SOLVER_SET.own_candidates(contraction)[0].solver.name
     return quickest == "few_rows" or (quickest == "warpgroup" and n % (2 * PIECE) == 0)
-
-
-def _joins_blocks(product: Instruction, columns: int) -> bool:
-    """Return whether a kernel combines both halves of ``columns`` columns of block-quantised weights."""
-    op: Any = product.op
-    shape = product.inputs[0].shape
-    return joins_blocks(op, len(product.inputs) > 3, shape.lens[-1], columns, shape.type.dtype_name)
 
 
 def joins_products(precision: str, product: Instruction) -> bool:
@@ -160,7 +123,7 @@ def joins_products(precision: str, product: Instruction) -> bool:
     """
     columns, type = 2 * product.shape.lens[-1], product.shape.type
     if product.name in BLOCK_PRODUCTS:
-        return _joins_blocks(product, columns)
+        return joins_blocks_of(product, columns)
     arch = known_architecture()
     narrow = type in (Type.half_type, Type.bf16_type) or (type is Type.float_type and precision == "medium")
     return arch is not None and arch.warpgroups and narrow and columns % (2 * PIECE) == 0
@@ -190,9 +153,9 @@ def _launch(low: Lowering, ins: Instruction, fused: Contraction) -> None:
         problem = replace(problem, a_strides=x.strides)
     alone: Length = 1
     if isinstance(problem, GemmProblem) and fused.blocks is not None and has_lengths((problem, places)):
-        problem, places, alone = _with_open_blocks(low, ins, problem, fused, places, operands)
+        problem, places, alone = with_open_blocks(low, ins, problem, fused, places, operands)
     elif isinstance(problem, GemmProblem) and fused.blocks is not None:
-        problem = _with_blocks(low, ins, problem, fused, places, operands)
+        problem = with_blocks(low, ins, problem, fused, places, operands)
     if isinstance(problem, GemmProblem) and weights is not None:
         depth = packed_depth(problem, low.options.precision)
         problem = replace(problem, b_strides=(*matrix_strides(weights, depth), 1, depth))
@@ -240,19 +203,19 @@ def _launch_with(
     filled: ChannelPadding | None,
     alone: Length,
 ) -> None:
-    """Append a contraction, of which ``places`` are the strides of the epilogue's operands, under the condition
-    ``alone``."""
+    """Append a contraction that runs under the condition ``alone``; ``places`` has the strides of each operand of the
+    epilogue."""
     weights = fused.weights
     if isinstance(problem, GemmProblem):
         problem = _in_whole_rows(low, ins, problem, fused, places, operands)
-        problem, places = _planes_as_rows(problem, places)
+        problem, places = planes_as_rows(problem, places)
     for name in ("x", "w") if weights is None else ("x",):
-        operands[name] = _aligned(low, ins, operands[name])
+        operands[name] = aligned(low, ins, operands[name])
     request = Request(problem, fused.epilogue, places, low.threads, low.options.fast_math)
     constant = weights is not None
     contraction = GpuContraction(
         request,
-        _alignment(fused, operands),
+        alignment(fused, operands),
         low.options.precision,
         constant,
         constant and low.shared is None,
@@ -307,47 +270,6 @@ def _append(
         low.launch(launch, operands, ins)
 
 
-def _planes_as_rows(
-    problem: GemmProblem, places: tuple[tuple[int, ...], ...]
-) -> tuple[GemmProblem, tuple[tuple[int, ...], ...]]:
-    """Merge batch axes into the rows of a product, if the right operand is broadcast over them.
-
-    Axes merge if the left operand, the result and every epilogue operand have one constant stride over them. If several
-    groups of axes can merge, the longest group becomes the rows, because only many rows fill the tiles.
-
-    Args:
-        problem: the product.
-        places: strides of each epilogue operand, over the batch axes and the rows.
-    """
-    if not problem.batch or problem.blocks is not None or problem.prologue is not None:
-        return problem, places
-    return _all_rows(problem, places)
-
-
-def _all_rows(
-    problem: GemmProblem, places: tuple[tuple[int, ...], ...]
-) -> tuple[GemmProblem, tuple[tuple[int, ...], ...]]:
-    """Return the product with batch axes merged with the rows, or with each other, where strides allow it."""
-    rank = len(problem.batch)
-    b = (*problem.b_strides[:rank], 0)
-    walked = [problem.out_strides, problem.a_strides[:-1], b, *(own for own in places if own)]
-    if not rank or any(len(own) != rank + 1 for own in walked):
-        return problem, places
-    space = collapse((*problem.batch, problem.m), walked, order_by=0)
-    shared = [k for k in range(space.rank) if known_in(space.strides[2][k], 0)]
-    if not shared:
-        return problem, places
-    rows = max(shared, key=lambda k: (typical(space.lens[k]), k))
-    order = [*(k for k in range(space.rank) if k != rows), rows]
-    lens = [space.lens[k] for k in order]
-    out, a, b, *rest = (tuple(own[k] for k in order) for own in space.strides)
-    left = iter(rest)
-    return replace(
-        problem, m=lens[-1], batch=tuple(lens[:-1]), a_strides=(*a, problem.a_strides[-1]),
-        b_strides=(*b[:-1], *problem.b_strides[rank:]), out_strides=out,
-    ), tuple(next(left) if own else () for own in places)  # fmt: skip
-
-
 def _solved(low: Lowering, contraction: GpuContraction) -> tuple[Candidate, Solution]:
     """Return the chosen solver and its launches. Symbolic plans call no libraries, whose calls are for fixed
     lengths."""
@@ -357,170 +279,6 @@ def _solved(low: Lowering, contraction: GpuContraction) -> tuple[Candidate, Solu
     tiling = chosen.blocking or chosen.solver.chosen(contraction)
     key = (chosen.solver.name, tiling, contraction)
     return chosen, low.solutions.of(key, lambda: chosen.solver.plan(contraction, tiling))
-
-
-class _BlockPlans(NamedTuple):
-    """How a product with block-quantised weights is computed.
-
-    Attributes:
-        refusal: why no kernel reads the codes directly; empty if a kernel does.
-        solution: launches of that kernel.
-        unpacked: launch that unpacks the weights.
-    """
-
-    refusal: Callable[[GpuContraction], str]
-    solution: Callable[[GpuContraction], Solution]
-    unpacked: Callable[..., Launch]
-
-
-def _with_stored_scales(low: Lowering, problem: GemmProblem, fused: Contraction) -> GemmProblem:
-    """Return the problem of block-quantised weights, with float16 scales where chunks hold them exactly."""
-    blocks = fused.blocks
-    assert isinstance(blocks, BlockWeights) and problem.blocks is not None
-    if not chunked(problem):
-        return problem
-    identity = address_of if low.shared is None else low.shared.identity
-    stored = [values for values in (blocks.scales, blocks.offsets) if values is not None]
-    question = ("chunks hold halves", *((identity(array), array.shape, array.strides) for array in stored))
-    half = low.solutions.of(question, lambda: halves_hold(blocks))
-    return replace(problem, blocks=replace(problem.blocks, half_scales=half))
-
-
-def _packed_blocks(low: Lowering, problem: GemmProblem, fused: Contraction, operands: dict[str, View]) -> _BlockPlans:
-    """Add block-quantised weights to the operands, packed for the kernels of the returned plans."""
-    form, blocks = problem.blocks, fused.blocks
-    assert form is not None and isinstance(blocks, BlockWeights)
-    if chunked(problem):
-        how = f"chunks, scales in {scale_type(form)}"
-        operands["w"] = low.packed_blocks(blocks, how, lambda: pack_chunks(form, *blocks))
-        return _BlockPlans(block_quant_mma_refusal, block_quant_mma_solution, unpacked_chunks_launch)
-    operands["w"] = low.packed_constant(blocks.codes, "codes", lambda: pack_codes(form, blocks.codes))
-
-    def add(name: str, values: np.ndarray | None) -> None:
-        if values is not None:
-            operands[name] = low.packed_constant(values, name, lambda: values)
-
-    add("scales", blocks.scales)
-    add("points", blocks.zero_points)
-    add("offsets", blocks.offsets)
-    return _BlockPlans(block_quant_refusal, block_quant_solution, unpacked_weights_launch)
-
-
-def _alignment(fused: Contraction, operands: dict[str, View]) -> int:
-    """Return the common alignment in bytes, at most that of a vector, of the result and the epilogue's operands."""
-    offsets = [operands["out"].byte_offset, *(view.byte_offset for view in fused.extras)]
-    return gcd(VECTOR_BYTES, *map(common_divisor, offsets))
-
-
-def _with_blocks(
-    low: Lowering,
-    ins: Instruction,
-    problem: GemmProblem,
-    fused: Contraction,
-    places: tuple[tuple[int, ...], ...],
-    operands: dict[str, View],
-) -> GemmProblem:
-    """Return a product with block-quantised weights, and add its operands. For more than a few rows a launch unpacks
-    the weights first."""
-    problem = _with_stored_scales(low, problem, fused)
-    packed = _packed_blocks(low, problem, fused, operands)
-    operands["x"] = _aligned(low, ins, operands["x"])
-    request = Request(problem, fused.epilogue, places, low.threads, low.options.fast_math)
-    if not packed.refusal(GpuContraction(request)):
-        return problem
-    return _unpacked(low, ins, problem, packed, operands, 1)
-
-
-def _unpacked(
-    low: Lowering, ins: Instruction, problem: GemmProblem, packed: _BlockPlans, operands: dict[str, View], where: Length
-) -> GemmProblem:
-    """Append the launch that unpacks block-quantised weights under a condition; return the product with them."""
-    form = problem.blocks
-    assert form is not None
-    count = form.blocks(problem.k)
-    whole = low.allocate(Shape(operands["x"].type, (problem.n, count * form.size)))
-    launch = packed.unpacked(form, problem.n, count, problem.types.b, low.origin(ins))
-    for once in only_where(where, Solution((launch,))).launches:
-        low.launch(once, {**operands, "codes": operands["w"], "out": whole}, ins)
-    operands["w"] = whole
-    return replace(problem, blocks=None, b_strides=(*(0 for _ in problem.batch), 1, count * form.size))
-
-
-def _with_open_blocks(
-    low: Lowering,
-    ins: Instruction,
-    problem: GemmProblem,
-    fused: Contraction,
-    places: tuple[tuple[int, ...], ...],
-    operands: dict[str, View],
-) -> tuple[GemmProblem, tuple[tuple[int, ...], ...], Length]:
-    """Lower the block-quantised part of a product with symbolic lengths.
-
-    A single row (a decoder's step) is multiplied with the codes, and so are few rows where tensor cores read the codes.
-    For more rows a launch unpacks the weights in every run.
-
-    Returns:
-        the remaining product over unpacked weights, the strides of the epilogue's operands, and the condition under
-        which the product is computed.
-    """
-    problem, places = _all_rows(_with_stored_scales(low, problem, fused), places)
-    packed = _packed_blocks(low, problem, fused, operands)
-    operands["x"] = _aligned(low, ins, operands["x"])
-    more: Length = 1
-    single, own = replace(problem, m=1), Request(problem, fused.epilogue, places, low.threads, low.options.fast_math)
-    one = GpuContraction(replace(own, problem=single), _alignment(fused, operands), low.options.precision)
-    if not problem.batch and not has_lengths(one) and not packed.refusal(one):
-        more = less(1, problem.m)
-        extras = {f"e{k}": view for k, view in enumerate(fused.extras)}
-        row = _absorbed_row(low, ins, operands["x"], fused.extras, one, more) if chunked(problem) else None
-        if row is None:
-            launched = [only_where(negate(more), packed.solution(one))]
-        else:
-            launched = [only_where(negate(more), block_quant_mma_solution(one, row[0]))]
-            extras |= {ROW + name: view for name, view in row[1].items()}
-        if chunked(problem):
-            few = GpuContraction(own, _alignment(fused, operands), low.options.precision)
-            launched.append(only_where(more * less_equal(problem.m, MOST_ROWS), packed.solution(few)))
-            more = less(MOST_ROWS, problem.m)
-        for solution in launched:
-            low.launch_all(solution, {**operands, **extras}, ins)
-    return _unpacked(low, ins, problem, packed, operands, more), places, more
-
-
-def _absorbed_row(
-    low: Lowering, ins: Instruction, x: View, extras: Sequence[View], product: GpuContraction, more: Length
-) -> tuple[Launch, dict[str, View]] | None:
-    """Return the launch that computes the only row of a product's left operand, such as a norm, and its operands, if
-    the product's blocks can compute the row, and nothing else reads it. The launch for several rows then runs under the
-    condition ``more`` alone."""
-    step = next((s for s in reversed(low.draft.steps) if s.problem is not None and _writes(s, x)), None)
-    if step is None or step.launch is None or set(step.instruction.users) != {ins}:
-        return None
-    problem, rows = step.problem, x.lens[:-1]
-    if not isinstance(problem, ReductionProblem) or len(problem.outputs) != 1 or problem.parts > 1:
-        return None
-    if any(view.buffer is x.buffer for view in extras) or any(not isinstance(n, Dim) and n != 1 for n in rows):
-        return None
-    lens = [n for tensor in problem.inputs for n in tensor.lens if isinstance(n, Dim)]
-    if not all(any(n is own for own in rows) for n in lens):
-        return None
-    tensors = (tuple(map(_of_one_row, own)) for own in (problem.inputs, problem.outputs))
-    row = reduction_launch(replace(problem, **dict(zip(("inputs", "outputs"), tensors))), THREADS)
-    if not computes_row(product, row):
-        return None
-    (step.launch,) = only_where(more, Solution((step.launch,))).launches
-    return row, step.operands
-
-
-def _writes(step: PendingStep, x: View) -> bool:
-    """Return whether a step that computes a cluster has a result in the memory of a view."""
-    return any(name.startswith("out") and view.buffer is x.buffer for name, view in step.operands.items())
-
-
-def _of_one_row(tensor: Tensor) -> Tensor:
-    """Return a tensor with length 1 along its open axes."""
-    axes = [(1, 0) if isinstance(n, Dim) else (n, s) for n, s in zip(tensor.lens, tensor.strides)]
-    return replace(tensor, lens=tuple(n for n, _ in axes), strides=tuple(s for _, s in axes))
 
 
 def _images_of(low: Lowering, problem: ConvProblem, x: View) -> ChannelPadding | None:
@@ -639,7 +397,7 @@ def _padded_strides(view: View, lanes: int, either: bool) -> tuple[int, ...]:
 
 def _estimate(low: Lowering, problem: GemmProblem, fused: Contraction, places: tuple[tuple[int, ...], ...]) -> float:
     """Return the estimated seconds of the best kernel of a product."""
-    problem, places = _planes_as_rows(problem, places)
+    problem, places = planes_as_rows(problem, places)
     request = Request(problem, fused.epilogue, places, low.threads, low.options.fast_math)
     constant = fused.weights is not None
     contraction = GpuContraction(
@@ -647,17 +405,6 @@ def _estimate(low: Lowering, problem: GemmProblem, fused: Contraction, places: t
     )
     found = SOLVER_SET.own_candidates(contraction)
     return found[0].solver.estimate(contraction) if found else float("inf")
-
-
-def _aligned(low: Lowering, ins: Instruction, view: View) -> View:
-    """Return the view if it is aligned to vectors, else an aligned copy with the same strides."""
-    if known_equal(view.byte_offset % VECTOR_BYTES, 0):
-        return view
-    if view.shape.broadcasted or known_less(2 * view.shape.elements, view.shape.element_space):
-        raise UnsupportedError("an operand that begins between vectors and repeats elements")
-    copied = low.allocate(view.shape)
-    low.copy(view, copied, ins)
-    return copied
 
 
 GPU_SUPPORT = ContractionSupport(_refused, _check, _launch, any_order=True)
