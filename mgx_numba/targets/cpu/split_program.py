@@ -4,25 +4,24 @@ found."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...codegen.kernel import KernelSource
 from .. import symbolic_split
 from ..base import FastPath, Inputs, Results, Tree, grouped
-from ..split_point import SplitCompiled, SplitPoint
+from ..split_point import Counted, SplitCompiled, SplitPoint
 from .compiled import LoweredProgram
 
 if TYPE_CHECKING:
     from ...graph.program import Program
+    from ...runtime.cpu.library.nodes import Node
     from ..base import ThreadSpan
 
 
 class SplitProgram(SplitCompiled, LoweredProgram):
     """Runs the first stage, then the second on some of its results."""
-
-    several_plans: ClassVar[str] = "lengths inside of it depend on the values of its inputs"
 
     def __init__(
         self,
@@ -97,9 +96,39 @@ class SplitProgram(SplitCompiled, LoweredProgram):
     def _parts(self) -> list[LoweredProgram]:
         return [self._head, self._tail]
 
+    def library_node(self) -> Node:
+        from ...runtime.cpu.library import nodes
+
+        head, tail, point = self._head.library_node(), self._tail.library_node(), self._split_point
+        first = len(nodes.outputs_of(head)) - len(point.inputs)
+        made = [
+            nodes.Counted(one.number, one.count, one.lens)
+            if isinstance(one, Counted)
+            else nodes.Spaced(one.number, one.limit, one.delta)
+            for one in point.completed
+        ]
+        return nodes.StagesNode(
+            head,
+            tail,
+            point.results,
+            tuple(made),
+            {name: first + k for k, name in enumerate(point.inputs)},
+            frozenset(point.inputs[len(point.inputs) - point.sizes :]),
+            point.shared,
+            self._lengths(),
+        )
+
+    def _lengths(self) -> Mapping[str, tuple[str, int]]:
+        """Return the input of the first stage, and its axis, that has each length that the second stage takes, by
+        name."""
+        return {}
+
 
 class CpuSymbolicSplit(symbolic_split.SymbolicSplit, SplitProgram):
     """Two symbolic stages on the CPU; see `symbolic_split.SymbolicSplit`."""
 
     def _with_lengths(self, inputs: Inputs, given: dict[str, Any]) -> Mapping[str, Any]:
         return self._explicit(inputs, given)
+
+    def _lengths(self) -> Mapping[str, tuple[str, int]]:
+        return self._length_sources
