@@ -116,10 +116,11 @@ def _best_block(
         p_blocks, blocks = -(-panels // p_block), problem.groups * -(-tiles // count)
         claim = -(-blocks * p_blocks // threads)
         cost = costs[count]
-        cycles = min(blocks, -(-claim // p_blocks) + (1 if claim % p_blocks and claim > p_blocks else 0)) * cost.inputs(
-            p_block
-        )
-        cycles += (claim * cost.task(p_block) + cost.reading(claim, p_block)) * (panels / (p_blocks * p_block))
+        inputs = min(blocks, -(-claim // p_blocks) + (1 if claim % p_blocks and claim > p_blocks else 0))
+        tasks, share = claim * cost.task(p_block), panels / (p_blocks * p_block)
+        if inputs * cost.transform + tasks * share >= best_cycles:  # less than the whole
+            continue
+        cycles = inputs * cost.inputs(p_block) + (tasks + cost.reading(claim, p_block)) * share
         if cycles < best_cycles:
             best, best_cycles = Block(count, p_block, claim, depth), cycles
     return best, best_cycles
