@@ -237,3 +237,15 @@ def test_programs_in_cpp_run_them(flags: str, tmp_path: Path, monkeypatch: pytes
     (tmp_path / "a.cpp").write_text(SOURCE)
     program = build(tmp_path / "a.cpp", tmp_path / "include", tmp_path / "a", *flags.split())
     assert finished([program, path]) == "3:124 4:0124 0: "
+
+
+def test_the_example_in_c_runs_programs_of_open_lengths(tmp_path: Path) -> None:
+    """It took the mark of an open length for a length."""
+    library = compiled(chosen_rows(("n", 4))).export_library(tmp_path, "net")
+    source, program = tmp_path / "example" / "net" / "example.c", tmp_path / "example_c"
+    warnings = ["-std=c99", "-Wall", "-Wextra", "-Werror"]
+    finished(
+        [CC, *warnings, f"-I{tmp_path / 'include'}", f"-Wl,-rpath,{library.parent}", source, library, "-o", program]
+    )
+    sizes = [0, 16, 0, 0, 0]  # bytes of one row of x doubled, and of no chosen row
+    assert finished([program]).splitlines() == [f"output {k}: {size} bytes" for k, size in enumerate(sizes)]
