@@ -205,7 +205,7 @@ class _WholeCost:
 
 
 class _Cost:
-    """Estimated cycles of the parts of one task of ``count`` tiles."""
+    """Estimated cycles of a task of ``count`` tiles: input transform, products with the output transform, loads."""
 
     def __init__(self, whole: _WholeCost, count: int) -> None:
         self.whole, self.count = whole, count
