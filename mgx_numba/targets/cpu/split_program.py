@@ -11,7 +11,7 @@ import numpy as np
 from ...codegen.kernel import KernelSource
 from .. import symbolic_split
 from ..base import FastPath, Inputs, Results, Tree, grouped
-from ..split_point import Counted, SplitCompiled, SplitPoint
+from ..split_point import SplitCompiled, SplitPoint
 from .compiled import LoweredProgram
 
 if TYPE_CHECKING:
@@ -101,17 +101,11 @@ class SplitProgram(SplitCompiled, LoweredProgram):
 
         head, tail, point = self._head.library_node(), self._tail.library_node(), self._split_point
         first = len(nodes.outputs_of(head)) - len(point.inputs)
-        made = [
-            nodes.Counted(one.number, one.count, one.lens)
-            if isinstance(one, Counted)
-            else nodes.Spaced(one.number, one.limit, one.delta)
-            for one in point.completed
-        ]
         return nodes.StagesNode(
             head,
             tail,
             point.results,
-            tuple(made),
+            point.completed,
             {name: first + k for k, name in enumerate(point.inputs)},
             frozenset(point.inputs[len(point.inputs) - point.sizes :]),
             point.shared,

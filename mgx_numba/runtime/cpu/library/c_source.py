@@ -8,6 +8,7 @@ from typing import Any
 
 from ....codegen.kernel import KernelSource
 from ....core.types import from_numpy, numpy_dtype
+from ...completed import Spaced
 from ...host.sizes import EVALUATE
 from ...plan import Plan, Step
 from ..bind_kernel import BIND, ROOMS_EACH, Bound, Status, Write
@@ -22,7 +23,6 @@ from .nodes import (
     Lens,
     Node,
     PlanNode,
-    Spaced,
     StagesNode,
     executables_of,
     nodes_of,

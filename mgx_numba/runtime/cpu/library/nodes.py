@@ -8,6 +8,7 @@ from typing import TypeAlias
 from ....core.dim import Dim
 from ....dataclass import dataclass
 from ....errors import UnsupportedError
+from ...completed import Counted, Spaced
 from ..executor import Executable
 
 Lens: TypeAlias = "tuple[int | None, ...]"
@@ -31,26 +32,6 @@ class ChoiceNode:
     """Nodes, at least one, of which the first runs that serves the lengths of the inputs."""
 
     members: tuple[Node, ...]
-
-
-@dataclass(frozen=True)
-class Counted:
-    """A result of the first stage of which the elements at the start are the value: result ``count`` has the length
-    for which -1 in ``lens`` stands."""
-
-    number: int
-    count: int
-    lens: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Spaced:
-    """Evenly spaced numbers, from result ``number`` of the first stage up to before result ``limit``, in steps of
-    result ``delta``."""
-
-    number: int
-    limit: int
-    delta: int
 
 
 @dataclass(frozen=True, eq=False)
