@@ -443,7 +443,7 @@ class program:
         Raises:
             MgxError: the program is not compiled.
             UnsupportedError: the program has steps that run in Python (the message names each, with its reason), or
-                needs several plans for the lengths of its inputs; or the system is not Linux on x86-64.
+                its first run makes a plan; or the system is not Linux on x86-64.
             OptionError: the name is not an identifier, the target is not ``cpu``, or the weights are too large to
                 embed.
             CompileError: ``link`` is True and there is no compiler, or the compiler fails.

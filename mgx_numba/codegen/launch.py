@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from ..core.dim import Dim, Length, SharedLength, evaluate, known_less, known_less_equal
 from ..dataclass import dataclass
-from ..errors import DeviceError
+from ..errors import DeviceError, IndexRangeError, ShapeError
 from .kernel import KernelSource
 
 
@@ -63,6 +63,24 @@ def axis_text(axis: int, length: Length) -> str:
     found = OpenAxis(text)
     found.axis, found.length = axis, length
     return found
+
+
+INDEX = "{index}"
+"""Stands for the recorded number in a text of `Launch.checks` that is a whole message."""
+
+
+def fault_error(place: str, who: str, what: str, index: int) -> ShapeError:
+    """Return the error for a fault record.
+
+    Args:
+        place: prefix of errors where the step lies.
+        who: names the operator.
+        what: the check's text, see `Launch.checks`.
+        index: the recorded number.
+    """
+    if INDEX in what:
+        return ShapeError(what.replace(INDEX, str(index)))
+    return IndexRangeError(f"{place}{who}: index {index} is out of range for {what}")
 
 
 @dataclass(frozen=True)
@@ -191,7 +209,7 @@ class Launch:
     are the launch's total work and least memory traffic. A launch may read results of earlier launches of the same
     list; its own tasks are independent. ``replaceable`` lists operands whose memory ``out`` may reuse if the layouts
     are equal: each element is read, once, before the result's is written. ``checks`` gives the bounds of each index
-    check, ``axis 0 of length 5``.
+    check, ``axis 0 of length 5``, or the message of another check, with `INDEX` for the number that it records.
     """
 
     kernel: KernelSource

@@ -178,7 +178,7 @@ class Loop(BodyOperator):
         """Return the most iterations; scan outputs limit them to ``max_iterations``."""
         return self.max_iterations if scans else max(self.max_iterations, LONGEST)
 
-    def too_long(self, scans: bool, trips: int) -> MgxError:
+    def too_long(self, scans: bool, trips: int | str) -> MgxError:
         """Return the error for exceeding `most_iterations`."""
         most = self.most_iterations(scans)
         why = f"max_iterations={most}, for which scan outputs have room" if scans else f"{most} iterations"

@@ -243,7 +243,7 @@ class Exportable(Protocol):
         ``output_names`` has a name for each result.
 
         Raises:
-            UnsupportedError: lengths are not known before a run.
+            UnsupportedError: the first run makes a plan.
         """
 
 

@@ -25,7 +25,8 @@ from ..ops.deferred import Deferred
 from ..ops.fused import GetTupleElem
 from ..ops.sampling import RandomSeed
 from ..ops.selection import DynamicRange
-from .split_point import Counted, Spaced, SplitPoint
+from ..runtime.completed import Counted, Spaced
+from .split_point import SplitPoint
 
 WORTHWHILE = frozenset(
     "dot quant_dot matmul_nbits convolution convolution_backwards quant_convolution quant_convolution_backwards"

@@ -9,11 +9,12 @@ import numpy as np
 
 from ..errors import UnsupportedError
 from ..json_types import JsonArray, JsonObject
+from ..runtime.completed import Counted, Spaced
 from ..runtime.plan_file import PlanFile, file_pieces
 from ..runtime.plan_json import PlansReader, PlansWriter
 from .base import Kept, KeptChoice, KeptPlan, KeptSplit
 from .fallback_file import read_host
-from .split_point import Counted, Spaced, SplitPoint
+from .split_point import SplitPoint
 
 
 def kept_pieces(

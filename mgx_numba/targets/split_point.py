@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from ..core.counted_elements import counted_elements
-from ..core.evenly_spaced import evenly_spaced
 from ..dataclass import dataclass
+from ..runtime.completed import Counted, Spaced
 from .base import Growing, Inputs, Kept, KeptSplit, Observer, Results, Stage, Tree, grouped, without_buffers
 
 if TYPE_CHECKING:
@@ -26,44 +25,6 @@ class _Part(Protocol):
 
     def run(self, inputs: Inputs) -> Results: ...
     def stages(self, inputs: Inputs) -> list[Stage]: ...
-
-
-@dataclass(frozen=True)
-class Counted:
-    """A result of the first stage whose memory has room for more elements than there are (`Operator.counted`).
-
-    Attributes:
-        number: the result's number.
-        count: number of the result that holds the length.
-        lens: the lengths, with -1 for the one that ``count`` gives.
-    """
-
-    number: int
-    count: int
-    lens: tuple[int, ...]
-
-    def value(self, results: Results) -> np.ndarray:
-        """Return the elements that there are."""
-        return counted_elements(self.lens, results[self.number], results[self.count])  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True)
-class Spaced:
-    """Evenly spaced numbers, of which the first stage computes start, limit and step: results ``number``, ``limit`` and
-    ``delta``."""
-
-    number: int
-    limit: int
-    delta: int
-
-    def value(self, results: Results) -> np.ndarray:
-        """Return the numbers, in an array of the class of the results.
-
-        Raises:
-            MgxError: see `evenly_spaced`.
-        """
-        start = results[self.number]
-        return evenly_spaced(start, results[self.limit], results[self.delta]).view(type(start))
 
 
 @dataclass(frozen=True)

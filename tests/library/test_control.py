@@ -129,3 +129,41 @@ def test_an_index_out_of_range_in_a_loop_ends_the_run(loaded: Load) -> None:
     with pytest.raises(ValueError, match="index 3 is out of range"):
         library.run({**feeds, "limit": np.array(5)})
     check(program, library, feeds)
+
+
+@pytest.mark.parametrize("going", [True, False])
+def test_a_loop_whose_trips_come_from_data(going: bool, loaded: Load) -> None:
+    """Such a loop was a fallback step, which no library runs."""
+    own = until([node("MatMul", ["v", "w"], ["p"]), node("Tanh", ["p"], ["v_out"])])
+    if not going:
+        own.node[-1].CopyFrom(node("Identity", ["go"], ["go_out"]))
+    loop = node("Loop", ["n", "", "x"], ["y"], body=own)
+    feeds = {"x": x_of(3, 8), "n": np.array(5)} | ({"limit": np.array(1 << 40)} if going else {})
+    w = x_of(8, 8) * 0.3
+    program = program_of([loop], feeds, w=w, one=np.array(1))
+    assert inlined(program, 2)
+    library = loaded(program)
+    for trips in (5, 0, 1, 40, -3, 5):
+        value = feeds["x"]
+        for _ in range(trips):
+            value = np.tanh(value @ w)
+        found = check(program, library, {**feeds, "n": np.array(trips)})
+        np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("trips", [None, 1 << 62])
+def test_a_loop_that_its_condition_ends_too_late_is_an_error(trips: int | None, loaded: Load) -> None:
+    own = until([node("Neg", ["v"], ["v_out"])])
+    known = {} if trips is None else {"n": np.array(trips)}
+    loop = node("Loop", ["n", "", "x"], ["y"], body=own)
+    feeds = {"x": x_of(8), "limit": np.array(7)} | ({"n": np.array(1 << 62)} if trips is None else {})
+    program = program_of([loop], feeds, one=np.array(1), **known)
+    assert inlined(program, 2)
+    library = loaded(program)
+    np.testing.assert_array_equal(check(program, library, feeds), -feeds["x"])
+    late = {**feeds, "limit": np.array(65536)}
+    message = rf"loop: runs longer than 65535 iterations \(trip count {1 << 62}\); parse with a larger"
+    for run in (program.run, library.run):
+        with pytest.raises(ValueError, match=message):
+            run(late)
+    np.testing.assert_array_equal(check(program, library, {**late, "limit": np.array(65535)}), -feeds["x"])

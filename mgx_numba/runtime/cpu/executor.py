@@ -14,12 +14,11 @@ import numpy as np
 from ...codegen.backend import Progress
 from ...codegen.cpu.toolchain.loader import load
 from ...codegen.kernel import KernelSource
-from ...codegen.launch import OpenAxis, TaskRange
+from ...codegen.launch import OpenAxis, TaskRange, fault_error
 from ...codegen.store import Store
 from ...codegen.workers.background import BackgroundCompilation
 from ...core.dim import Dim, known_less_equal, maximum
 from ...dataclass import dataclass
-from ...errors import IndexRangeError
 from ..host.native import NativeKernel
 from ..host.plan_numbers import PlanNumbers, kept_jumps, runs
 from ..host.sizes import EVALUATE
@@ -302,7 +301,7 @@ class Executable:
                 what = what.at(context.binding.values)
             around = sorted((j for j in self.plan.jumps if j.at < number <= j.to), key=lambda jump: jump.at)
             place = "".join(f"{self._place(context, jump)}: " for jump in around)
-            raise IndexRangeError(f"{place}{who}: index {context.job[Job.FAULT_INDEX]} is out of range for {what}")
+            raise fault_error(place, who, what, context.job[Job.FAULT_INDEX])
 
     def _place(self, context: Context, jump: Jump) -> str:
         """Return the prefix of errors in the steps that a jump skips."""

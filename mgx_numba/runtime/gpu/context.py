@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...codegen.launch import fault_error
 from ...core.device_array import DeviceArray, is_in_a_row
 from ...core.shape import Shape
 from ...core.types import Type, from_numpy, numpy_dtype
-from ...errors import DeviceError, IndexRangeError, MgxError, ShapeError
+from ...errors import DeviceError, MgxError, ShapeError
 from ..host.plan_numbers import runs
 from ..memory import view_of
 from ..plan import ControlStep, FallbackStep, PlannedStep, Pointer, Region, Step, TensorSpec, TensorView
@@ -374,7 +375,7 @@ class DeviceContext:
             step = self._numbered(self._executable.plan.steps[number - 1])
             assert isinstance(step, Step)
             who, what = step.checks[check]
-            raise IndexRangeError(f"{when}{who}: index {index} is out of range for {what}")
+            raise fault_error(when, who, what, index)
 
     def _forget_fault(self) -> None:
         if self._executable.checked:

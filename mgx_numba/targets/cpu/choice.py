@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..base import FastPath, Results
+from ..base import FastPath, Results, Tree
 from ..serving_plans import ServingPlans
 from .compiled import LoweredProgram
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ...codegen.store import Store
     from ...graph.program import Program
-    from ...runtime.library_form import LibraryForm
+    from ...runtime.cpu.library.nodes import Node
 
 
 class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
@@ -80,10 +78,15 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
 
         return for_lengths
 
-    def export_library(self, folder: Path, name: str, output_names: Sequence[str], form: LibraryForm) -> Path:
-        """See `LoweredProgram.export_library`: the library serves the lengths that the symbolic plan serves, or those
-        of the only plan."""
-        plans = self.symbolic_plans or self._parts()
-        if len(plans) != 1:
-            return super().export_library(folder, name, output_names, form)
-        return plans[0].export_library(folder, name, output_names, form)
+    def result_trees(self) -> list[Tree] | None:
+        parts = self._parts()
+        return parts[0].result_trees() if parts else None
+
+    def library_node(self) -> Node:
+        """See `LoweredProgram.library_node`: the library serves the lengths that the plans made so far serve."""
+        from ...runtime.cpu.library.nodes import ChoiceNode
+
+        members = [plan.library_node() for plan in self._parts()]
+        if len(members) < 2:
+            return members[0] if members else super().library_node()
+        return ChoiceNode(tuple(members))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ...codegen.store import Store
     from ...graph.program import Program
     from ...graph.rewrite_log import RewriteLog
+    from ...runtime.cpu.library.nodes import Node
     from ...runtime.library_form import LibraryForm
     from ..base import Observation, Observer, ThreadSpan
 
@@ -34,11 +35,6 @@ if TYPE_CHECKING:
 class LoweredProgram:
     """A compiled program: its executable, the trees that group its results into tuples, and the program it was lowered
     from."""
-
-    several_plans: ClassVar[str] = (
-        "its inputs have dynamic lengths: settle them when the model is read, or by program.reshape, and compile again"
-    )
-    """Why there is no executable, for error messages."""
 
     def __init__(
         self,
@@ -262,15 +258,32 @@ class LoweredProgram:
 
     def export_library(self, folder: Path, name: str, output_names: Sequence[str], form: LibraryForm) -> Path:
         """See `Exportable`; the members of a tuple ``t`` are outputs ``t.0``, ``t.1`` and so on."""
-        if self.executable is None:
-            raise UnsupportedError(f"export_library: the program has not one plan, since {self.several_plans}")
         whole_module("mgx_numba.runtime.cpu.library.writer")
         from ...runtime.cpu.library.writer import write_library
 
-        trees = range(len(output_names)) if self.trees is None else self.trees
+        given = self.result_trees()
+        trees = range(len(output_names)) if given is None else given
         found = dict(leaf for pair in zip(output_names, trees, strict=True) for leaf in _named(*pair))
         names = [found[k] for k in range(len(found))]
-        return write_library(self.executable, folder, name, names, form, self._store)
+        return write_library(self.library_node(), folder, name, names, form, self._store)
+
+    def result_trees(self) -> list[Tree] | None:
+        """Return the trees that group the results into tuples; None: no result is a tuple."""
+        return self.trees
+
+    def library_node(self) -> Node:
+        """Return what an exported library runs.
+
+        Raises:
+            UnsupportedError: a plan is made in the first run.
+        """
+        from ...runtime.cpu.library.nodes import PlanNode
+
+        if self.executable is None:
+            raise UnsupportedError(
+                "export_library: a plan of the program is made in its first run: run the program, then export it"
+            )
+        return PlanNode(self.executable)
 
 
 def kernels_of(plans: Iterable[Plan]) -> dict[KernelSource, KernelSource]:

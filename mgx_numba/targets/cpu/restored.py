@@ -109,4 +109,4 @@ class RestoredProgram(Restored[LoweredProgram], LoweredProgram):
         return self._whole().timeline(inputs)
 
     def export_library(self, folder: Path, name: str, output_names: Any, form: LibraryForm) -> Path:
-        return self._kept.export_library(folder, name, output_names, form)
+        return (self._more or self._kept).export_library(folder, name, output_names, form)

@@ -4,7 +4,7 @@ found."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,13 +16,12 @@ from .compiled import LoweredProgram
 
 if TYPE_CHECKING:
     from ...graph.program import Program
+    from ...runtime.cpu.library.nodes import Node
     from ..base import ThreadSpan
 
 
 class SplitProgram(SplitCompiled, LoweredProgram):
     """Runs the first stage, then the second on some of its results."""
-
-    several_plans: ClassVar[str] = "lengths inside of it depend on the values of its inputs"
 
     def __init__(
         self,
@@ -97,9 +96,33 @@ class SplitProgram(SplitCompiled, LoweredProgram):
     def _parts(self) -> list[LoweredProgram]:
         return [self._head, self._tail]
 
+    def library_node(self) -> Node:
+        from ...runtime.cpu.library import nodes
+
+        head, tail, point = self._head.library_node(), self._tail.library_node(), self._split_point
+        first = len(nodes.outputs_of(head)) - len(point.inputs)
+        return nodes.StagesNode(
+            head,
+            tail,
+            point.results,
+            point.completed,
+            {name: first + k for k, name in enumerate(point.inputs)},
+            frozenset(point.inputs[len(point.inputs) - point.sizes :]),
+            point.shared,
+            self._lengths(),
+        )
+
+    def _lengths(self) -> Mapping[str, tuple[str, int]]:
+        """Return the input of the first stage, and its axis, that has each length that the second stage takes, by
+        name."""
+        return {}
+
 
 class CpuSymbolicSplit(symbolic_split.SymbolicSplit, SplitProgram):
     """Two symbolic stages on the CPU; see `symbolic_split.SymbolicSplit`."""
 
     def _with_lengths(self, inputs: Inputs, given: dict[str, Any]) -> Mapping[str, Any]:
         return self._explicit(inputs, given)
+
+    def _lengths(self) -> Mapping[str, tuple[str, int]]:
+        return self._length_sources

@@ -9,24 +9,44 @@ from __future__ import annotations
 from ....core.dim import Length, ceil_div
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
-from ...statements import for_tasks, kernel_text
+from ...statements import for_tasks, indent, kernel_text
 from .. import host
 from ..kernel import cpu_kernel
+from .checks import FAULT
 
 ROW_TASK_BYTES = 1 << 14
 """Bytes of a row that one task copies, some hundred nanoseconds."""
 
 
-def loop_starts(trips: Length) -> Launch:
-    """Return a launch that sets the iteration number to 0, and the flag to whether there is an iteration."""
-    task = ["store_scalar(number, 0, 0)", *_going("trips > 0")]
-    return _launch("loop_start_kernel", task, trips)
+def loop_starts(trips: Length | None) -> Launch:
+    """Return a launch that sets the iteration number to 0, and the flag to whether there is an iteration.
+
+    ``trips`` is the trip count; None: an operand ``trips`` holds it.
+    """
+    return _launch("loop_start_kernel", ["store_scalar(number, 0, 0)", *_going("trips > 0")], trips)
 
 
-def loop_goes_on(trips: Length) -> Launch:
-    """Return a launch that increments the iteration number, and sets the flag to whether another iteration follows."""
-    counted = ["following = load_scalar(number, 0) + 1", "store_scalar(number, 0, following)"]
-    return _launch("loop_next_kernel", [*counted, *_going("following < trips")], trips)
+def loop_goes_on(trips: Length | None, most: int | None, too_long: str) -> Launch:
+    """Return a launch that increments the iteration number, and sets the flag to whether another iteration follows.
+
+    Args:
+        trips: the trip count; None: an operand ``trips`` holds it.
+        most: maximum number of iterations, after which a further one is a fault; None: there is no maximum.
+        too_long: the fault's message, see `fault_error`.
+    """
+    task = [
+        "following = load_scalar(number, 0) + 1",
+        "store_scalar(number, 0, following)",
+        *_going("following < trips"),
+    ]
+    if most is None:
+        return _launch("loop_next_kernel", task, trips)
+    noted = [
+        f"if compare_exchange(fault, {FAULT.place('step')}, 0, step_number) == 0:",
+        *indent(FAULT.fill(check=0, index="trips")),
+    ]
+    task += ["if going == 1 and following >= most:", *indent(noted)]
+    return _launch("loop_bounded_kernel", task, trips, most, too_long)
 
 
 def _going(more: str) -> list[str]:
@@ -35,14 +55,21 @@ def _going(more: str) -> list[str]:
     return ["going = 0", f"if {more} and {holds}:", "    going = 1", "store_scalar(flag, 0, going)"]
 
 
-def _launch(name: str, task: list[str], trips: Length) -> Launch:
+def _launch(name: str, task: list[str], trips: Length | None, most: int | None = None, too_long: str = "") -> Launch:
     arguments = Arguments()
     arguments.pointer("flag", "flag", "int64")
     arguments.pointer("number", "number", "int64")
     arguments.pointer("condition", "condition", "uint8")
-    arguments.integer("trips", trips)
+    if trips is None:
+        arguments.pointer("trip_count", "trips", "int64")
+        task = ["trips = load_scalar(trip_count, 0)", *task]
+    else:
+        arguments.integer("trips", trips)
+    if most is not None:
+        arguments.integer("most", most)
+        arguments.fault()
     kernel = cpu_kernel(name, kernel_text([*arguments.bind(), *for_tasks(task)]))
-    return Launch(kernel, arguments.values, TaskRange(1), bytes=1)
+    return Launch(kernel, arguments.values, TaskRange(1), bytes=1, checks=() if most is None else (too_long,))
 
 
 def branch_starts() -> Launch:

@@ -1,4 +1,4 @@
-"""The C source of a plan: its tables as data, and the layouts of the executor's blocks."""
+"""The C source of a program: the tables of its plans as data, and the layouts of the executor's blocks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ....codegen.kernel import KernelSource
-from ....core.dim import Dim
 from ....core.types import from_numpy, numpy_dtype
+from ...completed import Spaced
 from ...host.sizes import EVALUATE
 from ...plan import Plan, Step
 from ..bind_kernel import BIND, ROOMS_EACH, Bound, Status, Write
@@ -18,6 +18,17 @@ from ..plan_tables import MAX_CLAIMS, PlanTables
 from ..spmd import CONFINE, LEAD, WALK, WORKER, Job, Patch, Pool, StepRecord
 from ..threads import MAX_THREADS, SPINS, YIELDS
 from .cpuid import FeatureBit
+from .nodes import (
+    ChoiceNode,
+    Lens,
+    Node,
+    PlanNode,
+    StagesNode,
+    executables_of,
+    nodes_of,
+    outputs_of,
+    parameters_of,
+)
 
 EXECUTOR: Mapping[str, KernelSource] = {
     "LEAD": LEAD,
@@ -38,11 +49,11 @@ _PLAIN = frozenset((string.ascii_letters + string.digits + " !#$%&'()*+,-./:;<=>
 
 
 def layout_text(
-    name: str, plan: Plan, executor: Mapping[str, KernelSource], weights_magic: bytes, weights_head: int
+    name: str, counts: tuple[int, int], executor: Mapping[str, KernelSource], weights_magic: bytes, weights_head: int
 ) -> str:
     """Return the header ``layout.h``: names and numbers that the C sources share with the package.
 
-    ``executor`` has the keys of `EXECUTOR`.
+    ``counts`` are those of the program's parameters and outputs; ``executor`` has the keys of `EXECUTOR`.
     """
     blocks = {"STEP": StepRecord, "JOB": Job, "POOL": Pool, "PATCH": Patch, "WRITE": Write, "BOUND": Bound}
     numbers: dict[str, object] = {
@@ -56,10 +67,8 @@ def layout_text(
     own: dict[str, object] = {
         "LIBRARY_NAME": _string(name),
         "LIBRARY_FUNCTION": f"{name}_library",
-        "PARAMETER_COUNT": len(plan.parameters),
-        "OUTPUT_COUNT": len(plan.outputs),
-        "SYMBOL_COUNT": len(plan.symbols),
-        "JUMP_COUNT": len(plan.jumps),
+        "PARAMETER_COUNT": counts[0],
+        "OUTPUT_COUNT": counts[1],
         "ROOMS_EACH": ROOMS_EACH,
         "MAX_THREADS": MAX_THREADS,
         "MAX_CLAIMS": f"{MAX_CLAIMS}LL",
@@ -86,10 +95,10 @@ def layout_text(
     )
 
 
-def plan_text(
-    executable: Executable,
+def program_text(
+    node: Node,
     output_names: Sequence[str],
-    offsets: Sequence[int],
+    places: Mapping[int, int],
     size: int,
     digest: bytes,
     features: Sequence[FeatureBit],
@@ -98,15 +107,98 @@ def plan_text(
     """Return the source ``plan.c``.
 
     Args:
-        executable: an executable without fallback steps.
-        output_names: one name for each output of its plan.
-        offsets: offsets of the constants in the weights.
+        node: what the program runs; no plan has fallback steps.
+        output_names: one name for each result.
+        places: offsets of the constants in the weights, by the constants' addresses.
         size: size of the weights in bytes.
         digest: SHA-256 of the weights.
         features: features that the CPU must have.
         embed: whether the weights are inside the library.
     """
+    executables = list(dict.fromkeys(executables_of(node)))
+    kernels = {kernel: None for executable in executables for kernel in executable.plan.kernels()}
+    nodes = nodes_of(node)
+    own = [_node(f"node{k}", one, nodes, executables) for k, one in enumerate(nodes)]
+    plans = [_plan(f"plan{k}", executable, places) for k, executable in enumerate(executables)]
+    outputs = [(name, *tensor) for name, tensor in zip(output_names, outputs_of(node), strict=True)]
+    fields = {
+        "plans": "plans",
+        "nodes": "nodes",
+        "features": "features",
+        "plan_count": len(plans),
+        "node_count": len(own),
+        "feature_count": len(features),
+        "weights_bytes": size,
+        "num_threads": executables[0].num_threads,
+        "weights": WEIGHTS_SYMBOL if embed else "NULL",
+        "digest": f"{{{', '.join(map(str, digest))}}}",
+    }
+    return "\n".join(
+        [
+            '#include "program.h"',
+            *map(_declaration, kernels),
+            *([f"extern const unsigned char {WEIGHTS_SYMBOL}[];"] if embed else []),
+            *(line for lines, _ in (*plans, *own) for line in lines),
+            f"static const {_array('mgx_plan plans', [text for _, text in plans], 1)}",
+            f"static const {_array('mgx_node nodes', [text for _, text in own], 1)}",
+            f"static const {_array('mgx_feature features', [_feature(bit) for bit in features])}",
+            *_tensors("mgx_these_parameters", [(name, *tensor) for name, tensor in parameters_of(node).items()]),
+            *_tensors("mgx_these_outputs", outputs),
+            f"const mgx_content mgx_this_content = {_structure(fields)};",
+            "",
+        ]
+    )
+
+
+def _node(prefix: str, node: Node, nodes: Sequence[Node], executables: Sequence[Executable]) -> tuple[list[str], str]:
+    """Return the arrays of a node, and the structure ``mgx_node``; names begin with ``prefix``."""
+    count = len(outputs_of(node))
+    results: Sequence[tuple[bool, int]] = ()
+    completed: Sequence[str] = ()
+    passed: Sequence[str] = ()
+    lines: list[str] = []
+    if isinstance(node, PlanNode):
+        kind, members = "MGX_PLAN", [executables.index(node.executable)]
+    elif isinstance(node, ChoiceNode):
+        kind, members = "MGX_CHOICE", [nodes.index(member) for member in node.members]
+    else:
+        kind, members, results = "MGX_STAGES", [nodes.index(node.head), nodes.index(node.tail)], node.results
+        passed = [*_passed(node)]
+        for one in node.completed:
+            if isinstance(one, Spaced):
+                completed = [*completed, f"{{MGX_SPACED, {one.number}, {one.limit}, {one.delta}, 1, NULL}}"]
+                continue
+            lens = f"{prefix}_lens_{len(lines)}"
+            lines.append(f"static const {_array(f'int64_t {lens}', _numbers(one.lens))}")
+            completed = [*completed, f"{{MGX_COUNTED, {one.number}, {one.count}, 0, {len(one.lens)}, {lens}}}"]
+    arrays = {
+        "size_t members": list(map(str, members)),
+        "size_t results": [f"{int(not early)}, {k}" for early, k in results],
+        "mgx_completed completed": completed,
+        "mgx_passed passed": passed,
+    }
+    lines += [f"static const {_array(_prefixed(prefix, declared), items)}" for declared, items in arrays.items()]
+    fields: dict[str, object] = {"kind": kind, "member_count": len(members), "output_count": count}
+    fields |= {declared.split()[1]: f"{prefix}_{declared.split()[1]}" for declared in arrays}
+    fields |= {"completed_count": len(completed), "passed_count": len(passed)}
+    return lines, _structure(fields)
+
+
+def _passed(node: StagesNode) -> Iterator[str]:
+    """Yield a structure ``mgx_passed`` for each input of the second stage."""
+    for name, number in node.passed.items():
+        kind = "MGX_OF_SIZES" if name in node.sizes else "MGX_OF_RESULT"
+        yield f"{{{kind}, {_string(name)}, NULL, {number}}}"
+    for name in node.shared:
+        yield f"{{MGX_OF_INPUT, {_string(name)}, {_string(name)}, 0}}"
+    for name, (source, axis) in node.lengths.items():
+        yield f"{{MGX_OF_LENGTH, {_string(name)}, {_string(source)}, {axis}}}"
+
+
+def _plan(prefix: str, executable: Executable, places: Mapping[int, int]) -> tuple[list[str], str]:
+    """Return the arrays of a plan, and the structure ``mgx_plan``; names begin with ``prefix``."""
     plan, tables = executable.plan, executable.tables
+    offsets = [places[address] for address in tables.constant_addresses]
     kernels = {kernel: number for number, kernel in enumerate(plan.kernels())}
     native = [step for step in plan.steps if isinstance(step, Step)]
     steps, slots = tables.steps.copy(), tables.slots.copy()
@@ -118,13 +210,12 @@ def plan_text(
         *((slot, _FROM_CODE, kernels[kernel]) for slot, kernel in tables.code_slots),
     ]
     slots[[slot for slot, _, _ in relocations]] = 0  # addresses are valid in this process only
-    outputs = [(name, o.dtype, o.lens or ()) for name, o in zip(output_names, plan.outputs, strict=True)]
     checks = [check for step in native for check in step.checks]
     first_check, count = [], 0
     for step in native:
         first_check.append(count)
         count += len(step.checks)
-    sizes, size_arrays = _sizes(tables, offsets)
+    sizes, size_arrays = _sizes(prefix, plan, tables, places)
     arrays = [
         ("mgx_kernel kernels", [kernel.symbol for kernel in kernels]),
         ("int64_t steps", _numbers(steps.reshape(-1))),
@@ -135,48 +226,42 @@ def plan_text(
         ("int64_t first_check", _numbers(first_check)),
         ("mgx_relocation relocations", [f"{{{', '.join(_numbers(one))}}}" for one in relocations]),
         ("mgx_check checks", [f"{{{_string(who)}, {_string(what)}}}" for who, what in checks]),
-        ("mgx_feature features", [_feature(bit) for bit in features]),
     ]
-    fields = {
+    single = PlanNode(executable)
+    tensors: dict[str, list[tuple[str | None, str, Lens]]] = {
+        "parameters": [(name, *tensor) for name, tensor in parameters_of(single).items()],
+        "outputs": [(None, *tensor) for tensor in outputs_of(single)],
+    }
+    fields: dict[str, object] = {
+        **{which: f"{prefix}_{which}" for which in tensors},
+        **{declared.split()[1]: f"{prefix}_{declared.split()[1]}" for declared, _ in arrays},
+        "parameter_count": len(plan.parameters),
+        "output_count": len(plan.outputs),
         "step_count": len(native),
         "slot_count": len(slots),
         "relocation_count": len(relocations),
         "operation_count": len(tables.operations) // DriverOperation.WORDS,
-        "feature_count": len(features),
         "arena_bytes": 0 if plan.symbols else plan.arena_bytes,
-        "weights_bytes": size,
         "brief": int(tables.brief),
         "is_long": int(tables.long),
-        "num_threads": executable.num_threads,
         "shares": int(executable.shares),
-        "weights": WEIGHTS_SYMBOL if embed else "NULL",
-        "digest": f"{{{', '.join(map(str, digest))}}}",
-        **{declared.split()[1]: declared.split()[1] for declared, _ in arrays},
-        **({"sizes": f"{{{', '.join(f'.{field} = {value}' for field, value in sizes.items())}}}"} if sizes else {}),
+        **({"sizes": _structure(sizes)} if sizes else {}),
     }
-    return "\n".join(
-        [
-            '#include "plan.h"',
-            '#include "program.h"',
-            *map(_declaration, kernels),
-            *([f"extern const unsigned char {WEIGHTS_SYMBOL}[];"] if embed else []),
-            *(f"static const {_array(declared, items)}" for declared, items in [*arrays, *size_arrays]),
-            *_tensors("parameters", [(p.name, p.dtype, p.lens) for p in plan.parameters]),
-            *_tensors("outputs", outputs),
-            "const mgx_plan mgx_this_plan = {",
-            *(f"    .{field} = {value}," for field, value in fields.items()),
-            "};",
-            "",
-        ]
-    )
+    lines = [
+        f"static const {_array(_prefixed(prefix, declared), items)}" for declared, items in [*arrays, *size_arrays]
+    ]
+    for which, own in tensors.items():
+        lines += _tensors(f"{prefix}_{which}", own, "static ")
+    return lines, _structure(fields)
 
 
-def _sizes(tables: PlanTables, offsets: Sequence[int]) -> tuple[dict[str, object], list[tuple[str, list[str]]]]:
+def _sizes(
+    prefix: str, plan: Plan, tables: PlanTables, places: Mapping[int, int]
+) -> tuple[dict[str, object], list[tuple[str, list[str]]]]:
     """Return the fields of ``mgx_sizes``, and the arrays for them; both are empty unless the plan is symbolic."""
     binding = tables.binding
     if binding is None:
         return {}, []
-    places = dict(zip(tables.constant_addresses, offsets, strict=True))
     found = {word: table.copy() for word, table in binding.tables.items()}
     writes = found[Bound.WRITES].reshape(-1, Write.WORDS)
     for row in writes:
@@ -192,6 +277,7 @@ def _sizes(tables: PlanTables, offsets: Sequence[int]) -> tuple[dict[str, object
         "bytes": found[Bound.BYTES], "constants": binding.program.constants[::-1], "words": words,
     }  # fmt: skip
     counts = {
+        "symbol_count": len(plan.symbols),
         "constant_count": len(binding.program.constants),
         "row_count": len(binding.program.rows),
         "write_count": len(writes),
@@ -199,28 +285,38 @@ def _sizes(tables: PlanTables, offsets: Sequence[int]) -> tuple[dict[str, object
         "patch_count": len(tables.patches),
     }
     arrays = [(f"int64_t sizes_{name}", _numbers(table)) for name, table in names.items()]
-    return {**{name: f"sizes_{name}" for name in names}, **counts}, arrays
+    return {**{name: f"{prefix}_sizes_{name}" for name in names}, **counts}, arrays
 
 
 def _declaration(kernel: KernelSource) -> str:
     return f"void {kernel.symbol}(int64_t *args, int64_t begin, int64_t end); /* {kernel.name} */"
 
 
-def _array(declared: str, items: Sequence[str]) -> str:
-    """Return the definition of an array with at least one item, as C requires."""
-    rows = [items[k : k + _NUMBERS_A_LINE] for k in range(0, len(items), _NUMBERS_A_LINE)] or [["0"]]
+def _structure(fields: Mapping[str, object]) -> str:
+    return f"{{{', '.join(f'.{field} = {value}' for field, value in fields.items())}}}"
+
+
+def _prefixed(prefix: str, declared: str) -> str:
+    kind, name = declared.split()
+    return f"{kind} {prefix}_{name}"
+
+
+def _array(declared: str, items: Sequence[str], each: int = _NUMBERS_A_LINE) -> str:
+    """Return the definition of an array with at least one item, as C requires; ``each`` in a line."""
+    rows = [items[k : k + each] for k in range(0, len(items), each)] or [["0"]]
     return f"{declared}[] = {{\n" + "".join(f"    {', '.join(row)},\n" for row in rows) + "};"
 
 
-def _tensors(which: str, tensors: Sequence[tuple[str, str, tuple[int, ...]]]) -> Iterator[str]:
+def _tensors(which: str, tensors: Sequence[tuple[str | None, str, Lens]], storage: str = "") -> Iterator[str]:
     rows = []
     for number, (name, dtype, lens) in enumerate(tensors):
         place = f"{which}_lens_{number}" if lens else "NULL"
         if lens:
-            known = ["MGX_OPEN_LENGTH" if isinstance(length, Dim) else str(length) for length in lens]
+            known = ["MGX_OPEN_LENGTH" if length is None else str(length) for length in lens]
             yield f"static const size_t {place}[] = {{{', '.join(known)}}};"
-        rows.append(f"{{{_string(name)}, (mgx_type){int(from_numpy(numpy_dtype(dtype)))}, {len(lens)}, {place}, NULL}}")
-    yield f"const {_array(f'mgx_tensor mgx_these_{which}', rows or ['{NULL, MGX_BOOL, 0, NULL, NULL}'])}"
+        text = "NULL" if name is None else _string(name)
+        rows.append(f"{{{text}, (mgx_type){int(from_numpy(numpy_dtype(dtype)))}, {len(lens)}, {place}, NULL}}")
+    yield f"{storage}const {_array(f'mgx_tensor {which}', rows or ['{NULL, MGX_BOOL, 0, NULL, NULL}'])}"
 
 
 def _feature(bit: FeatureBit) -> str:

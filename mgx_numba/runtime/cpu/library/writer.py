@@ -13,6 +13,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from ....codegen.cpu import host
 from ....codegen.elf import data_object
 from ....codegen.store import Store
@@ -23,11 +25,11 @@ from ....graph.atomic_file import replace_file
 from ...library_form import LibraryForm
 from ...plan import FallbackStep, Plan
 from ...plan_file import constant_pieces
-from ..executor import Executable
 from . import CPP_PREFIX
-from .c_source import EXECUTOR, WEIGHTS_SYMBOL, layout_text, plan_text
+from .c_source import EXECUTOR, WEIGHTS_SYMBOL, layout_text, program_text
 from .cpuid import needed_bits
 from .linking import Compilers, compilers, link_library
+from .nodes import Node, executables_of, outputs_of, parameters_of
 
 _MAGIC = b"mgxwgt01"
 _HEAD_BYTES = 4096  # a page, so that weights in a mapped file are page-aligned
@@ -40,7 +42,7 @@ Pieces = Sequence[bytes | memoryview]
 
 
 def write_library(
-    executable: Executable,
+    node: Node,
     folder: Path,
     name: str,
     output_names: Sequence[str],
@@ -54,10 +56,10 @@ def write_library(
     ``CMakeLists.txt`` that links the library on the target system. Each file is replaced atomically.
 
     Args:
-        executable: the plan, loaded on this machine.
+        node: what the program runs; its plans are loaded on this machine.
         folder: the folder.
         name: a C identifier: name of the library and, followed by ``_library``, of its function.
-        output_names: one name for each output of the plan.
+        output_names: one name for each result.
         form: what is written.
         store: object store of the kernels; None: the user's.
 
@@ -65,14 +67,20 @@ def write_library(
         The library, or the folder of its objects.
 
     Raises:
-        OptionError: a bad name; too many weights to embed; other CPU features than when the plan was compiled.
-        UnsupportedError: the plan has fallback steps, each of which is named; or the system is not Linux on x86-64.
+        OptionError: a bad name; too many weights to embed; other CPU features than when the program was compiled.
+        UnsupportedError: plans have fallback steps, each of which is named; or the system is not Linux on x86-64.
         CompileError: a compiler is missing though ``link`` is true, or fails.
         FormatError: a file cannot be written.
     """
-    plan = executable.plan
-    _check(plan, name)
-    offsets, size, pieces = constant_pieces(plan.constants)
+    tables = [executable.tables for executable in executables_of(node)]
+    plans = [executable.plan for executable in executables_of(node)]
+    _check(node, plans, name)
+    constants: dict[int, np.ndarray] = {}
+    for own, plan in zip(tables, plans):
+        for address, array in zip(own.constant_addresses, plan.constants, strict=True):
+            if address not in constants or constants[address].nbytes < array.nbytes:
+                constants[address] = array  # a longer view of the same memory
+    offsets, size, pieces = constant_pieces([*constants.values()])
     if form.embed_weights and size > _EMBEDDED_BYTES:
         raise OptionError(
             f"export_library: {size} bytes of weights cannot be inside of a library, which takes {_EMBEDDED_BYTES}; "
@@ -80,17 +88,16 @@ def write_library(
         )
     commands = _compilers(form)
     # Copies, since symbols are cached for the CPU features with which the process started.
-    left_out = {*(() if plan.symbols else ("EVALUATE", "BIND")), *(() if plan.jumps else ("DRIVE",))}
-    words = [word for word in EXECUTOR if word not in left_out]
-    executor = {word: dataclasses.replace(EXECUTOR[word]) for word in words}
-    sources = [*plan.kernels(), *executor.values()]
+    executor = {word: dataclasses.replace(kernel) for word, kernel in EXECUTOR.items()}
+    sources = [*(kernel for plan in plans for kernel in plan.kernels()), *executor.values()]
     objects = objects_of(list({source.symbol: source for source in sources}.values()), store=store)
     features = needed_bits(host.features())
     digest = _digest(pieces)
     embed = form.embed_weights and size > 0
+    counts, places = (len(parameters_of(node)), len(output_names)), dict(zip(constants, offsets, strict=True))
     parts: dict[str, Pieces] = {
-        "layout.h": [layout_text(name, plan, executor, _MAGIC, _HEAD_BYTES).encode()],
-        "plan.c": [plan_text(executable, output_names, offsets, size, digest, features, embed).encode()],
+        "layout.h": [layout_text(name, counts, executor, _MAGIC, _HEAD_BYTES).encode()],
+        "plan.c": [program_text(node, output_names, places, size, digest, features, embed).encode()],
         "exports.map": [
             f"{{ global: {name}_library; mgx_get_library;{' migraphx_*;' * form.c_interface} local: *; }};\n".encode()
         ],
@@ -117,29 +124,27 @@ def _compilers(form: LibraryForm) -> Compilers | None:
         return None
 
 
-def _check(plan: Plan, name: str) -> None:
+def _check(node: Node, plans: Sequence[Plan], name: str) -> None:
     if not _NAME.fullmatch(name):
         raise OptionError(f"export_library: the name {name!r} is no identifier: a letter, then letters, digits and _")
     if name == "mgx_numba":
         raise OptionError(f"export_library: the name {name} is that of a header which every library has")
     if host.triple().split("-")[0] != "x86_64" or not sys.platform.startswith("linux"):
         raise UnsupportedError("export_library: libraries are written for Linux on x86-64 alone")
-    fallbacks = [step for step in plan.steps if isinstance(step, FallbackStep)]
+    fallbacks = [step for plan in plans for step in plan.steps if isinstance(step, FallbackStep)]
     if fallbacks:
-        listed = "\n".join(
-            f"  {step.instruction or step.label}: {step.reason or 'no kernel does it'}" for step in fallbacks
-        )
+        texts = [f"  {step.instruction or step.label}: {step.reason or 'no kernel does it'}" for step in fallbacks]
+        listed = list(dict.fromkeys(texts))  # plans for other lengths have the same steps
         raise UnsupportedError(
-            f"export_library: steps of the program run in Python, which a library has not: {len(fallbacks)}\n{listed}"
+            f"export_library: steps of the program run in Python, which a library has not: {len(listed)}\n"
+            + "\n".join(listed)
         )
-    tensors = [(f"parameter {p.name}", p.dtype) for p in plan.parameters] + [
-        ("a result", o.dtype) for o in plan.outputs
-    ]
-    for what, dtype in tensors:
+    tensors = [(f"parameter {p}", dtype) for p, (dtype, _) in parameters_of(node).items()]
+    for what, dtype in [*tensors, *(("a result", dtype) for dtype, _ in outputs_of(node))]:
         kind = from_numpy(numpy_dtype(dtype))
         if kind.hosted:
             raise UnsupportedError(f"export_library: {what} is of {kind.name}, for which libraries have no type")
-    for kernel in plan.kernels():
+    for kernel in dict.fromkeys(kernel for plan in plans for kernel in plan.kernels()):
         if dataclasses.replace(kernel).symbol != kernel.symbol:
             raise OptionError(
                 f"export_library: the program was compiled for other CPU features than {host.ENVIRONMENT} allows now; "

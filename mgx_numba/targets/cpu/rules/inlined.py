@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ....codegen.cpu.data.loop_flags import branch_ends, branch_starts, loop_goes_on, loop_starts, row_is_kept
-from ....codegen.launch import Launch
-from ....core.dim import Length, known_equal, known_less_equal, known_same
+from ....codegen.launch import INDEX, Launch
+from ....core.dim import Dim, Length, known_equal, known_less_equal, known_same, maximum
 from ....core.shape import Shape
 from ....core.types import Type
 from ....errors import UnsupportedError
@@ -104,21 +104,26 @@ def _of_lens(value: View, lens: Sequence[Length]) -> Shape:
 
 def _loop(low: Lowering, ins: Instruction, op: Loop) -> None:
     (module,) = ins.module_args
-    _, condition, *initial = low.inputs(ins)
+    count, condition, *initial = low.inputs(ins)
     trips = _trips(ins)
     after, *results = module.results()
     constant = _stays(after, module.parameters()[1]) and uniform_value(ins.inputs[1]) == 1
     scans = results[len(initial) :]
-    if scans and not (constant and known_equal(trips, op.max_iterations)):
+    if scans and not (constant and trips is not None and known_equal(trips, op.max_iterations)):
         raise UnsupportedError("how long a result is follows from the data")
-    if not scans and not known_less_equal(trips, LONGEST):
-        raise UnsupportedError("the loop may be too long")
+    most = None
+    if not scans and not (trips is not None and known_less_equal(trips, maximum(LONGEST, op.max_iterations))):
+        if isinstance(op.max_iterations, Dim):
+            raise UnsupportedError("the most iterations follow from lengths")
+        most = op.most_iterations(scans=False)
     shapes = [p.shape.to_standard() for p in module.parameters()]
     kept = [low.allocate(shape) for shape in shapes]  # iteration number, condition, carried values
     for value, target in zip((condition, *initial), kept[1:], strict=True):
         low.copy(value.with_shape(_of_lens(value, target.lens)), target, ins)
     wholes = [low.allocate(shape.to_standard()) for shape in ins.shape.sub_shapes[len(initial) :]]
     control = {"flag": _number(low), "number": kept[0], "condition": kept[1]}
+    if trips is None:
+        control["trips"] = count
     alive = {f"kept{k}": view for k, view in enumerate((*kept, *wholes))}
     start = _append(low, ins, loop_starts(trips), control | alive)
     made = low.lower_inside(module, kept, ())
@@ -126,7 +131,7 @@ def _loop(low: Lowering, ins: Instruction, op: Loop) -> None:
         made[1 + len(initial) :], wholes, (*op.scan_output_directions, *[0] * len(wholes))
     ):
         row = low.materialized(value, Shape(value.type, value.lens).strides, ins)
-        last = trips - 1 if backwards else None
+        last = op.max_iterations - 1 if backwards else None
         _append(
             low,
             ins,
@@ -134,7 +139,8 @@ def _loop(low: Lowering, ins: Instruction, op: Loop) -> None:
             {"row": row, "whole": whole, "number": kept[0]},
         )
     _hand_on(low, ins, made[: 1 + len(initial)], kept[1:])
-    end = _append(low, ins, loop_goes_on(trips), control | alive)
+    too_long = "" if most is None else ins.located(str(op.too_long(False, INDEX)))
+    end = _append(low, ins, loop_goes_on(trips, most, too_long), control | alive)
     text = ins.located(op.place(module.name, 0))
     head, _, tail = text.partition(" iteration 0 ")
     place = (f"{head} iteration ", f" {tail}")
@@ -142,18 +148,14 @@ def _loop(low: Lowering, ins: Instruction, op: Loop) -> None:
     low.values[ins] = [*kept[2:], *wholes]
 
 
-def _trips(ins: Instruction) -> Length:
-    """Return the maximum trip count of a loop.
-
-    Raises:
-        UnsupportedError: the trip count is not known.
-    """
+def _trips(ins: Instruction) -> Length | None:
+    """Return the trip count of a loop; None if a run computes it."""
     count = ins.inputs[0]
     if isinstance(count.op, Lengths) and len(count.op.values) == 1:
         return count.op.values[0]
     if count.literal is not None and count.literal.array is not None and count.literal.array.size == 1:
         return int(np.asarray(count.literal.array).reshape(-1)[0])
-    raise UnsupportedError("the number of iterations follows from the data")
+    return None
 
 
 def _stays(condition: Instruction, own: Instruction) -> bool:

@@ -110,15 +110,17 @@ def _best_block(
     counts |= {-(-tiles // share) for share in range(1, 9) if -(-tiles // share) <= MOST_TILES}
     depth = 0 if form.stored else _step(tile, form, problem)
     best, best_cycles = Block(1, 1, 1, depth), math.inf
-    costs = {count: _Cost(tile, form, problem, count, here) for count in counts}
+    whole = _WholeCost(tile, form, problem, here)
+    costs = {count: _Cost(whole, count) for count in counts}
     for p_block, count in itertools.product(splits, counts):
         p_blocks, blocks = -(-panels // p_block), problem.groups * -(-tiles // count)
         claim = -(-blocks * p_blocks // threads)
         cost = costs[count]
-        cycles = min(blocks, -(-claim // p_blocks) + (1 if claim % p_blocks and claim > p_blocks else 0)) * cost.inputs(
-            p_block
-        )
-        cycles += (claim * cost.task(p_block) + cost.reading(claim, p_block)) * (panels / (p_blocks * p_block))
+        inputs = min(blocks, -(-claim // p_blocks) + (1 if claim % p_blocks and claim > p_blocks else 0))
+        tasks, share = claim * cost.task(p_block), panels / (p_blocks * p_block)
+        if inputs * cost.transform + tasks * share >= best_cycles:  # less than the whole
+            continue
+        cycles = inputs * cost.inputs(p_block) + (tasks + cost.reading(claim, p_block)) * share
         if cycles < best_cycles:
             best, best_cycles = Block(count, p_block, claim, depth), cycles
     return best, best_cycles
@@ -186,28 +188,38 @@ def _step(tile: RegisterTile, form: Form, problem: ConvProblem) -> int:
     return -(-tile.depth(problem.group_in) // steps)
 
 
-class _Cost:
-    """Estimated cycles of the parts of one task of ``count`` tiles on machine ``here``. Words of integers take as long
-    as floats."""
+class _WholeCost:
+    """Facts of a convolution on machine ``here`` that are the same for tasks of any number of tiles. Words of integers
+    take as long as floats."""
 
-    def __init__(self, tile: RegisterTile, form: Form, problem: ConvProblem, count: int, here: Machine) -> None:
-        self.tile, self.form, self.count = tile, form, count
+    def __init__(self, tile: RegisterTile, form: Form, problem: ConvProblem, here: Machine) -> None:
+        self.tile, self.form = tile, form
         self.points, self.depth = form.points, tile.depth(problem.group_in)
         self.all_panels = panel_count(tile, problem.group_out)
         self.panel_bytes = _panel_bytes(tile, form, problem)
         kept = problem.groups * self.all_panels * self.panel_bytes <= _KEPT_BYTES
         self.rate = _KEPT_RATE if kept else _FAR_RATE
         self.near_bytes = min(_NEAR_BYTES, _NEAR_SHARE * here.l2_bytes)
-        self.transform = count * (self.depth / tile.lanes * self.points * _INPUT_VECTOR + _INPUT_TILE)
+        self.word_bytes = ITEMSIZE[tile.right_word]
+        self.steps = 1 if form.stored else -(-self.depth // _step(tile, form, problem))
+
+
+class _Cost:
+    """Estimated cycles of a task of ``count`` tiles: input transform, products with the output transform, loads."""
+
+    def __init__(self, whole: _WholeCost, count: int) -> None:
+        self.whole, self.count = whole, count
+        tile, depth = whole.tile, whole.depth
+        self.transform = count * (depth / tile.lanes * whole.points * _INPUT_VECTOR + _INPUT_TILE)
         heights = tile_rows(tile, count)
         rows = sum([max(_ROW * height + _ROW_MORE, _LEAST_ROW) for height in heights])
-        steps = 1 if form.stored else -(-self.depth // _step(tile, form, problem))
-        self.product = rows * self.depth * tile.vectors / 2 + _PRODUCT * steps * len(heights)
+        self.product = rows * depth * tile.vectors / 2 + _PRODUCT * whole.steps * len(heights)
 
     def inputs(self, panels: int) -> float:
         """Return the cycles of the input transform, which is slower where tiles leave the cache."""
-        held = self.points * self.count * (self.depth + panels * self.tile.columns) * ITEMSIZE[self.tile.right_word]
-        return self.transform + max(0, held - self.near_bytes) / _SPILLED_BYTES
+        whole = self.whole
+        held = whole.points * self.count * (whole.depth + panels * whole.tile.columns) * whole.word_bytes
+        return self.transform + max(0, held - whole.near_bytes) / _SPILLED_BYTES
 
     def task(self, panels: int) -> float:
         """Return the cycles of products with some panels, the output transform, and the filter transform unless filters
@@ -215,28 +227,28 @@ class _Cost:
 
         Stored filters of successive points are fetched during the products before; the first point waits.
         """
-        points, form = self.points, self.form
+        points, form = self.whole.points, self.whole.form
         products = points * panels * self.product
-        vectors = panels * self.tile.vectors
+        vectors = panels * self.whole.tile.vectors
         back = self.count * (
             vectors * (_OUTPUT_POINT * points + _OUTPUT_VECTOR * form.out**2) + _OUTPUT_PIXEL * form.out**2
         )
         if form.stored:
             return products + back + _STORED_POINT * points
-        return products + back + vectors * self.depth * _FILTER_VECTOR * points
+        return products + back + vectors * self.whole.depth * _FILTER_VECTOR * points
 
     def reading(self, claim: int, panels: int) -> float:
         """Return the cycles of waiting for filters that are not in the cache.
 
         Fetching overlaps with products. Stored filters are re-read in each block of tiles.
         """
-        size = self.panel_bytes
-        once = min(claim, -(-self.all_panels // panels)) * panels
-        products = self.points * once * self.count * self.depth * self.tile.vectors / 2
-        if self.form.stored:
+        whole, size = self.whole, self.whole.panel_bytes
+        once = min(claim, -(-whole.all_panels // panels)) * panels
+        products = whole.points * once * self.count * whole.depth * whole.tile.vectors / 2
+        if whole.form.stored:
             waited = max(0, once * size / _AHEAD_RATE - _OVERLAP * products)
-            return once * size / self.rate + waited + (claim * panels - once) * size / _NEAR_RATE
-        share = self.form.taps**2 / self.points
+            return once * size / whole.rate + waited + (claim * panels - once) * size / _NEAR_RATE
+        share = whole.form.taps**2 / whole.points
         waited = max(0, once * size * share / _PLAIN_AHEAD_RATE - products * min(1, share))
         return once * size * share / _PLAIN_RATE + waited
 

@@ -1,49 +1,52 @@
-/* Runs the program of the library @NAME@ once, on zeros, and says how many bytes each result has. */
+/* Runs the program of the library @NAME@ once, on zeros, with open lengths of 1, and says how many bytes each result has. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "@NAME@.h"
 
-/* `declared` with memory of its own. */
-static mgx_tensor with_memory(mgx_tensor declared)
+static size_t bytes(const mgx_tensor *tensor)
 {
-    size_t bytes = mgx_type_size(declared.type);
-    for (size_t axis = 0; axis < declared.rank; axis++)
-        bytes *= declared.lens[axis];
-    bytes = (bytes + 63) / 64 * 64;
-    declared.data = aligned_alloc(64, bytes ? bytes : 64);
-    for (size_t k = 0; declared.data && k < bytes; k++)
-        ((char *)declared.data)[k] = 0;
-    return declared;
+    size_t found = mgx_type_size(tensor->type);
+    for (size_t axis = 0; axis < tensor->rank; axis++)
+        found *= tensor->lens[axis];
+    return found;
+}
+
+/* Give an input lengths and memory of its own, or neither. */
+static void prepare(mgx_tensor *input)
+{
+    size_t *lens = malloc((input->rank + 1) * sizeof *lens);
+    for (size_t axis = 0; lens && axis < input->rank; axis++)
+        lens[axis] = input->lens[axis] == MGX_OPEN_LENGTH ? 1 : input->lens[axis];
+    input->lens = lens;
+    input->data = lens ? calloc(bytes(input) + 1, 1) : NULL;
 }
 
 int main(void)
 {
     const mgx_library *library = @NAME@_library();
-    const size_t tensors = library->parameter_count + library->output_count;
     mgx_program *program = NULL;
-    mgx_tensor *inputs = calloc(tensors + 1, sizeof *inputs);
+    mgx_results *results = NULL;
+    mgx_tensor *inputs = calloc(library->parameter_count + 1, sizeof *inputs);
     if (!inputs || library->load(NULL, &program)) {
         fprintf(stderr, "example: %s\n", inputs ? library->error() : "no memory");
         free(inputs);
         return 1;
     }
-    mgx_tensor *outputs = inputs + library->parameter_count;
-    for (size_t k = 0; k < library->parameter_count; k++)
-        inputs[k] = with_memory(library->parameters[k]);
-    for (size_t k = 0; k < library->output_count; k++)
-        outputs[k] = with_memory(library->outputs[k]);
-    const mgx_status status = library->run(program, inputs, library->parameter_count, outputs, library->output_count);
+    for (size_t k = 0; k < library->parameter_count; k++) {
+        inputs[k] = library->parameters[k];
+        prepare(&inputs[k]);
+    }
+    const mgx_status status = library->compute(program, inputs, library->parameter_count, &results);
     if (status)
         fprintf(stderr, "example: %s\n", library->error());
-    for (size_t k = 0; !status && k < library->output_count; k++) {
-        size_t bytes = mgx_type_size(outputs[k].type);
-        for (size_t axis = 0; axis < outputs[k].rank; axis++)
-            bytes *= outputs[k].lens[axis];
-        printf("output %zu: %zu bytes\n", k, bytes);
-    }
-    for (size_t k = 0; k < tensors; k++)
+    for (size_t k = 0; !status && k < results->count; k++)
+        printf("output %zu: %zu bytes\n", k, bytes(&results->tensors[k]));
+    library->free_results(results);
+    for (size_t k = 0; k < library->parameter_count; k++) {
+        free((void *)inputs[k].lens);
         free(inputs[k].data);
+    }
     free(inputs);
     library->destroy(program);
     return status != MGX_SUCCESS;

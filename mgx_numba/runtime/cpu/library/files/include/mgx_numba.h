@@ -16,9 +16,9 @@
 extern "C" {
 #endif
 
-#define MGX_API_VERSION 3
+#define MGX_API_VERSION 4
 
-#define MGX_OPEN_LENGTH ((size_t)-1) /* of a tensor that a library declares: the inputs of a run have it */
+#define MGX_OPEN_LENGTH ((size_t)-1) /* of a tensor that a library declares: known in a run alone */
 
 typedef enum mgx_status {
     MGX_SUCCESS = 0,
@@ -29,7 +29,8 @@ typedef enum mgx_status {
     MGX_INDEX_OUT_OF_RANGE = 5, /* an index among the inputs' values does not fit; the outputs are undefined */
     MGX_BAD_VERSION = 6,        /* the library is of another version of this header */
     MGX_BAD_FILE = 7,           /* of C++: a file is not what it should be */
-    MGX_COMPILER = 8            /* of C++: the compiler, a process of mgx-numba-driver, is missing or has refused */
+    MGX_COMPILER = 8,           /* of C++: the compiler, a process of mgx-numba-driver, is missing or has refused */
+    MGX_NEEDS_VALUES = 9        /* `output_lens`: lengths depend on what the inputs hold */
 } mgx_status;
 
 /* Element types, numbered as in MIGraphX. */
@@ -82,6 +83,12 @@ typedef struct mgx_options {
                             where some systems read them faster */
 } mgx_options;
 
+/* Results with memory of their own. */
+typedef struct mgx_results {
+    size_t count;
+    const mgx_tensor *tensors; /* in the library's order; their memory is at multiples of 64 bytes */
+} mgx_results;
+
 typedef struct mgx_program mgx_program;
 
 typedef struct mgx_library {
@@ -106,8 +113,15 @@ typedef struct mgx_library {
     const char *(*error)(void);
 
     /* Write the lengths of the outputs for inputs of these shapes, those of one output after those of the other. What the
-     * inputs hold is not read. */
+     * inputs hold is not read: MGX_NEEDS_VALUES if lengths depend on that. */
     mgx_status (*output_lens)(mgx_program *program, const mgx_tensor *inputs, size_t input_count, size_t *lens);
+
+    /* Run on inputs as `run` does, and take memory for the results, until `free_results`. The results may outlive the
+     * program, but not the library. */
+    mgx_status (*compute)(mgx_program *program, const mgx_tensor *inputs, size_t input_count, mgx_results **results);
+
+    /* Free results, or NULL. */
+    void (*free_results)(mgx_results *results);
 } mgx_library;
 
 #ifdef __cplusplus

@@ -1,8 +1,7 @@
-/* The tensors of a run: whether they are what the library declares. */
+/* The tensors of a run: whether they are what the library declares, and memory for those that a run makes. */
 #include <stdio.h>
 #include <string.h>
 
-#include "plan.h"
 #include "program.h"
 
 #define SHAPE_BYTES 192 /* of a shape in a message; longer ones are cut */
@@ -54,8 +53,9 @@ static int fits(const mgx_tensor *given, const mgx_tensor *wanted, const int64_t
     return 1;
 }
 
-/* What is wrong with the tensor of a parameter or an output, as `kind` says. */
-static mgx_status reject(const char *kind, const mgx_tensor *given, const mgx_tensor *wanted, const int64_t *lens)
+/* What is wrong with the tensor of a parameter or an output, as `kind` says; `unfit` is the status for other lengths. */
+static mgx_status reject(const char *kind, const mgx_tensor *given, const mgx_tensor *wanted, const int64_t *lens,
+                         mgx_status unfit)
 {
     char what[SHAPE_BYTES], found[SHAPE_BYTES], expected[SHAPE_BYTES];
     snprintf(what, sizeof what, "%s %s", kind, wanted->name);
@@ -64,7 +64,8 @@ static mgx_status reject(const char *kind, const mgx_tensor *given, const mgx_te
     if (!fits(given, wanted, lens)) {
         write_shape(given, NULL, found);
         write_shape(wanted, lens, expected);
-        return mgx_fail(MGX_BAD_PARAM, "%s has the shape %s, expected %s", what, found, expected);
+        return mgx_fail(given->type == wanted->type ? unfit : MGX_BAD_PARAM, "%s has the shape %s, expected %s", what,
+                        found, expected);
     }
     if (!given->data)
         return mgx_fail(MGX_BAD_PARAM, "%s: data is NULL", what);
@@ -72,92 +73,144 @@ static mgx_status reject(const char *kind, const mgx_tensor *given, const mgx_te
                     given->data, mgx_type_size(given->type));
 }
 
-static mgx_status check(const char *kind, const mgx_tensor *given, const mgx_tensor *wanted, const int64_t *lens)
+static mgx_status check(const char *kind, const mgx_tensor *given, const mgx_tensor *wanted, const int64_t *lens,
+                        mgx_status unfit)
 {
     const int sound = (!given->rank || given->lens) && fits(given, wanted, lens) && (given->data || !elements(given))
                       && (uintptr_t)given->data % mgx_type_size(wanted->type) == 0;
-    return sound ? MGX_SUCCESS : reject(kind, given, wanted, lens);
+    return sound ? MGX_SUCCESS : reject(kind, given, wanted, lens, unfit);
 }
 
-/* The input of this name, which most callers have at the place of the parameter. */
-static const mgx_tensor *find(const char *name, const mgx_tensor *inputs, size_t count, size_t likely)
+/* The input of this name, which most callers have at the place of the parameter; NULL if there is none. */
+const mgx_tensor *mgx_find(const char *name, const mgx_inputs *inputs, size_t likely)
 {
-    if (likely < count && inputs[likely].name && !strcmp(inputs[likely].name, name))
-        return &inputs[likely];
-    for (size_t k = 0; k < count; k++)
-        if (inputs[k].name && !strcmp(inputs[k].name, name))
-            return &inputs[k];
+    const mgx_tensor *given = inputs->tensors;
+    if (likely < inputs->count && given[likely].name && !strcmp(given[likely].name, name))
+        return &given[likely];
+    for (size_t k = 0; k < inputs->count; k++)
+        if (given[k].name && !strcmp(given[k].name, name))
+            return &given[k];
     return NULL;
 }
 
-static mgx_status missing(const char *name, const mgx_tensor *inputs, size_t count)
+static mgx_status missing(const char *name, const mgx_inputs *inputs)
 {
     char given[512] = "";
     int used = 0;
-    for (size_t k = 0; k < count && used < (int)sizeof given; k++)
+    for (size_t k = 0; k < inputs->count && used < (int)sizeof given; k++)
         used += snprintf(given + used, sizeof given - (size_t)used, k ? ", %s" : "%s",
-                         inputs[k].name ? inputs[k].name : "NULL");
+                         inputs->tensors[k].name ? inputs->tensors[k].name : "NULL");
     return mgx_fail(MGX_BAD_PARAM, "Parameter not found: %s (given: %s)", name, used ? given : "none");
 }
 
 static int overlap(const mgx_tensor *a, const mgx_tensor *b)
 {
     const uintptr_t first = (uintptr_t)a->data, second = (uintptr_t)b->data;
+    if ((a->rank && !a->lens) || (b->rank && !b->lens)) /* refused later */
+        return 0;
     return first < second + bytes(b) && second < first + bytes(a);
 }
 
-static mgx_status check_apart(const mgx_tensor *outputs, size_t output, const mgx_tensor *inputs, size_t input_count)
+mgx_status mgx_check_apart(const mgx_inputs *inputs, const mgx_tensor *outputs)
 {
-    const char *name = mgx_these_outputs[output].name;
-    for (size_t k = 0; k < output; k++)
-        if (overlap(&outputs[output], &outputs[k]))
-            return mgx_fail(MGX_BAD_PARAM, "the outputs %s and %s overlap", mgx_these_outputs[k].name, name);
-    for (size_t k = 0; k < mgx_this_library.parameter_count; k++) {
-        const mgx_tensor *input = find(mgx_these_parameters[k].name, inputs, input_count, k);
-        if (overlap(&outputs[output], input))
-            return mgx_fail(MGX_BAD_PARAM, "output %s overlaps the parameter %s", name, input->name);
+    for (size_t output = 0; output < mgx_this_library.output_count; output++) {
+        const char *name = mgx_these_outputs[output].name;
+        for (size_t k = 0; k < output; k++)
+            if (overlap(&outputs[output], &outputs[k]))
+                return mgx_fail(MGX_BAD_PARAM, "the outputs %s and %s overlap", mgx_these_outputs[k].name, name);
+        for (size_t k = 0; k < mgx_this_library.parameter_count; k++) {
+            const mgx_tensor *input = mgx_find(mgx_these_parameters[k].name, inputs, k);
+            if (input && overlap(&outputs[output], input))
+                return mgx_fail(MGX_BAD_PARAM, "output %s overlaps the parameter %s", name, input->name);
+        }
     }
     return MGX_SUCCESS;
 }
 
-mgx_status mgx_read_lens(const mgx_tensor *inputs, size_t input_count, const int64_t *sources, size_t count,
-                         int64_t *values)
+mgx_status mgx_make_tensor(mgx_tensor declared, const int64_t *lens, mgx_result *result, mgx_block **blocks)
 {
-    for (size_t k = 0; k < count; k++) {
+    const size_t room = (declared.rank * sizeof(size_t) + MGX_ALIGNMENT - 1) / MGX_ALIGNMENT * MGX_ALIGNMENT;
+    size_t size = mgx_type_size(declared.type), own[declared.rank + 1];
+    for (size_t axis = 0; axis < declared.rank; axis++) {
+        own[axis] = lens ? (size_t)lens[axis] : declared.lens[axis];
+        if (__builtin_mul_overflow(size, own[axis], &size))
+            size = SIZE_MAX / 2;
+    }
+    size_t *memory = mgx_take_block(blocks, room + size);
+    if (!memory)
+        return mgx_fail(MGX_OUT_OF_MEMORY, "run: no memory for a result of %zu bytes", size);
+    memcpy(memory, own, declared.rank * sizeof *memory);
+    result->block = *blocks;
+    result->tensor = (mgx_tensor){NULL, declared.type, declared.rank, memory, (unsigned char *)memory + room};
+    return MGX_SUCCESS;
+}
+
+mgx_status mgx_fill_given(mgx_result *result)
+{
+    mgx_tensor wanted = result->tensor;
+    wanted.name = result->name;
+    const mgx_status status = check("output", result->given, &wanted, NULL, MGX_BAD_PARAM);
+    if (!status && bytes(&wanted))
+        memcpy(result->given->data, wanted.data, bytes(&wanted));
+    return status;
+}
+
+mgx_status mgx_read_lens(const mgx_plan *plan, const mgx_inputs *inputs, int64_t *values)
+{
+    const int64_t *sources = plan->sizes.sources;
+    for (size_t k = 0; k < plan->sizes.symbol_count; k++) {
         const size_t parameter = (size_t)sources[2 * k], axis = (size_t)sources[2 * k + 1];
-        const mgx_tensor *wanted = &mgx_these_parameters[parameter];
-        const mgx_tensor *given = find(wanted->name, inputs, input_count, parameter);
+        const mgx_tensor *wanted = &plan->parameters[parameter];
+        const mgx_tensor *given = mgx_find(wanted->name, inputs, parameter);
         if (!given)
-            return missing(wanted->name, inputs, input_count);
+            return missing(wanted->name, inputs);
         if (given->rank != wanted->rank || !given->lens)
-            return reject("parameter", given, wanted, NULL);
+            return reject("parameter", given, wanted, NULL, MGX_UNSERVED);
         values[k] = given->lens[axis] > INT64_MAX ? INT64_MAX : (int64_t)given->lens[axis];
     }
     return MGX_SUCCESS;
 }
 
-mgx_status mgx_bind(const mgx_tensor *inputs, size_t input_count, const mgx_tensor *outputs, size_t output_count,
+mgx_status mgx_check_lens(const mgx_plan *plan, const mgx_inputs *inputs, const int64_t *lens)
+{
+    for (size_t k = 0; k < plan->parameter_count; k++) {
+        const mgx_tensor *wanted = &plan->parameters[k];
+        const mgx_tensor *given = mgx_find(wanted->name, inputs, k);
+        if (!given)
+            return missing(wanted->name, inputs);
+        if ((given->rank && !given->lens) || !fits(given, wanted, lens))
+            return reject("parameter", given, wanted, lens, MGX_UNSERVED);
+        lens += lens ? wanted->rank : 0;
+    }
+    return MGX_SUCCESS;
+}
+
+mgx_status mgx_bind(const mgx_plan *plan, const mgx_inputs *inputs, mgx_result *results, mgx_block **blocks,
                     int64_t *bases, const int64_t *lens)
 {
     mgx_status status = MGX_SUCCESS;
-    for (size_t k = 0; k < mgx_this_library.parameter_count && !status; k++) {
-        const mgx_tensor *wanted = &mgx_these_parameters[k];
-        const mgx_tensor *given = find(wanted->name, inputs, input_count, k);
+    for (size_t k = 0; k < plan->parameter_count && !status; k++) {
+        const mgx_tensor *wanted = &plan->parameters[k];
+        const mgx_tensor *given = mgx_find(wanted->name, inputs, k);
         if (!given)
-            return missing(wanted->name, inputs, input_count);
-        status = check("parameter", given, wanted, lens);
+            return missing(wanted->name, inputs);
+        status = check("parameter", given, wanted, lens, MGX_UNSERVED);
         lens += lens ? wanted->rank : 0;
         *bases++ = (int64_t)(intptr_t)given->data;
     }
-    if (!status && output_count != mgx_this_library.output_count)
-        return mgx_fail(MGX_BAD_PARAM, "%zu outputs are given, the program has %zu", output_count,
-                        mgx_this_library.output_count);
-    for (size_t k = 0; k < mgx_this_library.output_count && !status; k++) {
-        status = check("output", &outputs[k], &mgx_these_outputs[k], lens);
-        lens += lens ? mgx_these_outputs[k].rank : 0;
-        if (!status)
-            status = check_apart(outputs, k, inputs, input_count);
-        *bases++ = (int64_t)(intptr_t)outputs[k].data;
+    for (size_t k = 0; k < plan->output_count && !status; k++) {
+        mgx_tensor wanted = plan->outputs[k];
+        mgx_result *result = &results[k];
+        if (result->given) {
+            wanted.name = result->name;
+            status = check("output", result->given, &wanted, lens, MGX_BAD_PARAM);
+            result->tensor = *result->given;
+            result->tensor.rank = wanted.rank;
+        } else {
+            status = mgx_make_tensor(wanted, lens, result, blocks);
+        }
+        lens += lens ? wanted.rank : 0;
+        *bases++ = (int64_t)(intptr_t)result->tensor.data;
     }
     return status;
 }

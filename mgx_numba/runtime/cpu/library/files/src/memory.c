@@ -1,4 +1,4 @@
-/* Memory in large pages, and the weights: inside the library, or in a file beside it. */
+/* Memory in large pages, blocks of results, and the weights: inside the library, or in a file beside it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -36,11 +36,35 @@ void mgx_give_pages(void *pages, size_t pages_bytes)
         munmap(pages, pages_bytes);
 }
 
+void *mgx_take_block(mgx_block **blocks, size_t size)
+{
+    void *made = NULL;
+    if (size > SIZE_MAX / 2 || posix_memalign(&made, MGX_ALIGNMENT, MGX_ALIGNMENT + size))
+        return NULL;
+    mgx_block *block = made;
+    *block = (mgx_block){*blocks, 0};
+    *blocks = block;
+    return (unsigned char *)made + MGX_ALIGNMENT;
+}
+
+void mgx_give_blocks(mgx_block **blocks, int all)
+{
+    while (*blocks) {
+        mgx_block *block = *blocks;
+        if (block->kept && !all) {
+            blocks = &block->next;
+        } else {
+            *blocks = block->next;
+            free(block);
+        }
+    }
+}
+
 /* NAME.weights in the folder of this library; 0 if that is not known or too long. */
 static int find_path(char *path, size_t room)
 {
     Dl_info found;
-    if (!dladdr((const void *)&mgx_this_plan, &found) || !found.dli_fname)
+    if (!dladdr((const void *)&mgx_this_content, &found) || !found.dli_fname)
         return 0;
     const char *slash = strrchr(found.dli_fname, '/');
     const int folder = slash ? (int)(slash - found.dli_fname) + 1 : 0;
@@ -52,7 +76,7 @@ static mgx_status check_file(int file, uint64_t offset, const char *path)
 {
     unsigned char head[MGX_WEIGHTS_HEAD_BYTES];
     struct stat status;
-    const size_t expected = MGX_WEIGHTS_HEAD_BYTES + mgx_this_plan.weights_bytes;
+    const size_t expected = MGX_WEIGHTS_HEAD_BYTES + mgx_this_content.weights_bytes;
     if (offset % MGX_ALIGNMENT || offset > INT64_MAX)
         return mgx_fail(MGX_BAD_PARAM, "load: weights_offset is %llu, which is no place of weights",
                         (unsigned long long)offset);
@@ -62,7 +86,7 @@ static mgx_status check_file(int file, uint64_t offset, const char *path)
         return mgx_fail(MGX_BAD_WEIGHTS, "%s: it is no file", path);
     if (pread(file, head, sizeof head, (off_t)offset) != (ssize_t)sizeof head || memcmp(head, MGX_WEIGHTS_MAGIC, 8))
         return mgx_fail(MGX_BAD_WEIGHTS, "%s: it is no file of weights", path);
-    if (memcmp(head + 8, mgx_this_plan.digest, sizeof mgx_this_plan.digest))
+    if (memcmp(head + 8, mgx_this_content.digest, sizeof mgx_this_content.digest))
         return mgx_fail(MGX_BAD_WEIGHTS, "%s: it has the weights of another library", path);
     const uint64_t size = (uint64_t)status.st_size - offset; /* the head lies there */
     if (offset ? size < expected : size != expected)
@@ -74,8 +98,8 @@ static mgx_status check_file(int file, uint64_t offset, const char *path)
 static mgx_status read_all(int file, uint64_t offset, unsigned char *data, const char *path)
 {
     size_t done = 0;
-    while (done < mgx_this_plan.weights_bytes) {
-        size_t piece = mgx_this_plan.weights_bytes - done;
+    while (done < mgx_this_content.weights_bytes) {
+        size_t piece = mgx_this_content.weights_bytes - done;
         if (piece > PIECE_BYTES)
             piece = PIECE_BYTES;
         const ssize_t count = pread(file, data + done, piece, (off_t)(offset + MGX_WEIGHTS_HEAD_BYTES + done));
@@ -91,7 +115,7 @@ static mgx_status read_all(int file, uint64_t offset, unsigned char *data, const
 static mgx_status map_file(int file, uint64_t offset, const char *path, mgx_weights *weights)
 {
     const size_t within = offset % (uint64_t)sysconf(_SC_PAGESIZE); /* maps begin with a page */
-    weights->pages_bytes = within + MGX_WEIGHTS_HEAD_BYTES + mgx_this_plan.weights_bytes;
+    weights->pages_bytes = within + MGX_WEIGHTS_HEAD_BYTES + mgx_this_content.weights_bytes;
     weights->pages = mmap(NULL, weights->pages_bytes, PROT_READ, MAP_SHARED, file, (off_t)(offset - within));
     if (weights->pages == MAP_FAILED) {
         weights->pages = NULL;
@@ -104,11 +128,11 @@ static mgx_status map_file(int file, uint64_t offset, const char *path, mgx_weig
 /* Room for a copy of the weights. */
 static unsigned char *take_room(mgx_weights *weights)
 {
-    unsigned char *room = mgx_take_pages(mgx_this_plan.weights_bytes, &weights->pages, &weights->pages_bytes);
+    unsigned char *room = mgx_take_pages(mgx_this_content.weights_bytes, &weights->pages, &weights->pages_bytes);
     weights->data = room;
     if (!room) {
         weights->pages = NULL;
-        mgx_fail(MGX_OUT_OF_MEMORY, "no memory for %zu bytes of weights", mgx_this_plan.weights_bytes);
+        mgx_fail(MGX_OUT_OF_MEMORY, "no memory for %zu bytes of weights", mgx_this_content.weights_bytes);
     }
     return room;
 }
@@ -132,12 +156,12 @@ static mgx_status from_file(const char *path, uint64_t offset, int copy, mgx_wei
 mgx_status mgx_load_weights(const mgx_options *options, mgx_weights *weights)
 {
     char path[4096];
-    *weights = (mgx_weights){mgx_this_plan.weights, NULL, 0};
+    *weights = (mgx_weights){mgx_this_content.weights, NULL, 0};
     if (options->weights)
         return from_file(options->weights, options->weights_offset, options->copy_weights, weights);
-    if (!mgx_this_plan.weights_bytes)
+    if (!mgx_this_content.weights_bytes)
         return MGX_SUCCESS;
-    if (!mgx_this_plan.weights) {
+    if (!mgx_this_content.weights) {
         if (!find_path(path, sizeof path))
             return mgx_fail(MGX_BAD_WEIGHTS, "the folder of the library is not known: give the path of the weights");
         return from_file(path, 0, options->copy_weights, weights);
@@ -147,6 +171,6 @@ mgx_status mgx_load_weights(const mgx_options *options, mgx_weights *weights)
     unsigned char *room = take_room(weights);
     if (!room)
         return MGX_OUT_OF_MEMORY;
-    memcpy(room, mgx_this_plan.weights, mgx_this_plan.weights_bytes);
+    memcpy(room, mgx_this_content.weights, mgx_this_content.weights_bytes);
     return MGX_SUCCESS;
 }

@@ -2,39 +2,39 @@
 #include <string.h>
 
 #include "layout.h"
-#include "plan.h"
 #include "program.h"
-
-#if MGX_SYMBOL_COUNT
 
 static int64_t address(const void *of)
 {
     return (int64_t)(intptr_t)of;
 }
 
-size_t mgx_bound_words(void)
+size_t mgx_bound_words(const mgx_plan *plan)
 {
-    const mgx_sizes *sizes = &mgx_this_plan.sizes;
-    const size_t steps = mgx_this_plan.step_count + 1;
-    return BOUND_WORDS + sizes->constant_count + MGX_SYMBOL_COUNT + sizes->row_count + steps * (STEP_WORDS + 2)
-           + sizes->axis_count + mgx_this_library.output_count * MGX_ROOMS_EACH + sizes->patch_count * PATCH_WORDS;
+    const mgx_sizes *sizes = &plan->sizes;
+    const size_t steps = plan->step_count + 1;
+    if (!sizes->symbol_count)
+        return 0;
+    return BOUND_WORDS + sizes->constant_count + sizes->symbol_count + sizes->row_count + steps * (STEP_WORDS + 2)
+           + sizes->axis_count + plan->output_count * MGX_ROOMS_EACH + sizes->patch_count * PATCH_WORDS;
 }
 
-void mgx_make_bound(mgx_bound *bound, int64_t *memory, int64_t *job, int64_t *steps, const int64_t *writes)
+void mgx_make_bound(const mgx_plan *plan, mgx_bound *bound, int64_t *memory, int64_t *job, int64_t *steps,
+                    const int64_t *writes)
 {
-    const mgx_sizes *sizes = &mgx_this_plan.sizes;
-    const size_t records = mgx_this_plan.step_count + 1;
+    const mgx_sizes *sizes = &plan->sizes;
+    const size_t records = plan->step_count + 1, numbers = sizes->symbol_count + sizes->row_count;
     int64_t *block = bound->block = memory;
     int64_t *constants = block + BOUND_WORDS;
     int64_t *values = bound->values = constants + sizes->constant_count;
-    int64_t *templates = values + MGX_SYMBOL_COUNT + sizes->row_count;
+    int64_t *templates = values + numbers;
     int64_t *kept = templates + records * STEP_WORDS, *positions = kept + records, *lens = positions + records;
-    int64_t *rooms = lens + sizes->axis_count, *patches = rooms + mgx_this_library.output_count * MGX_ROOMS_EACH;
+    int64_t *rooms = lens + sizes->axis_count, *patches = rooms + plan->output_count * MGX_ROOMS_EACH;
     memcpy(block, sizes->words, BOUND_WORDS * sizeof *block);
     memcpy(constants, sizes->constants, sizes->constant_count * sizeof *constants);
-    memset(values, 0, (MGX_SYMBOL_COUNT + sizes->row_count) * sizeof *values);
+    memset(values, 0, numbers * sizeof *values);
     memcpy(templates, steps, records * STEP_WORDS * sizeof *templates);
-    memcpy(patches, mgx_this_plan.patches, sizes->patch_count * PATCH_WORDS * sizeof *patches);
+    memcpy(patches, plan->patches, sizes->patch_count * PATCH_WORDS * sizeof *patches);
     job[JOB_PATCHES] = address(patches);
     job[JOB_BINDING] = address(block);
     block[BOUND_VALUES] = address(values);
@@ -53,7 +53,7 @@ void mgx_make_bound(mgx_bound *bound, int64_t *memory, int64_t *job, int64_t *st
     block[BOUND_POSITIONS] = address(positions);
     block[BOUND_LENS] = address(lens);
     block[BOUND_ROOMS] = address(rooms);
-    block[BOUND_ALLOWED] = INT64_MAX; /* the caller has memory for the outputs */
+    block[BOUND_ALLOWED] = INT64_MAX; /* outputs are the caller's, or memory that can be refused */
 }
 
 const int64_t *mgx_bound_lens(const mgx_bound *bound)
@@ -87,10 +87,10 @@ static mgx_status make_room(mgx_bound *bound)
     return MGX_SUCCESS;
 }
 
-mgx_status mgx_settle(mgx_bound *bound, const mgx_tensor *inputs, size_t input_count)
+mgx_status mgx_settle(const mgx_plan *plan, mgx_bound *bound, const mgx_inputs *inputs)
 {
-    int64_t given[MGX_SYMBOL_COUNT], *block = bound->block;
-    mgx_status status = mgx_read_lens(inputs, input_count, mgx_this_plan.sizes.sources, MGX_SYMBOL_COUNT, given);
+    int64_t given[plan->sizes.symbol_count], *block = bound->block;
+    mgx_status status = mgx_read_lens(plan, inputs, given);
     if (status)
         return status;
     if (block[BOUND_READY] && !memcmp(bound->values, given, sizeof given))
@@ -104,10 +104,8 @@ mgx_status mgx_settle(mgx_bound *bound, const mgx_tensor *inputs, size_t input_c
         MGX_EXECUTOR_BIND(block, 0, 0);
     }
     if (block[BOUND_STATUS] == STATUS_UNSERVED)
-        return mgx_fail(MGX_BAD_PARAM, "run: the library does not serve these lengths of the inputs");
+        return mgx_fail(MGX_UNSERVED, "run: the library does not serve these lengths of the inputs");
     if (block[BOUND_STATUS] != STATUS_BOUND)
         return mgx_fail(MGX_BAD_PARAM, "run: these lengths of the inputs are too large");
     return MGX_SUCCESS;
 }
-
-#endif

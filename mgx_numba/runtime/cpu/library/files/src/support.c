@@ -60,8 +60,8 @@ mgx_status mgx_check_cpu(void)
     const uint64_t tiles = (uint64_t)1 << 18;
     char missing[MESSAGE_BYTES / 2] = "";
     int asks_for_tiles = 0;
-    for (size_t k = 0; k < mgx_this_plan.feature_count; k++) {
-        const mgx_feature *feature = &mgx_this_plan.features[k];
+    for (size_t k = 0; k < mgx_this_content.feature_count; k++) {
+        const mgx_feature *feature = &mgx_this_content.features[k];
         asks_for_tiles |= (feature->state & tiles) != 0;
         if (!has(feature, state) && strlen(missing) + strlen(feature->name) + 2 < sizeof missing) {
             strcat(missing, " ");

@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 
+#include <cstring>
 #include <memory>
 #include <new>
 #include <string>
@@ -68,7 +69,10 @@ public:
         for(std::size_t k = 0; k < library_->output_count; k++)
             axes += library_->outputs[k].rank;
         std::vector<std::size_t> lens(axes + 1);
-        check(library_->output_lens(loaded_, inputs.data(), inputs.size(), lens.data()));
+        const mgx_status status = library_->output_lens(loaded_, inputs.data(), inputs.size(), lens.data());
+        if(status == MGX_NEEDS_VALUES)
+            return compute(inputs);
+        check(status);
         arguments results;
         const std::size_t* own = lens.data();
         for(std::size_t k = 0; k < library_->output_count; own += library_->outputs[k].rank, k++) {
@@ -109,6 +113,20 @@ private:
         options.num_threads = given.num_threads();
         options.copy_weights = given.copy_weights() ? 1 : 0;
         check(library->load(&options, &loaded_));
+    }
+    /// Run a program whose values determine the lengths of its results.
+    arguments compute(const std::vector<mgx_tensor>& inputs) const
+    {
+        mgx_results* made = nullptr;
+        check(library_->compute(loaded_, inputs.data(), inputs.size(), &made));
+        const std::unique_ptr<mgx_results, void (*)(mgx_results*)> kept(made, library_->free_results);
+        arguments results;
+        for(std::size_t k = 0; k < made->count; k++) {
+            results.emplace_back(shape_of(made->tensors[k]));
+            if(results.back().get_shape().bytes() != 0)
+                std::memcpy(results.back().data(), made->tensors[k].data, results.back().get_shape().bytes());
+        }
+        return results;
     }
     void check(mgx_status status) const
     {
