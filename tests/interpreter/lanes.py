@@ -178,7 +178,7 @@ class Lanes:
             self.mask = self.active_mask() & ~loop.left
 
     def blend(self, new: Any, old: Any, home: Any) -> Any:
-        """Return ``new`` for active threads and ``old`` for others. No thread outside the mask ``home`` reads it."""
+        """Return ``new`` for active and ``old`` for inactive threads; no thread outside the mask ``home`` reads it."""
         mask = self.mask
         if mask is None or mask is home or old is None or new is old:
             return new

@@ -195,7 +195,7 @@ class Place(NamedTuple):
         return self._replace(start=int(self.start[lane])) if is_varying(self.start) else self
 
     def blended(self, mask: np.ndarray, old: Place) -> Place:
-        """Return this pointer for threads of the mask, and ``old`` for others."""
+        """Return this pointer for active threads (``mask``), and ``old`` for inactive threads."""
         if old.allocation is not self.allocation:
             raise KernelFault("threads that run together have pointers to different memory in one variable")
         return self._replace(start=np.where(mask, self.start, old.start))

@@ -1,5 +1,8 @@
 """Run a kernel's text: groups of threads are coroutines that stop where threads wait for others.
 
+A group is a block, or a warpgroup of a kernel whose warpgroups have different tasks. Its threads run in lockstep: while
+a thread waits in a branch, the group's other threads wait for the branch to end.
+
 ``barrier`` waits for all threads of the block, others for the cluster or the grid, ``mbarrier_wait`` for a phase. All
 participants must be at the same call in the text. Divergence, out-of-bounds accesses and races are reported.
 """

@@ -42,7 +42,7 @@ class HeldSums:
     ready: bool = True
 
     def blended(self, mask: np.ndarray, old: HeldSums) -> HeldSums:
-        """Return these accumulators for threads of the mask, and ``old`` for others."""
+        """Return these accumulators for active threads (``mask``), and ``old`` for inactive threads."""
         numbers = np.where(mask, self.numbers, old.numbers)
         return HeldSums(numbers, max(self.group, old.group), self.ready and old.ready)
 
