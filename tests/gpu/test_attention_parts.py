@@ -21,7 +21,7 @@ from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.engine import Engine
 
 from ..cpu.agreement import reference
-from ..interpreter.memory import KernelFault
+from ..interpreter.lanes import KernelFault
 from .programs import compiled, interpreter
 from .test_attention import BOOL, F32, Mask, attention
 from .test_warpgroup_attention import leave_out

@@ -30,7 +30,7 @@ from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.runtime.plan import Step
 
 from ..cpu.agreement import reference, run
-from ..interpreter.memory import KernelFault
+from ..interpreter.lanes import KernelFault
 from .operators import hosted
 from .programs import compiled, interpreter
 

@@ -9,7 +9,8 @@ import pytest
 
 from mgx_numba.codegen.gpu.architecture import WARP
 
-from ..interpreter.memory import EPOCH, Allocation, KernelFault, Thread
+from ..interpreter.lanes import EPOCH, KernelFault, Lanes
+from ..interpreter.memory import Allocation
 
 SIZE, THREADS = 12, 3 * WARP
 FIRST = 1024 - SIZE // 2  # so that some bytes lie on each side of a border of pages
@@ -29,15 +30,22 @@ def _races(earlier: list[_Access], now: _Access) -> bool:
     )  # fmt: skip
 
 
+def _touch(allocation: Allocation, start: int, size: int, who: Lanes, number: int, epoch: int, write: bool) -> None:
+    """Access bytes as the thread ``number`` alone."""
+    who.mask = who.numbers == number
+    who.epochs = np.where(who.mask, epoch, -1)
+    allocation.access(np.array([start]), size, who, np.zeros((1, size), np.uint8), write)
+
+
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("seed", range(30))
 def test_accesses_race_as_defined(shared: bool, seed: int) -> None:
     rng = random.Random(seed)
     some = rng.sample(range(THREADS), 5)
     allocation = Allocation(np.zeros(FIRST + SIZE, np.uint8), "m", shared)
-    allocation.written = None  # what is undefined is another matter
+    allocation.define(0, FIRST + SIZE)  # what is undefined is another matter
     earlier: list[list[_Access]] = [[] for _ in range(SIZE)]
-    who, faults = Thread(), 0
+    who, faults = Lanes(0, THREADS), 0
     for block in range(1 if shared else 3):
         epochs, barriers = [0] * (THREADS // WARP), 0
         for _ in range(80):
@@ -45,19 +53,19 @@ def test_accesses_race_as_defined(shared: bool, seed: int) -> None:
                 barriers += 1
             if rng.random() < 0.3:
                 epochs[rng.randrange(len(epochs))] += 1
-            who.number, who.place = rng.choice(some), block
-            who.epoch = barriers * EPOCH + epochs[who.number // WARP]
+            number, who.place = rng.choice(some), block
+            epoch = barriers * EPOCH + epochs[number // WARP]
             start = rng.randrange(SIZE)
             size, write = rng.randint(0, min(4, SIZE - start)), rng.random() < 0.4
-            access = write, who.number, block, who.epoch
+            access = write, number, block, epoch
             if any(_races(earlier[k], access) for k in range(start, start + size)):
                 faults += 1
                 with pytest.raises(KernelFault, match="without a barrier between"):
-                    allocation.touch(FIRST + start, size, who, write)
+                    _touch(allocation, FIRST + start, size, who, number, epoch, write)
                 allocation.forget()  # a kernel has ended there
                 earlier = [[] for _ in range(SIZE)]
                 continue
-            allocation.touch(FIRST + start, size, who, write)
+            _touch(allocation, FIRST + start, size, who, number, epoch, write)
             for k in range(start, start + size):
                 earlier[k].append(access)
     assert faults
@@ -65,9 +73,10 @@ def test_accesses_race_as_defined(shared: bool, seed: int) -> None:
 
 @pytest.mark.parametrize("kin", [(0, 1), (0, 2)])
 def test_readers_of_one_number_in_two_blocks_are_two(kin: tuple[int, int]) -> None:
-    allocation, who = Allocation(np.zeros(SIZE, np.uint8), "m"), Thread(number=5, kin=kin)
+    allocation, who = Allocation(np.zeros(SIZE, np.uint8), "m"), Lanes(0, WARP)
+    who.kin = kin
     for block in (0, 1):
         who.place = block
-        allocation.touch(0, 4, who, write=False)
+        _touch(allocation, 0, 4, who, 5, 0, write=False)
     with pytest.raises(KernelFault, match="which several threads of block -\\d read without a barrier between"):
-        allocation.touch(2, 1, who, write=True)
+        _touch(allocation, 2, 1, who, 5, 0, write=True)

@@ -33,7 +33,8 @@ from mgx_numba.runtime.memory import address_of, aligned_empty
 from mgx_numba.targets.gpu.program import GpuProgram
 
 from ..cpu.agreement import assert_agrees, reference
-from ..interpreter.memory import KernelFault, Memory
+from ..interpreter.lanes import KernelFault
+from ..interpreter.memory import Memory
 from ..interpreter.run import interpret
 from .code_objects import read_code_object
 from .programs import compiled, interpreter

@@ -17,7 +17,7 @@ from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.targets.gpu import capabilities
 
 from ..cpu.agreement import assert_agrees, reference
-from ..interpreter.memory import KernelFault
+from ..interpreter.lanes import KernelFault
 from ..passes.group_norms import network
 from ..passes.support import random_inputs
 from .programs import compiled, interpreter

@@ -23,7 +23,7 @@ from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.runtime.plan import Step
 
 from ..cpu.agreement import reference
-from ..interpreter.memory import KernelFault
+from ..interpreter.lanes import KernelFault
 from .programs import compiled, interpreter
 from .test_attention import BF16, BOOL, F16, F32, Mask, attention
 

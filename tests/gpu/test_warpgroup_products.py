@@ -25,7 +25,7 @@ from mgx_numba.targets.gpu.program import GpuProgram
 
 from ..cpu.agreement import reference
 from ..interpreter import run as interpreter_run
-from ..interpreter.memory import KernelFault
+from ..interpreter.lanes import KernelFault, Lanes
 from ..interpreter.names import memory_names
 from .programs import compiled, interpreter
 
@@ -316,8 +316,8 @@ def test_each_set_that_takes_tiles_in_turns_asks_for_its_vectors(monkeypatch: py
     """Four adjacent tiles, two per block."""
     asked: set[int] = set()
 
-    def names() -> dict[str, Any]:
-        return {**memory_names(), "prefetch_l2": lambda place, index: asked.add(int(index))}
+    def names(who: Lanes) -> dict[str, Any]:
+        return {**memory_names(who), "prefetch_l2": who.each(lambda number, place, index: asked.add(int(index)))}
 
     monkeypatch.setattr(interpreter_run, "memory_names", names)
     monkeypatch.setattr(solvers, "SOLVERS", tuple(s for s in solvers.SOLVERS if s.name == "warpgroup"))

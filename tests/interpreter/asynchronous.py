@@ -19,7 +19,8 @@ from mgx_numba.codegen.launch import TensorLayout
 from mgx_numba.core.types import numpy_dtype
 from mgx_numba.dataclass import dataclass
 
-from .memory import Allocation, KernelFault, Memory, Place, Thread
+from .lanes import KernelFault, Lanes
+from .memory import Allocation, Memory, Place
 
 __all__ = ["ROW", "STEP_BYTES", "WARPGROUP", "BlockAsync", "Copies", "added_products", "kept_by_tf32"]
 
@@ -97,11 +98,13 @@ class BlockAsync:
     """Barriers, pending loads and MMAs, and clocks of a cluster, whose threads are numbered consecutively over its
     blocks."""
 
-    def __init__(self, threads: int, memory: Memory) -> None:
+    def __init__(self, threads: int, memory: Memory, tracks: bool) -> None:
+        """Begin; ``tracks``: whether the kernel has asynchronous operations, for which clocks are needed."""
         self._threads = threads
+        self._tracks = tracks
         self._memory = memory
-        self._clocks = np.zeros((threads, threads + MOST_BARRIERS), np.int64)
-        self._clocks[np.arange(threads), np.arange(threads)] = 1
+        self._clocks = np.zeros((threads, threads + MOST_BARRIERS) if tracks else (0, 0), np.int64)
+        np.fill_diagonal(self._clocks, 1)
         self._barriers: dict[tuple[int, int], _Barrier] = {}
         self._landings: list[_Landing] = []
         self._readings: list[_Reading] = []
@@ -110,6 +113,8 @@ class BlockAsync:
 
     def meet(self, threads: range) -> None:
         """Merge the clocks of threads that have met at a barrier."""
+        if not self._tracks:
+            return
         part = slice(threads.start, threads.stop)
         self._clocks[part] = self._clocks[part].max(axis=0)
         self._clocks[np.arange(part.start, part.stop), np.arange(part.start, part.stop)] += 1
@@ -145,15 +150,15 @@ class BlockAsync:
         barrier.arrived = clock.copy() if barrier.arrived is None else np.maximum(barrier.arrived, clock)
         clock[thread] += 1
 
-    def passed(self, p: Place, parity: int, thread: int) -> bool:
-        """Return whether ``mbarrier_wait`` is satisfied; the thread then learns the clocks of all arrivals."""
+    def passed(self, p: Place, parity: int, threads: int | np.ndarray) -> bool:
+        """Return whether ``mbarrier_wait`` is satisfied; the threads then learn the clocks of all arrivals."""
         barrier = self._find(p)
         if parity not in (0, 1):
             raise KernelFault(f"waits for parity {parity} of a barrier")
         if barrier.phase & 1 == parity:
             return False
         if barrier.released is not None:
-            np.maximum(self._clocks[thread], barrier.released, out=self._clocks[thread])
+            self._clocks[threads] = np.maximum(self._clocks[threads], barrier.released)
         return True
 
     def _find(self, p: Place) -> _Barrier:
@@ -198,7 +203,7 @@ class BlockAsync:
             raise KernelFault(
                 f"writes bytes {start} to {stop} of {to.allocation.name}, which has {to.allocation.data.size}"
             )
-        self._check_write(to.allocation, start, stop, thread, "loads a box over")
+        self._check_write(to.allocation, np.array([start]), stop - start, np.array([thread]), "loads a box over")
         rows = np.arange(start, stop).reshape(-1, ROW)
         to.allocation.data[start:stop] = _STALE
         to.allocation.data[_swizzled(rows[:, : data.shape[1]])] = data
@@ -210,21 +215,33 @@ class BlockAsync:
         barrier.bytes -= data.size
         self._complete(barrier)
 
-    def _check_write(self, allocation: Allocation, start: int, stop: int, thread: int, does: str) -> None:
-        clock = self._clocks[thread]
+    def _check_write(
+        self, allocation: Allocation, starts: np.ndarray, size: int, threads: np.ndarray, does: str
+    ) -> None:
+        """Check that threads may write ``size`` bytes each: no box is on the way there, and no MMA reads them."""
+
+        def fault(hit: np.ndarray, problem: str) -> KernelFault:
+            first = int(starts[np.argmax(hit)])
+            return KernelFault(f"{does} bytes {first} to {first + size}{problem}", int(np.argmax(hit)))
+
         for landing in self._landings:
-            if _meets(landing, allocation, start, stop) and clock[landing.entry] < landing.phase:
-                raise KernelFault(f"{does} bytes {start} to {stop}, to which another box is on the way")
+            if landing.allocation is allocation:
+                hit = (landing.start < starts + size) & (starts < landing.stop)
+                hit &= self._clocks[threads, landing.entry] < landing.phase
+                if hit.any():
+                    raise fault(hit, ", to which another box is on the way")
         kept = []
         for reading in self._readings:
-            if not _meets(reading, allocation, start, stop):
+            hit = (reading.start < starts + size) & (starts < reading.stop)
+            if reading.allocation is not allocation or not hit.any():
                 kept.append(reading)
                 continue
-            known = clock[reading.first : reading.first + WARPGROUP]
-            if reading.done is None or not (known >= reading.done).any():
-                raise KernelFault(
-                    f"{does} bytes {start} to {stop} of {allocation.name}, which warpgroup "
-                    f"{reading.first // WARPGROUP} may still be reading"
+            if reading.done is not None:
+                known = self._clocks[threads, reading.first : reading.first + WARPGROUP]
+                hit &= ~(known >= reading.done).any(axis=1)
+            if hit.any():
+                raise fault(
+                    hit, f" of {allocation.name}, which warpgroup {reading.first // WARPGROUP} may still be reading"
                 )
         self._readings = kept
 
@@ -247,37 +264,48 @@ class BlockAsync:
         to.allocation.coming.append((place.start, place.start + data.size, known))
         self._complete(barrier)
 
-    def _knows(self, entry: int, phase: int, who: Thread) -> bool:
+    def _knows(self, entry: int, phase: int, who: Lanes, number: int) -> bool:
         """Return whether a thread knows that a barrier's phase is complete."""
         first, end = who.kin
-        thread = (who.place - first) * (self._threads // (end - first)) + who.number
+        thread = (who.place - first) * (self._threads // (end - first)) + number
         return bool(self._clocks[thread, entry] >= phase)
 
     # Operands that threads store
 
-    def store(self, to: Place, row: int, piece: int, value: np.ndarray, thread: int) -> None:
-        """Interpret ``operand_store``."""
-        start = to.start + int(row) * ROW + int(piece) * PIECE
-        if to.start % (8 * ROW):
-            raise KernelFault(f"an operand begins at byte {to.start} of {to.allocation.name}, no multiple of 1024")
-        if not 0 <= piece < ROW // PIECE or row < 0 or start + PIECE > to.allocation.data.size:
-            raise KernelFault(f"there is no piece {piece} of row {row} from byte {to.start} of {to.allocation.name} on")
-        self._check_write(to.allocation, start, start + PIECE, thread, "stores")
-        own, at = self._stored.get(id(to.allocation)), start // PIECE
+    def store(self, to: Place, row: Any, piece: Any, value: np.ndarray, first: int) -> None:
+        """Interpret ``operand_store`` of the active threads; ``first``: number of the first thread of all."""
+        lanes = np.array(to.who.active())
+        begins, rows, pieces = (np.broadcast_to(x, to.who.count)[lanes] for x in (to.start, row, piece))
+        name, threads, starts = to.allocation.name, first + lanes, begins + rows * ROW + pieces * PIECE
+        if (begins % (8 * ROW)).any():
+            raise KernelFault(f"an operand begins at byte {begins.max()} of {name}, no multiple of 1024")
+        wrong = (pieces < 0) | (pieces >= ROW // PIECE) | (rows < 0) | (starts + PIECE > to.allocation.data.size)
+        if wrong.any():
+            n = int(np.argmax(wrong))
+            raise KernelFault(
+                f"there is no piece {pieces[n]} of row {rows[n]} from byte {begins[n]} of {name} on", int(lanes[n])
+            )
+        self._check_write(to.allocation, starts, PIECE, threads, "stores")
+        own, at = self._stored.get(id(to.allocation)), starts // PIECE
         if own is None:
             times = np.zeros((2, to.allocation.data.size // PIECE), np.int64)
             own = self._stored[id(to.allocation)] = _Stored(to.allocation, *times, times[0] > 0)
-        if own.time[at] > self._clocks[thread, own.thread[at]]:
-            raise KernelFault(f"stores bytes {start} to {start + PIECE}, which thread {own.thread[at]} may be storing")
-        own.thread[at], own.time[at], own.fenced[at] = thread, self._clocks[thread, thread], False
-        bytes = np.ascontiguousarray(value, to.dtype).view(np.uint8)
-        first = _swizzled(start)  # of the piece, which stays together
-        to.allocation.data[first : first + PIECE] = bytes
+        open = own.time[at] > self._clocks[threads, own.thread[at]]
+        own.thread[at], own.time[at], own.fenced[at] = threads, self._clocks[threads, threads], False
+        open |= own.thread[at] != threads  # several threads store one piece
+        if open.any():
+            n = int(np.argmax(open))
+            raise KernelFault(
+                f"stores bytes {starts[n]} to {starts[n] + PIECE}, which another thread may be storing", int(lanes[n])
+            )
+        values = np.broadcast_to(value.astype(to.dtype, copy=False), (len(value), to.who.count)).T[lanes]
+        places = _swizzled(starts)[:, None] + np.arange(PIECE)  # the bytes of a piece stay together
+        to.allocation.data[places] = np.ascontiguousarray(values).view(np.uint8)
 
-    def fence(self, thread: int) -> None:
+    def fence(self, threads: np.ndarray) -> None:
         """Interpret ``operand_fence``."""
         for own in self._stored.values():
-            own.fenced |= own.thread == thread
+            own.fenced |= np.isin(own.thread, threads)
 
     def _read_stored(self, allocation: Allocation, start: int, stop: int, clock: np.ndarray) -> np.ndarray | None:
         """Return the mask of bytes that threads have stored, all visible to the multiplying threads; None if there are
@@ -366,8 +394,8 @@ class BlockAsync:
 
 
 def added_products(sums: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return ``sums + left @ right.T`` in the accumulators' dtype; integers wrap."""
-    return sums + left.astype(sums.dtype) @ right.astype(sums.dtype).T
+    """Return ``sums + left @ right.T`` of matrices or stacks of them, in the accumulators' dtype; integers wrap."""
+    return sums + left.astype(sums.dtype) @ right.astype(sums.dtype).swapaxes(-1, -2)
 
 
 def kept_by_tf32(numbers: np.ndarray) -> np.ndarray:
@@ -375,38 +403,59 @@ def kept_by_tf32(numbers: np.ndarray) -> np.ndarray:
     return (numbers.view(np.int32) & _TF32).view(np.float32)
 
 
+@dataclass
+class _Copy:
+    """An asynchronous copy of the threads ``mask``, each in the group of this number."""
+
+    to: Place
+    index: Any
+    data: np.ndarray
+    mask: np.ndarray
+    groups: np.ndarray
+
+
 class Copies:
     """Asynchronous copies (cp.async); they take effect when they are waited for."""
 
-    def __init__(self, who: Thread) -> None:
+    def __init__(self, who: Lanes) -> None:
         self._who = who
         self.forget()
 
     def forget(self) -> None:
         """Reset for a new block."""
-        self._current: dict[int, list[tuple[Place, int, np.ndarray]]] = {}
-        self._groups: dict[int, list[list[tuple[Place, int, np.ndarray]]]] = {}
+        self._copies: list[_Copy] = []
+        self._groups = np.zeros(self._who.count, np.int64)
 
-    def ask(self, to: Place, i: int, source: Place, j: int, inside: bool) -> None:
+    def ask(self, to: Place, i: Any, source: Place, j: Any, inside: Any) -> None:
         """Interpret ``copy_async``."""
-        lanes = 16 // to.dtype.itemsize
-        for place, index in ((to, i), (source, j)) if inside else ((to, i),):
-            if place.misaligned(index, 16):
-                raise KernelFault(f"element {index} of {place.allocation.name} is not at a multiple of 16 bytes")
-        data = source.read(j, lanes) if inside else np.zeros(lanes, to.dtype)
-        self._current.setdefault(self._who.number, []).append((to, i, data))
+        who, lanes = self._who, 16 // to.dtype.itemsize
+        to.expect_aligned(i, 16)
+        data = np.zeros((lanes, who.count), to.dtype)
+        branches = who.split(inside)
+        if branches.then is not who.nobody:
+            who.mask = branches.then
+            found = source.read(j, lanes, 16)
+            data = np.where(who.active_mask(), found, data)
+            who.rejoin(branches.before)
+        self._copies.append(_Copy(to, i, data, who.active_mask(), self._groups))
 
     def commit(self) -> None:
         """Interpret ``copy_commit``."""
-        thread = self._who.number
-        self._groups.setdefault(thread, []).append(self._current.pop(thread, []))
+        self._groups = self._groups + self._who.active_mask()
 
     def wait(self, pending: int) -> None:
         """Interpret ``copy_wait``."""
-        groups = self._groups.setdefault(self._who.number, [])
-        while len(groups) > pending:
-            for to, i, data in groups.pop(0):
-                to.write(i, data)
+        before, kept = self._who.mask, []
+        for copy in self._copies:
+            ready = copy.mask & self._who.active_mask() & (copy.groups < self._groups - pending)
+            if ready.any():
+                self._who.mask = ready
+                copy.to.write(copy.index, copy.data)
+                self._who.mask = before
+                copy.mask = copy.mask & ~ready
+            if copy.mask.any():
+                kept.append(copy)
+        self._copies = kept
 
 
 def _meets(known: _Landing | _Reading, allocation: Allocation, start: int, stop: int) -> bool:

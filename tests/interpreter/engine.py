@@ -31,7 +31,8 @@ from mgx_numba.runtime.gpu.engine import Event, Progress, Queue, Recording
 from mgx_numba.runtime.gpu.open_plan import PlanLaunches
 from mgx_numba.runtime.memory import address_of, scratch
 
-from .memory import KernelFault, Memory
+from .lanes import KernelFault
+from .memory import Memory
 from .run import interpret
 
 __all__ = ["InterpreterEngine", "interpreted"]

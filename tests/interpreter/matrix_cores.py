@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
@@ -12,29 +11,38 @@ from mgx_numba.codegen.gpu.matrix_tiles import TILES, MatrixTile
 from mgx_numba.core.types import numpy_dtype
 
 from .asynchronous import added_products, kept_by_tf32
-from .memory import KernelFault
+from .lanes import KernelFault, Lanes
 
 __all__ = ["MATRIX_NAMES", "WAVES"]
 
 
-def _multiplied(tile: MatrixTile, lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Return each lane's accumulators after the product of all lanes' fragments."""
-    operands = []
-    places, sums_at = _layout(tile)
-    for number, dtype in ((1, tile.a), (2, tile.b)):
-        whole = np.zeros((tile.side, tile.depth), numpy_dtype(dtype))
-        for given in lanes:
-            own = given[number]
-            if own.dtype != whole.dtype or own.shape != (tile.held,):
-                raise KernelFault(f"multiplies {own.shape} of {own.dtype}; expected ({tile.held},) of {whole.dtype}")
-        parts = np.stack([given[number] for given in lanes])
-        whole[places] = parts
-        if parts.size > whole.size and whole[places].tobytes() != parts.tobytes():
-            raise KernelFault("lanes that hold the same elements of an operand do not agree about them")
-        operands.append(kept_by_tf32(whole) if tile.rounds else whole)
-    sums = np.empty((tile.side, tile.side), numpy_dtype(tile.accumulator))
-    sums[sums_at] = np.stack([given[0] for given in lanes])
-    return list(added_products(sums, *operands)[sums_at])
+def _multiplied(tile: MatrixTile, who: Lanes, c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the accumulators after the product of the fragments of each wave: [accumulators, threads]."""
+    for own, dtype in ((a, tile.a), (b, tile.b)):
+        if own.dtype != numpy_dtype(dtype) or len(own) != tile.held:
+            raise KernelFault(
+                f"multiplies {(len(own),)} of {own.dtype}; expected ({tile.held},) of {numpy_dtype(dtype)}"
+            )
+    c, a, b = (np.broadcast_to(x, (len(x), who.count)) for x in (c, a, b))
+    sums_at = _layout(tile)[1]
+    found = np.zeros((who.count, tile.sums), numpy_dtype(tile.accumulator))
+    for first in np.flatnonzero(who.active_mask()[:: tile.lanes]) * tile.lanes:
+        wave = slice(first, first + tile.lanes)
+        sums = np.empty((tile.side, tile.side), numpy_dtype(tile.accumulator))
+        sums[sums_at] = c[:, wave].T
+        operands = [_operand(tile, own[:, wave].T) for own in (a, b)]
+        found[wave] = added_products(sums, *operands)[sums_at]
+    return found.T
+
+
+def _operand(tile: MatrixTile, parts: np.ndarray) -> np.ndarray:
+    """Return the operand [side, depth] of which each lane of a wave holds a row of ``parts``."""
+    places = _layout(tile)[0]
+    whole = np.zeros((tile.side, tile.depth), parts.dtype)
+    whole[places] = parts
+    if parts.size > whole.size and whole[places].tobytes() != parts.tobytes():
+        raise KernelFault("lanes that hold the same elements of an operand do not agree about them")
+    return kept_by_tf32(whole) if tile.rounds else whole
 
 
 _Index = tuple[np.ndarray, np.ndarray]
@@ -51,9 +59,7 @@ def _layout(tile: MatrixTile) -> tuple[_Index, _Index]:
     )
 
 
-MATRIX_NAMES: dict[str, Callable[[Sequence[tuple[Any, ...]]], list[Any]]] = {
-    tile.name: functools.partial(_multiplied, tile) for tile in TILES
-}
-"""Functions that all lanes of a wave call together: each lane's result from all operands."""
+MATRIX_NAMES: dict[str, Callable[..., np.ndarray]] = {tile.name: functools.partial(_multiplied, tile) for tile in TILES}
+"""Functions that all lanes of a wave call together, after the threads."""
 WAVES = {"shuffle_halves": 64, **{tile.name: tile.lanes for tile in TILES}}
 """Lanes that call a function together, where they are not a warp."""

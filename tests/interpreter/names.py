@@ -1,7 +1,8 @@
-"""NumPy implementations of the kernel language's functions, for the values of one thread.
+"""NumPy implementations of the kernel language's functions, for the threads that run together.
 
-A vector is a one-dimensional array, a scalar a NumPy number or a Python int. Elementwise functions use the scalar
-protocol's NumPy meaning (`ops.scalar.NumpyScalar`), the reference of every back end.
+A vector is an array [lanes, threads], a scalar an array [threads]; values that the threads share have the shapes
+[lanes, 1] and [], or are Python numbers (`lanes`). Elementwise functions use the scalar protocol's NumPy meaning
+(`ops.scalar.NumpyScalar`), the reference of every back end.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import builtins
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -19,13 +21,15 @@ from mgx_numba.core.types import from_numpy, numpy_dtype
 from mgx_numba.ops.scalar import converted, evaluator
 from mgx_numba.ops.scalar_functions import BINARY, BITWISE, COMPARE, FUNCTIONS, LOGICAL
 
-from .memory import KernelFault, Place
+from .lanes import KernelFault, Lanes, is_varying, of_lane
+from .memory import Place
 
 __all__ = ["DTYPES", "elementwise_names", "memory_names"]
 
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _STORAGE = ("float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 DTYPES = ("bool", *_INTEGERS, "float32", "float64", *_STORAGE)
+_WIDE = ", which are no numbers of 32 bits"
 _WEAK = (np.dtype(np.int64), np.dtype(np.float64))
 _BOOL = np.dtype(np.bool_)
 _BINARY = BINARY | BITWISE | COMPARE | LOGICAL
@@ -48,7 +52,7 @@ def _meet(operands: tuple[Any, ...]) -> tuple[np.ndarray, ...]:
     else:
         if first is not None:
             return tuple(map(np.asarray, operands))
-    vectors = {v.dtype for v in operands if isinstance(v, np.ndarray) and v.ndim}
+    vectors = {v.dtype for v in operands if getattr(v, "ndim", 0) == 2}
     if len(vectors) > 1:
         raise KernelFault(f"operands of the dtypes {sorted(map(str, vectors))}")
     found = vectors or {_dtype(v) for v in operands}
@@ -121,7 +125,7 @@ def _selected(name: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _where(condition: Any, a: Any, b: Any) -> Any:
     if getattr(a, "dtype", None) is not getattr(b, "dtype", 0):
         a, b = _meet((a, b))
-    if a.shape == b.shape and not getattr(condition, "ndim", 0):
+    if a.ndim == b.ndim and not getattr(condition, "ndim", 0):
         return a if condition else b
     return np.where(condition, a, b)
 
@@ -141,7 +145,7 @@ def _kept_constant(dtype: np.dtype, value: float, sign: float, lanes: int) -> An
     exact = converted(np.asarray(value), from_numpy(dtype)) if dtype.kind in "iub" else np.asarray(value).astype(dtype)
     if not lanes:
         return exact[()]
-    made = np.full(lanes, exact)
+    made = np.full((lanes, 1), exact)
     made.flags.writeable = False
     return made
 
@@ -158,12 +162,27 @@ def _reduced(name: str) -> Callable[[np.ndarray], Any]:
     combine = _elementwise(name)
 
     def call(v: np.ndarray) -> Any:
-        while v.size > 1:
-            half = v.size // 2
+        while len(v) > 1:
+            half = len(v) // 2
             v = combine(v[:half], v[half:])
-        return v[0]
+        return _extract(v, 0)
 
     return call
+
+
+def _extract(v: np.ndarray, k: int) -> Any:
+    return v[k] if v.shape[1] > 1 else v[k, 0]
+
+
+def joined(*parts: np.ndarray) -> np.ndarray:
+    """Return the concatenated lanes of vectors."""
+    width = max(v.shape[1] for v in parts)
+    return np.concatenate([v if v.shape[1] == width else np.broadcast_to(v, (len(v), width)) for v in parts])
+
+
+def packed(v: np.ndarray) -> np.ndarray:
+    """Return adjacent lanes as lanes of int32."""
+    return np.ascontiguousarray(v.T).view(np.int32).T
 
 
 def _exp2(x: Any) -> Any:
@@ -188,13 +207,8 @@ def _of_gelu(then: Callable[..., Any], x: np.ndarray, *others: np.ndarray) -> An
 
 
 def _splat(x: Any, lanes: int) -> np.ndarray:
-    if not isinstance(x, np.generic):
-        x = np.asarray(x)
-        if x.ndim:
-            return x
-    made = np.empty(lanes, x.dtype)
-    made.fill(x)  # faster than `repeat`
-    return made
+    x = np.asarray(x)
+    return x if x.ndim == 2 else x.reshape(1, -1).repeat(lanes, 0)
 
 
 @functools.lru_cache(maxsize=1)
@@ -224,7 +238,7 @@ def elementwise_names() -> dict[str, Any]:
     for dtype in ("float16", "bfloat16"):
         names[f"codes_{dtype}"] = functools.partial(_codes, numpy_dtype(dtype))
     for dtype in _INTEGERS:
-        names[f"iota_{dtype}"] = functools.partial(np.arange, dtype=numpy_dtype(dtype))
+        names[f"iota_{dtype}"] = functools.partial(_iota, numpy_dtype(dtype))
     for name, combine in (("add", "add"), ("mul", "mul"), ("max", "max"), ("min", "min"), ("or", "logical_or"),
                           ("and", "logical_and")):  # fmt: skip
         names[f"reduce_{name}"] = _reduced(combine)
@@ -232,89 +246,121 @@ def elementwise_names() -> dict[str, Any]:
         where=_where,
         first_greater=_first_greater,
         splat=_splat,
-        extract=lambda v, k: v[k],
+        extract=_extract,
         exp2_quick=_exp2,
         reciprocal_quick=lambda x: np.divide(np.float32(1), x),
         low2=lambda v: v[:2],
         high2=lambda v: v[2:],
-        pack_words=lambda v: v.view(np.int32),
-        join2=lambda *parts: np.concatenate(parts),
-        join4=lambda *parts: np.concatenate(parts),
-        lane_mask=lambda count, lanes: np.arange(lanes) < count,
-        imin=builtins.min,
-        imax=builtins.max,
-        idiv=lambda a, b: a // b,
-        idiv32=_idiv32,
+        pack_words=packed,
+        join2=joined,
+        join4=joined,
+        lane_mask=lambda count, lanes: np.arange(lanes)[:, None] < count,
+        imin=lambda a, b: np.minimum(a, b) if is_varying(a) or is_varying(b) else builtins.min(a, b),
+        imax=lambda a, b: np.maximum(a, b) if is_varying(a) or is_varying(b) else builtins.max(a, b),
         max_bytes=np.maximum,
-        imod=lambda a, b: a % b,
+        place4=_place4,
         INF=math.inf,
         NAN=math.nan,
     )
     return names
 
 
+def _iota(dtype: np.dtype, lanes: int) -> np.ndarray:
+    return np.arange(lanes, dtype=dtype)[:, None]
+
+
+def _place4(*parts: Any) -> np.ndarray:
+    return np.stack(np.broadcast_arrays(*map(np.atleast_1d, parts))).astype(np.int32)
+
+
 def _codes(
     dtype: np.dtype, u: np.ndarray, v: np.ndarray, word: int, pair: int, points: np.ndarray, exponents: int
 ) -> np.ndarray:
-    sides = [(int(words[word]) & 0xFFFFFFFF, int(point)) for words, point in zip((u, v), points)]
+    sides = [(words[word].astype(np.int64) & 0xFFFFFFFF, point) for words, point in zip((u, v), points)]
     order = [(k, side) for k in (2 * pair, 2 * pair + 1) for side in sides]
-    found = [[(whole >> 4 * (k + far) & 15) - point for far in (0, 4)] for k, (whole, point) in order]
-    return np.array(found).astype(dtype).reshape(-1).view(np.int32)
+    found = [(whole >> 4 * (k + far) & 15) - point for k, (whole, point) in order for far in (0, 4)]
+    return packed(np.stack(np.broadcast_arrays(*found)).astype(dtype))
 
 
-def _idiv32(a: int, b: int) -> int:
-    if not (0 <= a < 1 << 32 and 0 < b < 1 << 32):
-        raise KernelFault(f"idiv32 of {a} by {b}, which are no numbers of 32 bits")
-    return a // b
+def _load_aligned(p: Place, i: Any, lanes: int) -> np.ndarray:
+    return p.read(i, lanes, _alignment(p, lanes))
 
 
-def _load_aligned(p: Place, i: int, lanes: int) -> np.ndarray:
-    _expect_aligned(p, i, lanes)
-    return p.read(i, lanes)
+def _store_aligned(p: Place, i: Any, v: np.ndarray) -> None:
+    p.write(i, v, _alignment(p, len(v)))
 
 
-def _store_aligned(p: Place, i: int, v: np.ndarray) -> None:
-    _expect_aligned(p, i, v.size)
-    p.write(i, v)
+def _alignment(p: Place, lanes: int) -> int:
+    return min(lanes * p.dtype.itemsize, 16)
 
 
-def _expect_aligned(p: Place, i: int, lanes: int) -> None:
-    itemsize = p.dtype.itemsize
-    size = lanes * itemsize if lanes * itemsize < 16 else 16
-    if (p.start + int(i) * itemsize) % size:
-        raise KernelFault(f"element {i} of {p.allocation.name} is not at a multiple of {size} bytes")
+def _load_scalar(p: Place, i: Any) -> Any:
+    return _extract(p.read(i, 1), 0)
 
 
-def _store(p: Place, i: int, v: np.ndarray) -> None:
+def _store(p: Place, i: Any, v: np.ndarray) -> None:
     if v.dtype != p.dtype:
         raise KernelFault(f"stores {v.dtype} to elements of {p.dtype}")
     p.write(i, v)
 
 
-def _store_scalar(p: Place, i: int, x: Any) -> None:
-    p.write(i, converted(np.asarray(x), from_numpy(p.dtype)))
+def _store_scalar(p: Place, i: Any, x: Any) -> None:
+    p.write(i, converted(np.atleast_2d(x), from_numpy(p.dtype)))
 
 
-def _note_fault(p: Place, step: int, check: int, index: int) -> None:
+def _offset(p: Any, i: Any) -> Any:
+    return p[int(i) :] if isinstance(p, list) else p.moved(i)  # a list: the argument block
+
+
+def _note_fault(number: int, p: Place, step: int, check: int, index: int) -> None:
     size = 3 * np.dtype(np.int64).itemsize  # the words of a fault record: step, check, index
     words = p.allocation.data[p.start : p.start + size].view(np.int64)
     if not words[0]:
         words[:] = step, check, index
 
 
-def memory_names() -> dict[str, Any]:
-    """Return the functions that take pointers."""
+def _division(name: str, who: Lanes) -> Callable[[Any, Any], Any]:
+    """Return integer division or its remainder; only active threads are checked."""
+    function = operator.floordiv if name == "idiv" else operator.mod
+
+    def call(a: Any, b: Any) -> Any:
+        if is_varying(b) and not b.all() and (wrong := (b == 0) & who.active_mask()).any():
+            raise KernelFault("a division by zero", int(np.argmax(wrong)))
+        return function(a, b)
+
+    return call
+
+
+def memory_names(who: Lanes) -> dict[str, Any]:
+    """Return the functions of active threads: they take pointers, or check operands."""
+    divided = _division("idiv", who)
+
+    def divided_32(a: Any, b: Any) -> Any:
+        for x, least in ((a, 0), (b, 1)):
+            if is_varying(x):
+                if x.min() < least or x.max() >= 1 << 32:
+                    wrong = ((x < least) | (x >= 1 << 32)) & who.active_mask()
+                    if wrong.any():
+                        lane = int(np.argmax(wrong))
+                        raise KernelFault(f"idiv32 of {of_lane(a, lane)} by {of_lane(b, lane)}{_WIDE}", lane)
+            elif not least <= x < 1 << 32:
+                raise KernelFault(f"idiv32 of {a} by {b}{_WIDE}")
+        return divided(a, b)
+
     return {
-        "offset": lambda p, i: p[int(i) :] if isinstance(p, list) else p.moved(int(i)),  # a list: the argument block
+        "offset": _offset,
         "load": Place.read,
         "load_aligned": _load_aligned,
-        "load_scalar": lambda p, i: p.read(i, 1)[0],
-        "load_splat": lambda p, i, lanes: p.read(i, 1).repeat(lanes),
+        "load_scalar": _load_scalar,
+        "load_splat": lambda p, i, lanes: p.read(i, 1).repeat(lanes, 0),
         "grid_wait": lambda: None,  # one launch comes after the other
+        "idiv": divided,
+        "idiv32": divided_32,
+        "imod": _division("imod", who),
         "prefetch_l2": lambda p, i: None,
-        "note_fault": _note_fault,
-        "words_of": lambda p: Place(p.allocation, p.start, np.dtype(np.int32), p.who),
-        "floats_of": lambda p: Place(p.allocation, p.start, np.dtype(np.float32), p.who),
+        "note_fault": who.each(_note_fault),
+        "words_of": lambda p: p._replace(dtype=np.dtype(np.int32)),
+        "floats_of": lambda p: p._replace(dtype=np.dtype(np.float32)),
         "store": _store,
         "store_aligned": _store_aligned,
         "store_scalar": _store_scalar,

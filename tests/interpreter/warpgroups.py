@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from mgx_numba.core.types import numpy_dtype
 from mgx_numba.dataclass import dataclass
 
 from .asynchronous import ROW, STEP_BYTES, WARPGROUP, BlockAsync
-from .memory import KernelFault
+from .lanes import KernelFault, Lanes, is_varying
+from .memory import Place
 
 __all__ = [
     "WARPGROUP_NAMES",
@@ -33,17 +34,22 @@ __all__ = [
 
 @dataclass(frozen=True)
 class HeldSums:
-    """A thread's accumulators (float32 or int32). ``group`` is the number, from 1, of the last MMA group that adds to
-    them; ``ready`` once it is known to be complete."""
+    """Accumulators (float32 or int32) of threads: [accumulators, threads or 1]. ``group`` is the number, from 1, of the
+    last MMA group that adds to them; ``ready`` once it is known to be complete."""
 
     numbers: np.ndarray
     group: int = 0
     ready: bool = True
 
+    def blended(self, mask: np.ndarray, old: HeldSums) -> HeldSums:
+        """Return these accumulators for active threads (``mask``), and ``old`` for inactive threads."""
+        numbers = np.where(mask, self.numbers, old.numbers)
+        return HeldSums(numbers, max(self.group, old.group), self.ready and old.ready)
+
 
 def wgmma_zero(dtype: type, columns: int) -> HeldSums:
     """See the vocabulary."""
-    return HeldSums(np.zeros(columns // 2, dtype))
+    return HeldSums(np.zeros((columns // 2, 1), dtype))
 
 
 def _ready(sums: HeldSums) -> np.ndarray:
@@ -57,16 +63,21 @@ def sums_part(sums: HeldSums, part: int) -> np.ndarray:
     return _ready(sums)[4 * part : 4 * part + 4]
 
 
-def scale_sums(sums: HeldSums, x: np.float32, y: np.float32) -> HeldSums:
+def scale_sums(sums: HeldSums, x: Any, y: Any) -> HeldSums:
     """See the vocabulary."""
-    return HeldSums((_ready(sums).reshape(-1, 4) * np.array([x, x, y, y])).ravel())
+    return HeldSums(_ready(sums) * _of_rows(sums, x, y))
 
 
-def fma_sums(sums: HeldSums, x: np.float32, y: np.float32, more: HeldSums) -> HeldSums:
+def fma_sums(sums: HeldSums, x: Any, y: Any, more: HeldSums) -> HeldSums:
     """See the vocabulary."""
-    factors = np.array([x, x, y, y], np.float64)  # whose products are exact
-    whole = _ready(sums).reshape(-1, 4) * factors + _ready(more).reshape(-1, 4)
-    return HeldSums(whole.astype(np.float32).ravel())
+    factors = _of_rows(sums, x, y).astype(np.float64)  # whose products are exact
+    return HeldSums((_ready(sums) * factors + _ready(more)).astype(np.float32))
+
+
+def _of_rows(sums: HeldSums, x: Any, y: Any) -> np.ndarray:
+    """Return the factor of each accumulator: ``x`` in a thread's first row, ``y`` in its second row."""
+    factors = np.stack(np.broadcast_arrays(*map(np.atleast_1d, (x, x, y, y))))
+    return np.tile(factors, (len(sums.numbers) // 4, 1))
 
 
 def add_sums(sums: HeldSums, more: HeldSums) -> HeldSums:
@@ -74,15 +85,22 @@ def add_sums(sums: HeldSums, more: HeldSums) -> HeldSums:
     return HeldSums(_ready(sums) + _ready(more))
 
 
-def finite_sums(sums: HeldSums) -> np.int32:
+def finite_sums(sums: HeldSums) -> Any:
     """See the vocabulary."""
-    return np.int32(np.isfinite(_ready(sums)).all())
+    found = np.isfinite(_ready(sums)).all(axis=0).astype(np.int32)
+    return found if found.size > 1 else found[0]
 
 
-def sums_row(lanes: Sequence[tuple[Any, ...]]) -> list[np.ndarray]:
-    """See the vocabulary; of all lanes of a warp."""
-    held = np.stack([_ready(sums) for sums, *_ in lanes])
-    return list(held[_places_of_row(*lanes[0][1:])])
+def sums_row(who: Lanes, sums: HeldSums, row: int, part: int, wide: int) -> np.ndarray:
+    """See the vocabulary; of whole warps."""
+    return _exchanged(who, _ready(sums), *_places_of_row(row, part, wide))
+
+
+def _exchanged(who: Lanes, held: np.ndarray, lanes: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Return, for each thread, the elements ``numbers`` of the threads ``lanes`` of its warp: [32, elements]."""
+    warps = np.broadcast_to(held, (len(held), who.count)).reshape(len(held), -1, WARP)
+    found = warps[numbers.T[:, None], np.arange(warps.shape[1])[:, None], lanes.T[:, None]]
+    return found.reshape(len(found), who.count)
 
 
 @functools.lru_cache(maxsize=256)
@@ -104,10 +122,9 @@ def _places_in_turns(row: int, part: int, wide: int) -> np.ndarray:
     return 4 * (part * wide // 2 + np.arange(wide) // 2) + 2 * row + np.arange(wide) % 2
 
 
-def row_of_turns(lanes: Sequence[tuple[Any, ...]]) -> list[np.ndarray]:
-    """See the vocabulary; of all lanes of a warp."""
-    held = np.stack([own for (own,) in lanes])
-    return list(held[_places_of_turns(held.shape[1])])
+def row_of_turns(who: Lanes, held: np.ndarray) -> np.ndarray:
+    """See the vocabulary; of whole warps."""
+    return _exchanged(who, held, *_places_of_turns(len(held)))
 
 
 @functools.lru_cache(maxsize=16)
@@ -138,68 +155,70 @@ def _places(columns: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _multiplied(
-    product: Product, sync: BlockAsync, first: int, held: np.ndarray, left: Any, b: Any, turned: int, steps: int
-) -> list[Any]:
-    """Return each thread's accumulators after an MMA; ``held`` are the accumulators before."""
-    rows, columns = _places(2 * held.shape[1])
-    whole = np.empty((64, 2 * held.shape[1]), held.dtype)
-    whole[rows, columns] = held
-    whole, group = sync.multiply(product, first, whole, left, b, turned, steps)
-    return [HeldSums(numbers, group, False) for numbers in whole[rows, columns]]
+    product: Product, sync: BlockAsync, first: int, held: np.ndarray, left: Any, b: Place, turned: int, steps: int
+) -> HeldSums:
+    """Return the accumulators after an MMA; ``held`` are the accumulators before, [accumulators, threads or 1]."""
+    rows, columns = _places(2 * len(held))
+    whole = np.empty((64, 2 * len(held)), held.dtype)
+    whole[rows, columns] = held.T
+    left = _common(left) if isinstance(left, Place) else left
+    whole, group = sync.multiply(product, first, whole, left, _common(b), turned, steps)
+    return HeldSums(whole[rows, columns].T, group, False)
 
 
-def _expect_one(found: set[Any]) -> None:
-    if len(found) > 1:
+def _common(p: Place) -> Place:
+    """Return a pointer that all threads of a warpgroup share."""
+    if not is_varying(p.start):
+        return p
+    if (p.start != p.start[0]).any():
         raise KernelFault("the threads of a warpgroup multiply different operands")
+    return p.of_lane(0)
 
 
-def _multiply(product: Product) -> Callable[[BlockAsync, int, Sequence[tuple[Any, ...]]], list[Any]]:
-    def call(sync: BlockAsync, first: int, operands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        _expect_one({(a.start, b.start, *how) for _, a, b, *how in operands})
-        return _multiplied(product, sync, first, np.stack([o[0].numbers for o in operands]), *operands[0][1:])
-
-    return call
-
-
-def _multiply_first(product: Product) -> Callable[[BlockAsync, int, Sequence[tuple[Any, ...]]], list[Any]]:
-    def call(sync: BlockAsync, first: int, operands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        _expect_one({(columns, a.start, b.start, *how) for columns, a, b, *how in operands})
-        none = np.zeros((WARPGROUP, operands[0][0] // 2), numpy_dtype(product.accumulator))
-        return _multiplied(product, sync, first, none, *operands[0][1:])
+def _multiply(product: Product) -> Callable[..., HeldSums]:
+    def call(sync: BlockAsync, first: int, sums: HeldSums, a: Place, b: Place, turned: int, steps: int) -> HeldSums:
+        return _multiplied(product, sync, first, sums.numbers, a, b, turned, steps)
 
     return call
 
 
-def _multiply_held(product: Product) -> Callable[[BlockAsync, int, Sequence[tuple[Any, ...]]], list[Any]]:
+def _multiply_first(product: Product) -> Callable[..., HeldSums]:
+    def call(sync: BlockAsync, first: int, columns: int, a: Place, b: Place, turned: int, steps: int) -> HeldSums:
+        none = np.zeros((columns // 2, 1), numpy_dtype(product.accumulator))
+        return _multiplied(product, sync, first, none, a, b, turned, steps)
+
+    return call
+
+
+def _multiply_held(product: Product) -> Callable[..., HeldSums]:
     rows, columns = _places(ROW // product.size)
 
-    def call(sync: BlockAsync, first: int, operands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        _expect_one({(b.start, turned) for *_, b, turned in operands})
-        *_, b, turned = operands[0]
-        words = np.stack([o[1] for o in operands]).view(numpy_dtype(product.a))
-        left = np.empty((64, words.shape[1] * 2), words.dtype)
-        left[rows[:, : words.shape[1]], columns[:, : words.shape[1]]] = words
+    def call(sync: BlockAsync, first: int, sums: HeldSums, words: np.ndarray, b: Place, turned: int) -> HeldSums:
+        words = np.broadcast_to(words, (len(words), WARPGROUP))
+        own = np.ascontiguousarray(words.T).view(numpy_dtype(product.a))
+        left = np.empty((64, own.shape[1] * 2), own.dtype)
+        left[rows[:, : own.shape[1]], columns[:, : own.shape[1]]] = own
         steps = left.shape[1] * product.size // STEP_BYTES
-        return _multiplied(product, sync, first, np.stack([o[0].numbers for o in operands]), left, b, turned, steps)
+        return _multiplied(product, sync, first, sums.numbers, left, b, turned, steps)
 
     return call
 
 
-def _commit(sync: BlockAsync, first: int, operands: Sequence[tuple[Any, ...]]) -> list[Any]:
+def _commit(sync: BlockAsync, first: int) -> None:
     sync.commit(first)
-    return [None] * WARPGROUP
 
 
-def _wait(sync: BlockAsync, first: int, operands: Sequence[tuple[Any, ...]]) -> list[Any]:
-    complete = sync.wait(first, operands[0][1])
-    return [HeldSums(sums.numbers, sums.group, sums.group <= complete) for sums, _ in operands]
+def _wait(sync: BlockAsync, first: int, sums: HeldSums, pending: int) -> HeldSums:
+    complete = sync.wait(first, pending)
+    return HeldSums(sums.numbers, sums.group, sums.group <= complete)
 
 
-WARPGROUP_NAMES: dict[str, Callable[[BlockAsync, int, Sequence[tuple[Any, ...]]], list[Any]]] = {
+WARPGROUP_NAMES: dict[str, Callable[..., Any]] = {
     "wgmma_commit": _commit,
     "wgmma_wait": _wait,
     **{f"wgmma_{product.name}": _multiply(product) for product in PRODUCTS.values()},
     **{f"wgmma_{product.name}_first": _multiply_first(product) for product in PRODUCTS.values()},
     **{f"wgmma_{product.name}_held": _multiply_held(product) for product in PRODUCTS.values() if product.size == 2},
 }
-"""Functions that the 128 threads of a warpgroup call together: each thread's result from all operands."""
+"""Functions that the 128 threads of a warpgroup call together, after the cluster's asynchronous operations and the
+number of the warpgroup's first thread."""
