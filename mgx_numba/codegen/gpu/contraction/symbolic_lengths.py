@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ....core.dim import Dim, Length, is_symbolic, symbols_of
+from ....core.dim import Dim, Length, evaluate, is_symbolic, maximum, negate, symbols_of
 from ....dataclass import dataclass
 from ....errors import ShapeError, UnsupportedError
 from ...alternatives import at_lengths, lengths_in
@@ -41,15 +41,18 @@ class CandidateShare:
     solution: Solution
 
 
-def solve_open(contraction: GpuContraction) -> tuple[list[CandidateShare], Length]:
-    """Return what computes a contraction of symbolic lengths, and the condition that it is computed.
+def solve_open(contraction: GpuContraction, needed: Length = 1) -> tuple[list[CandidateShare], Length]:
+    """Return what computes a contraction of symbolic lengths, and the condition that it is computed; ``needed`` is the
+    condition under which it must be.
 
     Raises:
         UnsupportedError: no solver applies to any of the lengths that were tried.
     """
     symbols = symbols_of(lengths_in(contraction))
     feature = _feature(contraction)
-    even, odd = list(_samples(contraction, symbols, feature, 0)), list(_samples(contraction, symbols, feature, 1))
+    even, odd = (
+        [one for one in _samples(contraction, symbols, feature, odd) if evaluate(needed, one)] for odd in (0, 1)
+    )
     even_costs, odd_costs = ([(one, _costs(contraction, one)) for one in samples] for samples in (even, odd))
     even_costs, odd_costs = ([one for one in costs if one[1]] for costs in (even_costs, odd_costs))
     if not odd_costs:
@@ -70,7 +73,7 @@ def solve_open(contraction: GpuContraction) -> tuple[list[CandidateShare], Lengt
     found, covered = shares(contraction, order, where, [*even_costs, *odd_costs], planned)
     if not found:
         raise UnsupportedError(f"no kernel computes {contraction.problem} for the lengths that were tried")
-    return [CandidateShare(candidate, solution) for candidate, solution in found], covered
+    return [CandidateShare(candidate, solution) for candidate, solution in found], maximum(negate(needed), covered)
 
 
 def _feature(contraction: GpuContraction) -> Dim | None:

@@ -31,7 +31,7 @@ from ....codegen.launch import Launch, Solution
 from ....codegen.problems.cluster import ReductionProblem, Tensor
 from ....codegen.problems.gemm import BlockWeights, GemmProblem
 from ....codegen.tuning.request import Request
-from ....core.dim import Dim, Length, less, less_equal, negate
+from ....core.dim import Dim, Length, all_of, less, less_equal, negate
 from ....core.shape import Shape
 from ....graph.instruction import Instruction
 from ....runtime.memory import address_of
@@ -164,7 +164,7 @@ def with_open_blocks(
             extras |= {ROW + name: view for name, view in row[1].items()}
         if chunked(problem):
             few = GpuContraction(own, alignment(fused, operands), low.options.precision)
-            launched.append(only_where(more * less_equal(problem.m, MOST_ROWS), packed.solution(few)))
+            launched.append(only_where(all_of(more, less_equal(problem.m, MOST_ROWS)), packed.solution(few)))
             more = less(MOST_ROWS, problem.m)
         for solution in launched:
             low.launch_all(solution, {**operands, **extras}, ins)

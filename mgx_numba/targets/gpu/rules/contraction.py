@@ -223,7 +223,7 @@ def _launch_with(
     )
     operands |= {f"e{k}": view for k, view in enumerate(fused.extras)}
     if has_lengths(contraction):
-        parts, condition = low.solutions.of(("open", contraction), lambda: solve_open(contraction))
+        parts, condition = low.solutions.of(("open", contraction, alone), lambda: solve_open(contraction, alone))
         low.require(condition)
         for part in parts:
             solution = only_where(alone, part.solution)
