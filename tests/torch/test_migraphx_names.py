@@ -142,3 +142,32 @@ def test_exported_graphs_with_quantised_parts_are_lowered(kind: str) -> None:
     with torch.no_grad():
         torch.testing.assert_close(lowered(x), module(x), atol=1e-5, rtol=1e-5)
     assert len([part for part in lowered.modules() if isinstance(part, torch_migraphx.fx.MGXModule)]) == 1
+
+
+def test_complex_values_become_real_ones() -> None:
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("turn", torch.polar(torch.ones(4, 4), torch.randn(4, 4)))
+
+        def forward(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+            turned = torch.view_as_complex(x.reshape(4, 4, 2)) * self.turn
+            return torch.view_as_real(turned).flatten(1), z * z.conj() + 1j
+
+    model, x, z = Turned(), torch.randn(4, 8), torch.randn(3, dtype=torch.complex64)
+    lowered = torch_migraphx.fx.lower_to_mgx(model, [x, z], min_acc_module_size=1, target="ref")
+    assert len(lowered.compiled_parts()) == 1
+    agree(list(lowered(x, z)), list(model(x, z)))
+
+
+def test_a_division_of_integers_by_zero_is_an_error() -> None:
+    class Divided(nn.Module):
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            return a // b + 1
+
+    a, b = torch.arange(4), torch.arange(1, 5)
+    lowered = torch_migraphx.fx.lower_to_mgx(Divided(), [a, b], min_acc_module_size=1, target="ref")
+    agree(lowered(a, b), a // b + 1)
+    for divided in (lowered, again(lowered, weights_only=False)):
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            divided(a, b - 1)
