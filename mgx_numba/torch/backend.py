@@ -12,8 +12,8 @@ from torch._dynamo.exc import TorchDynamoException
 from torch._guards import TracingContext
 from torch.fx import GraphModule, Node
 
-from ..frontends.torch.decompositions import whole_operators
 from ..errors import MgxError
+from ..frontends.torch.decompositions import whole_operators
 from ..interrupts import whole_module
 from .aliases import with_alias_check
 from .checks import check_divisors, unwrap_checks
