@@ -2,8 +2,9 @@
 
 ``dot(dequantize(x), dequantize(w)) -> dequantize(quant_dot(x, w))`` for constant weights with a scale per column, and
 one scale, which may be computed, for the left operand. Integer sums are exact; the left operand's zero point becomes a
-constant per column. The left operand is made unsigned for targets that only multiply unsigned by signed. Float8 is treated likewise where the
-target multiplies it. Operators that move or compare elements do so in 8 bits (`rules.quantized`).
+constant per column. The left operand is made unsigned for targets that only multiply unsigned by signed. Float8 is
+treated likewise where the target multiplies it. Operators that move or compare elements do so in 8 bits
+(`rules.quantized`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ INT32 = np.iinfo(np.int32)
 FEWEST_CHANNELS = 4
 """Least input channels per group for 8-bit products to gain: as many are multiplied per instruction."""
 LEAST_STEP = np.float32(2**-40)
-"""A computed scale is assumed to be at least as large: its product with a scale of weights has to be a normal number."""
+"""Least computed scale that is assumed: its products with the weights' scales have to be normal numbers."""
 
 
 _Right = tuple[Instruction, np.ndarray, np.ndarray]
