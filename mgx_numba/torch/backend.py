@@ -8,11 +8,14 @@ from typing import Any
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import _COMPILER_FNS, register_backend
+from torch._dynamo.exc import TorchDynamoException
 from torch._guards import TracingContext
 from torch.fx import GraphModule, Node
 
+from ..errors import MgxError
 from ..frontends.torch.decompositions import whole_operators
 from ..interrupts import whole_module
+from .aliases import with_alias_check
 from .checks import check_divisors, unwrap_checks
 from .logs import warn_lacking, warn_once
 from .options import BackendOptions, parse_options
@@ -59,15 +62,27 @@ def mgx_numba(
         warn_once("a graph runs in eager mode, since %s writes to a tensor whose elements share memory", write.name)
         return graph_module.forward
 
+    writes = False
+
     def compiler(graph: GraphModule, inputs: Sequence[object]) -> Boxed:
-        return compiled_graph(graph, _static_inputs(), asked)
+        nonlocal writes
+        static, changed = _static_inputs()
+        writes = bool(changed)
+        return compiled_graph(graph, static - changed, asked)
 
     backend = aot_autograd(
         fw_compiler=compiler, inference_compiler=compiler, decompositions=decompositions(), bw_compiler=_no_backward
     )
-    with whole_operators(_is_autocast(graph_module)):
-        compiled: Callable[..., object] = backend(graph_module, example_inputs)
-    return compiled
+    try:
+        with whole_operators(_is_autocast(graph_module)):
+            compiled: Callable[..., object] = backend(graph_module, example_inputs)
+    except (MgxError, TorchDynamoException):
+        raise
+    except (AssertionError, NotImplementedError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        warn_once("a graph runs in eager mode, since PyTorch's AOTAutograd refuses it: %s", reason)
+        return graph_module.forward
+    return with_alias_check(compiled, graph_module.forward, example_inputs) if writes else compiled
 
 
 def _is_autocast(graph_module: GraphModule) -> bool:
@@ -92,6 +107,16 @@ def decompositions() -> Any:
     return whole_module("mgx_numba.frontends.torch.parser").DECOMPOSITIONS
 
 
+def prepared(graph_module: GraphModule) -> GraphModule:
+    """Return a functional ATen graph without complex values where they can be avoided, with checks of divisors."""
+    from ..frontends.torch.complex_values import without_complex
+
+    graph_module = without_complex(graph_module)
+    unwrap_checks(graph_module)
+    check_divisors(graph_module)
+    return graph_module
+
+
 def compiled_graph(
     graph_module: GraphModule,
     static: Collection[int],
@@ -106,13 +131,10 @@ def compiled_graph(
         options: options of the backend.
         failing: nodes whose translation has failed, and why.
     """
-    from ..frontends.torch.complex_values import without_complex
     from ..frontends.torch.parser import unsupported
 
     if not failing:
-        graph_module = without_complex(graph_module)
-        unwrap_checks(graph_module)
-        check_divisors(graph_module)
+        graph_module = prepared(graph_module)
     lacking = {**dict(unsupported(graph_module)), **(failing or {})}
     warn_lacking(lacking)
     if any(n.op == "call_function" and not of_no_cost(n) for n in graph_module.graph.nodes):
@@ -179,14 +201,14 @@ def _region_alone(graph_module: GraphModule, calls: Sequence[Node], placeholders
     return run
 
 
-def _static_inputs() -> set[int]:
-    """Return the positions of the parameters and buffers among the inputs of AOTAutograd's graph that it does not
-    change."""
+def _static_inputs() -> tuple[set[int], set[int]]:
+    """Return the positions of the parameters and buffers among the inputs of AOTAutograd's graph, and of all inputs
+    that the graph changes."""
     metadata = TracingContext.get().fw_metadata
     if metadata is None:
-        return set()
+        return set(), set()
     changed = {k for k, info in enumerate(metadata.input_info) if info.mutates_data or info.mutates_metadata}
-    return set(metadata.static_input_indices) - changed
+    return set(metadata.static_input_indices), changed
 
 
 def _no_backward(graph_module: GraphModule, inputs: Sequence[object]) -> object:

@@ -1,19 +1,22 @@
 """Compilations with parameters and buffers as constants, each valid as long as these keep their values.
 
-A tensor has kept its values if its address and its version counter are the same. Writing to its memory by way of
-``tensor.data`` or of a NumPy array changes neither, and is not detected. A tensor made in inference mode has no
-version counter, and is no constant.
+A tensor has kept its values if its address and its version counter are the same. Two writers of PyTorch's do not count
+versions: fused optimizers, whose steps a hook reports, and batch normalisation in training mode, for which the contents
+of its running statistics are compared (on the CPU). Writing to the memory of other tensors by way of ``tensor.data`` or
+of a NumPy array is not detected. A tensor made in inference mode has no version counter, and is no constant.
 """
 
 from __future__ import annotations
 
+import ctypes
 import operator
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .logs import log_info, warn_once
 
@@ -31,6 +34,7 @@ _OF_INFERENCE = (
 
 _version = torch.Tensor._version.__get__  # type: ignore[attr-defined]
 _address = torch.Tensor.data_ptr
+_content = operator.attrgetter("raw")
 
 
 class _Variant(Generic[T]):
@@ -51,22 +55,60 @@ class _Variant(Generic[T]):
         self._versions = tuple(map(_version, tensors))
         own = weakref.ref(self)
         self._references = [weakref.ref(tensor, lambda _: _lost(own)) for tensor in tensors]
+        self._states = list(map(_state, tensors))
+        contents = [(address, content) for address, _, content in self._states if content]
+        self._watched = [(ctypes.c_char * len(content)).from_address(address) for address, content in contents]
+        self._contents = [content for _, content in contents]
+        with _VARIANTS_LOCK:
+            _VARIANTS.add(self)
 
     def holds(self, args: Sequence[object]) -> bool:
         """Return whether the constants among a call's arguments have the values of the compilation."""
         if self.gone:
             return False
         tensors = self._all(args)
-        return tuple(map(_address, tensors)) == self._addresses and tuple(map(_version, tensors)) == self._versions
+        if tuple(map(_address, tensors)) != self._addresses or tuple(map(_version, tensors)) != self._versions:
+            return False
+        return list(map(_content, self._watched)) == self._contents
 
     def changed(self, args: Sequence[object]) -> list[int]:
         """Return the positions of changed constants; empty unless ``args`` has the tensors of the compilation."""
         if any(args[place] is not own() for place, own in zip(self._places, self._references)):
             return []
-        tensors = self._all(args)
-        now = zip(map(_address, tensors), map(_version, tensors))
-        before = zip(self._addresses, self._versions)
-        return [place for place, old, new in zip(self._places, before, now) if old != new]
+        now = map(_state, self._all(args))
+        return [place for place, old, new in zip(self._places, self._states, now) if old != new]
+
+    def forget(self, written: Collection[int]) -> None:
+        """Take the constants whose ``id`` is in ``written`` for changed."""
+        for k, own in enumerate(self._references):
+            if id(own()) in written:
+                self._states[k], self._versions = (0, -1, b""), ()
+
+
+_VARIANTS: weakref.WeakSet[_Variant[Any]] = weakref.WeakSet()
+"""All compilations that exist."""
+_VARIANTS_LOCK = threading.Lock()
+
+
+def _state(tensor: torch.Tensor) -> tuple[int, int, bytes]:
+    """Return a tensor's address and version, and the content of what may be running statistics."""
+    statistics = tensor.dim() == 1 and tensor.is_floating_point() and not isinstance(tensor, torch.nn.Parameter)
+    is_read = statistics and tensor.device.type == "cpu" and tensor.is_contiguous()
+    content = ctypes.string_at(_address(tensor), tensor.nbytes) if is_read else b""
+    return _address(tensor), _version(tensor), content
+
+
+def _optimizer_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """Note that an optimizer has written to its parameters."""
+    with _VARIANTS_LOCK:
+        variants = list(_VARIANTS)
+    if variants:
+        written = {id(p) for group in optimizer.param_groups for p in group["params"] if p.grad is not None}
+        for variant in variants:
+            variant.forget(written)
+
+
+register_optimizer_step_post_hook(_optimizer_step)
 
 
 def _lost(own: weakref.ref[_Variant[Any]]) -> None:

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import ParameterError, UnsupportedError
 from ..frontends.torch.flex_attention import plain_flex_attention
-from .backend import decompositions
+from .backend import decompositions, prepared
 from .logs import log_info, warn_lacking
 from .module import MGXModule
 from .options import BackendOptions, parse_options
@@ -131,7 +131,7 @@ def _split(exported: ExportedProgram, inputs: tuple[Any, ...], options: BackendO
     changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
     if changed:
         raise UnsupportedError(f"the module changes {', '.join(changed)} in place; torch.compile compiles such modules")
-    graph_module = exported.graph_module
+    graph_module = prepared(exported.graph_module)
     values = {**exported.state_dict, **exported.constants}
     held = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     held.update(signature.inputs_to_lifted_tensor_constants)

@@ -70,6 +70,27 @@ def test_products_of_quantised_values(scale: float, zero: int | None, type: str)
         assert names(after).count("quantizelinear") == 1 and "convert" not in names(after)
 
 
+@pytest.mark.parametrize("zero, type", [("uint8", "uint8"), ("int8", "int8"), (None, "uint8"), (0, "int8")])
+@pytest.mark.parametrize(
+    "lens, viewed", [((5, 33), ()), ((1, 8), ()), ((2, 3, 7), ()), ((2, 3, 7), (6, 7)), ((6, 7), (2, 3, 7))]
+)
+def test_products_of_values_with_a_computed_scale(
+    zero: str | int | None, type: str, lens: tuple[int, ...], viewed: tuple[int, ...]
+) -> None:
+    g = Graph()
+    x, scale = g.param("x", lens), g.op("add", g.op("abs", g.param("scale", [1])), g.lit([0.01]))
+    point = g.param("zero", [1], type) if isinstance(zero, str) else g.lit([0], type)
+    points = [] if zero is None else [g.spread(point, *lens)]
+    step, out = g.spread(scale, *lens), {} if points else {"out_type": Type[f"{type}_type"]}
+    x = g.op("dequantizelinear", g.op("quantizelinear", x, step, *points, **out), step, *points)
+    x = g.op("reshape", x, dims=viewed) if viewed else x
+    outer = (viewed or lens)[:-2]
+    w = weights(g, (*(1 for _ in outer), lens[-1], 6), -1, zero=3)
+    w = g.op("multibroadcast", w, out_lens=(*outer, lens[-1], 6)) if outer else w
+    after = check(g.ret(g.op("dot", x, w)), SimplifyQdq(), OptimizeModule(), rtol=1e-5, atol=1e-4)
+    assert "quant_dot" in names(after) and "dot" not in names(after)
+
+
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("activation, zero", [("relu", 0), ("tanh", 128), ("abs", 255)])
 def test_what_is_quantised_twice_is_quantised_from_the_value_twice(activation: str, zero: int, order: int) -> None:

@@ -108,3 +108,33 @@ def test_parameters_that_are_passed_anew_at_each_call_are_right(made: list[Any])
         for name, parameter in own.inner.named_parameters():
             setattr(model.inner, name, parameter)
         agree(found(x), own(x))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_steps_of_an_optimizer_are_seen(made: list[Any], fused: bool) -> None:
+    """A fused optimizer does not count versions."""
+    model, x = Block().eval(), torch.randn(4, 16)
+    frozen = copy.deepcopy(model).requires_grad_(False)
+    optimizer = torch.optim.Adam([*model.parameters(), *frozen.parameters()], lr=0.1, fused=fused)
+    found, other = (torch.compile(m, backend=mgx_numba) for m in (model, frozen))
+    for _ in range(3):
+        with torch.no_grad():
+            agree(found(x), model(x))
+            agree(other(x), frozen(x))
+        model(x).sum().backward()
+        optimizer.step()
+    assert len(made) == 4
+
+
+@torch.no_grad()
+def test_running_statistics_that_eager_mode_updates_are_seen(made: list[Any]) -> None:
+    """Batch normalisation in training mode does not count versions of its statistics."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).eval()
+    found, x = torch.compile(model, backend=mgx_numba, options={"target": "ref"}), torch.randn(2, 3, 5, 5)
+    for _ in range(2):
+        for _ in range(2):
+            agree(found(x), model.forward(x))
+        model.train().forward(x)
+        model.eval()
+    agree(found(x), model.forward(x))
+    assert len(made) == 3

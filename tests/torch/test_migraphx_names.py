@@ -124,7 +124,10 @@ def test_exported_graphs_with_quantised_parts_are_lowered(kind: str) -> None:
     class Layer(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.linear = torch.nn.Linear(8, 5)
+            self.bias = torch.nn.Parameter(torch.randn(5))
+            self.register_buffer("weight", torch.randint(-128, 128, (5, 8), dtype=torch.int8))
+            self.register_buffer("scales", torch.rand(5) / 50 + 0.01)
+            self.register_buffer("zeros", torch.zeros(5, dtype=torch.int64))
 
         def forward(self, x: Any) -> Any:
             limits = (-128, 127)
@@ -134,11 +137,43 @@ def test_exported_graphs_with_quantised_parts_are_lowered(kind: str) -> None:
                 choose = ops.choose_qparams.tensor if kind == "dynamic" else ops.choose_qparams_symmetric.tensor
                 scale, zero = choose(x, *limits, 1e-6, torch.int8)
             q = ops.quantize_per_tensor(x, scale, zero, *limits, torch.int8)
-            return self.linear(ops.dequantize_per_tensor(q, scale, zero, *limits, torch.int8))
+            x = ops.dequantize_per_tensor(q, scale, zero, *limits, torch.int8)
+            weight = ops.dequantize_per_channel(self.weight, self.scales, self.zeros, 0, *limits, torch.int8)
+            return torch.nn.functional.linear(x, weight, self.bias)
 
-    x = torch.randn(3, 8)
+    x = torch.randn(2, 3, 8)
     module = torch.export.export(Layer().eval(), (x,)).module()
     lowered = torch_migraphx.fx.lower_to_mgx(module, [x], min_acc_module_size=1)
     with torch.no_grad():
         torch.testing.assert_close(lowered(x), module(x), atol=1e-5, rtol=1e-5)
-    assert len([part for part in lowered.modules() if isinstance(part, torch_migraphx.fx.MGXModule)]) == 1
+    (part,) = lowered.compiled_parts()
+    assert "quant_dot" in str(part.program)
+
+
+def test_complex_values_become_real_ones() -> None:
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("turn", torch.polar(torch.ones(4, 4), torch.randn(4, 4)))
+
+        def forward(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+            turned = torch.view_as_complex(x.reshape(4, 4, 2)) * self.turn
+            return torch.view_as_real(turned).flatten(1), z * z.conj() + 1j
+
+    model, x, z = Turned(), torch.randn(4, 8), torch.randn(3, dtype=torch.complex64)
+    lowered = torch_migraphx.fx.lower_to_mgx(model, [x, z], min_acc_module_size=1, target="ref")
+    assert len(lowered.compiled_parts()) == 1
+    agree(list(lowered(x, z)), list(model(x, z)))
+
+
+def test_a_division_of_integers_by_zero_is_an_error() -> None:
+    class Divided(nn.Module):
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            return a // b + 1
+
+    a, b = torch.arange(4), torch.arange(1, 5)
+    lowered = torch_migraphx.fx.lower_to_mgx(Divided(), [a, b], min_acc_module_size=1, target="ref")
+    agree(lowered(a, b), a // b + 1)
+    for divided in (lowered, again(lowered, weights_only=False)):
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            divided(a, b - 1)

@@ -1,4 +1,4 @@
-"""Writes to tensors whose elements share memory: as in eager mode, an error or its result."""
+"""Writes to tensors whose elements share memory, and to inputs that share memory: as in eager mode."""
 
 from __future__ import annotations
 
@@ -60,3 +60,42 @@ def test_an_expanded_input_is_written() -> None:
     x = torch.arange(4.0).expand(3, 4)
     found = torch.compile(lambda x: x.zero_() + 1, backend=mgx_numba)(x)
     assert bool((found == 1).all()) and not bool(x.any())
+
+
+INPUTS: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
+    "apart": lambda x, y: (x[:4], y[:4]),
+    "overlapping": lambda x, y: (x[:4], x[2:6]),
+    "swapped": lambda x, y: (x[2:6], x[:4]),
+    "equal": lambda x, y: (x[:4], x[:4]),
+    "neighbours": lambda x, y: (x[:4], x[4:8]),
+    "columns": lambda x, y: (x.view(4, 4)[:, ::2], x.view(4, 4)[:, 1::2]),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("first", ["apart", "overlapping", "equal"])
+def test_inputs_that_share_memory_otherwise_than_at_the_first_call(first: str, dynamic: bool | None) -> None:
+    def written(a: Tensor, b: Tensor) -> Tensor:
+        a.add_(1)
+        b.mul_(3)
+        return a.sum(0) + b
+
+    found = torch.compile(written, backend=mgx_numba, dynamic=dynamic, options={"target": "ref"})
+    for name in (first, *INPUTS, first):
+        x, y = torch.randn(8, 2), torch.randn(8, 2)
+        mine = x.clone(), y.clone()
+        expected, result = written(*INPUTS[name](x, y)), found(*INPUTS[name](*mine))
+        torch.testing.assert_close((result, *mine), (expected, x, y), msg=name)
+
+
+@torch.no_grad()
+def test_an_assignment_of_data_runs_in_eager_mode(caplog: Any) -> None:
+    def assigned(x: Tensor, y: Tensor) -> Tensor:
+        x.data = y * 2
+        return x + 1
+
+    x, y = torch.randn(4), torch.randn(4)
+    torch.testing.assert_close(torch.compile(assigned, backend=mgx_numba)(x, y), y * 2 + 1)
+    torch.testing.assert_close(x, y * 2)
+    assert "AOTAutograd refuses it: Encountered a set_" in caplog.text

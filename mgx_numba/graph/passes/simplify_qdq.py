@@ -1,9 +1,10 @@
 """Rewrite contractions of dequantised values as 8-bit contractions (MIGraphX's ``simplify_qdq``).
 
 ``dot(dequantize(x), dequantize(w)) -> dequantize(quant_dot(x, w))`` for constant weights with a scale per column, and
-one scale for the left operand. Integer sums are exact; the left operand's zero point becomes a constant per column. The
-left operand is made unsigned for targets that only multiply unsigned by signed. Float8 is treated likewise where the
-target multiplies it. Operators that move or compare elements do so in 8 bits (`rules.quantized`).
+one scale, which may be computed, for the left operand. Integer sums are exact; the left operand's zero point becomes a
+constant per column. The left operand is made unsigned for targets that only multiply unsigned by signed. Float8 is
+treated likewise where the target multiplies it. Operators that move or compare elements do so in 8 bits
+(`rules.quantized`).
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from .integer_products import INTEGER_PRODUCTS, is_depthwise, pads_of, shifted_l
 from .match import Match, op, rule
 from .rewriter import rule_pass
 from .rules.merging import is_kept
-from .rules.quantized import INT8, PRODUCTS_OF_FLOAT8, QUANTIZED_RULES, SHIFT, multiplies_signed
+from .rules.quantized import INT8, PRODUCTS_OF_FLOAT8, QUANTIZED_RULES, SHIFT, multiplies_signed, repeated_element
 
 INT32 = np.iinfo(np.int32)
 FEWEST_CHANNELS = 4
 """Least input channels per group for 8-bit products to gain: as many are multiplied per instruction."""
+LEAST_STEP = np.float32(2**-40)
+"""Least computed scale that is assumed: its products with the weights' scales have to be normal numbers."""
 
 
 _Right = tuple[Instruction, np.ndarray, np.ndarray]
@@ -124,10 +127,25 @@ def quantized_dot(m: Match, b: RewriteBuilder) -> object:
         return "weights differ from matrix to matrix"
     left = _left(m, b)
     if isinstance(left, str):
-        return left
+        return _dot_of_computed_scale(m, b, w, steps) or left
     x, step, point = left
     product = b.op("quant_dot", x, w)
     return _dequantized(b, product, -1, np.float32(step) * steps, _zero(values[(0,) * (values.ndim - 2)].T, point))
+
+
+def _dot_of_computed_scale(m: Match, b: RewriteBuilder, w: Instruction, steps: np.ndarray) -> Instruction | None:
+    """Return the product if the left operand has one computed scale and one zero point; else None."""
+    x, *given = m.x.inputs
+    elements = [element for element in map(repeated_element, given) if element is not None]
+    if len(elements) < len(given) or x.shape.type not in INT8 or m.ins.shape.type is not Type.float_type:
+        return None
+    if not is_kept(steps * LEAST_STEP):
+        return None
+    scale, *zero = elements
+    points = [zero[0] if zero else b.literal(0, x.shape.type), b.literal(0, Type.int8_type)]
+    sums = b.op("integer_dot", x, w, *points)
+    scales = [b.broadcast(factor, sums.shape.lens) for factor in (scale, b.literal(steps))]
+    return b.op("dequantizelinear", sums, b.op("mul", *scales))
 
 
 @rule("qdq_convolution", op("convolution", *QDQ), exact=True)

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from ....core.dim import known_equal
 from ....core.types import Type, finfo
 from ....ops.pad import PadMode
 from ....ops.pooling import PoolingMode
@@ -74,22 +75,32 @@ def pair_like(b: RewriteBuilder, name: str, value: Instruction, p: Parameters) -
     return b.op(name, value, scale, b.scalar(point, value.shape.with_type(type)))
 
 
+def repeated_element(ins: Instruction) -> Instruction | None:
+    """Return the instruction of one element that ``ins`` is or repeats; None if ``ins`` may have several elements."""
+    source = ins.inputs[0] if ins.name in ("multibroadcast", "broadcast") else ins
+    return source if known_equal(source.shape.elements, 1) else None
+
+
 @rule("dequantize_view", op(VIEWS, op("dequantizelinear", bind="dq")), exact=True)
 def view_of_dequantized(m: Match, b: RewriteBuilder) -> object:
     """``view(dequantize(x)) -> dequantize(view(x))``."""
     x, *given = m.dq.inputs
     if x.shape.type not in EIGHT_BITS:
         return "the values have no 8 bits"
-    if len(m.ins.inputs) > 1 or not all(map(is_constant, given)):
-        return "the view, or a scale or zero point, is computed"
     values = [uniform_value(p) for p in given]
-    if m.ins.name in JOINING and any(v is None for v in values):
+    elements = [repeated_element(p) for p in given]
+    several = [p for p, v, element in zip(given, values, elements) if v is None and element is None]
+    if len(m.ins.inputs) > 1 or not all(map(is_constant, several)):
+        return "the view, or one of several scales or zero points, is computed"
+    if m.ins.name in JOINING and several:
         return "the scale varies, and the view joins axes"
     viewed = b.op(m.ins.op, x)
-    like = [
-        b.op(m.ins.op, p) if v is None else b.scalar(v, viewed.shape.with_type(p.shape.type))
-        for p, v in zip(given, values)
-    ]
+    like = []
+    for p, v, element in zip(given, values, elements):
+        if v is not None:
+            like.append(b.scalar(v, viewed.shape.with_type(p.shape.type)))
+        else:
+            like.append(b.op(m.ins.op, p) if element is None else b.broadcast(element, viewed.shape.lens))
     return b.op("dequantizelinear", viewed, *like)
 
 
