@@ -33,7 +33,9 @@ def samples(dtype: str) -> np.ndarray:
         spread = rng.standard_normal(4000) * np.exp2(rng.uniform(-30, 20, 4000))
         large = rng.standard_normal(4000) * np.exp2(rng.uniform(20, 66, 4000))
         limits = np.array([s * 2.0**k for k in (7, 8, 15, 16, 31, 32, 52, 53, 63, 64) for s in (-1, 1)], dtype)
-        near = np.concatenate([np.nextafter(limits, 0 * limits), np.nextafter(limits, limits * 2), limits + 1, limits - 1])
+        near = np.concatenate(
+            [np.nextafter(limits, 0 * limits), np.nextafter(limits, limits * 2), limits + 1, limits - 1]
+        )
         return np.concatenate([SPECIAL, spread, large, near]).astype(dtype)
     bits = {1: np.uint8, 2: np.uint16}[numpy_dtype(dtype).itemsize]
     every = np.arange(2 ** (8 * np.dtype(bits).itemsize)).astype(bits)

@@ -31,8 +31,8 @@ def byte_operand(
 ) -> int | None:
     """Return the number of the only input that is not a scalar, if a table of its values is faster; else None.
 
-    A lookup takes about a cycle, with AVX2 half a cycle, and an operation half a cycle for each vector. GELU between quantised layers of bert,
-    Zen 5 with AVX2, ns an element: 2.3 by operations, 0.25 by a table.
+    A lookup takes about a cycle, with AVX2 half a cycle, and an operation half a cycle for each vector. GELU between
+    quantised layers of bert, Zen 5 with AVX2, ns an element: 2.3 by operations, 0.25 by a table.
 
     Args:
         strides: of inputs, then outputs, after merging dimensions.

@@ -210,8 +210,11 @@ def lookup(p: types.Type, v: types.Type) -> Definition:
 
 
 def _lookup_octets(b: VectorBuilder, table: ir.Value, places: ir.Value) -> ir.Value:
-    """Return table[places] for an AVX2 register of bytes: a shuffle within each of 16 parts of the table by the low bits
-    of each place, then a tree of selections by the high bits."""
+    """Return table[places] for an AVX2 register of bytes.
+
+    The low bits of each place select in each of 16 parts of the table, by a shuffle; the high bits select a part, by a
+    tree of blends.
+    """
     words = ir.VectorType(ir.IntType(16), _OCTETS // 2)
 
     def call(name: str, *operands: ir.Value) -> ir.Value:
