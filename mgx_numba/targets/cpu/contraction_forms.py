@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,12 +21,14 @@ from ...codegen.cpu.contraction.conv import ConvDirect
 from ...codegen.cpu.contraction.runtime_packing import SOLVERS
 from ...codegen.cpu.contraction.select import select
 from ...codegen.cpu.contraction.solver import AnySolver, UnsuitedWeights
+from ...codegen.cpu.contraction.solvers import CONV_SOLVERS
+from ...codegen.cpu.data.packing import packing_places
 from ...codegen.launch import Solution
 from ...codegen.problems.convolution import ConvProblem
 from ...codegen.problems.gemm import BlockWeights, GemmProblem, StoredBlocks
 from ...codegen.tuning.request import Candidate, Request
 from ...core.dim import symbols_of
-from ...core.shape import Shape
+from ...core.shape import Shape, row_major_strides
 from ...dataclass import dataclass
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
@@ -136,14 +139,33 @@ class Layer:
 
     def unsuited(self, problem: Problem) -> list[str]:
         """Return the names of solvers whose rounding or weights do not suit the contraction."""
-        saturates = self.contraction.epilogue.saturates
+        saturates, computing = self.contraction.epilogue.saturates, self._computing_packers(problem)
         return [
             own.name
             for own in SOLVERS
-            if (self.constant is None and own.looks_at_values)
+            if (self.constant is None and (own.looks_at_values or own in computing))
             or (saturates and own.rounds_weights)
             or (own.error_variance > 1 and over_budget(self.low, problem))
         ]
+
+    def _computing_packers(self, problem: Problem) -> list[AnySolver]:
+        """Return the solvers of a convolution that compute when they pack weights, if weights are packed in every run
+        and another solver only moves them, which a kernel does."""
+        if self.constant is not None or not isinstance(problem, ConvProblem) or has_lengths(problem):
+            return []
+        lens, type = self.contraction.operands["w"].lens, self.contraction.operands["w"].type
+
+        def sorted_out() -> list[AnySolver]:
+            packers = [own for own in CONV_SOLVERS if own.refusal(problem) is None and own.packed_lens(problem)]
+            packers = [own for own in packers if not own.looks_at_values]
+            computing = [
+                own
+                for own in packers
+                if packing_places(partial(own.pack_weights, problem), lens, row_major_strides(lens), type.numpy) is None
+            ]
+            return computing if len(computing) < len(packers) else []
+
+        return self.low.solutions.of(("computing packers", problem, lens, type), sorted_out)
 
     def quickest(self, problem: Problem, unsuited: list[str]) -> AnySolver:
         """Return the solver with the lowest estimate. Answers are cached.
