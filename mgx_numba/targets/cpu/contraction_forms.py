@@ -9,6 +9,7 @@ Let a grouped convolution read the input of a channel shuffle, in place of the s
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -39,6 +40,9 @@ from ..lowering.contraction_problem import Contraction, chosen_solver
 from ..lowering.lowering import Lowering
 from .bf16_split_values import bf16_split_of, take_bf16_split
 from .error_budget import over_budget
+
+FALLBACK_SECONDS, PACKING_SECONDS = 1e-4, 7e-8
+"""Time of a fallback step, and of each weight that Winograd's packing transforms in NumPy (Zen 3)."""
 
 
 def before_shuffle(
@@ -139,33 +143,40 @@ class Layer:
 
     def unsuited(self, problem: Problem) -> list[str]:
         """Return the names of solvers whose rounding or weights do not suit the contraction."""
-        saturates, computing = self.contraction.epilogue.saturates, self._computing_packers(problem)
+        saturates, slow = self.contraction.epilogue.saturates, self._slow_packers(problem)
         return [
             own.name
             for own in SOLVERS
-            if (self.constant is None and (own.looks_at_values or own in computing))
+            if (self.constant is None and (own.looks_at_values or own in slow))
             or (saturates and own.rounds_weights)
             or (own.error_variance > 1 and over_budget(self.low, problem))
         ]
 
-    def _computing_packers(self, problem: Problem) -> list[AnySolver]:
-        """Return the solvers of a convolution that compute when they pack weights, if weights are packed in every run
-        and another solver only moves them, which a kernel does."""
+    def _slow_packers(self, problem: Problem) -> list[AnySolver]:
+        """Return the solvers of a convolution that a kernel's packing makes needless.
+
+        They compute when they pack weights, in a fallback step of every run, and another solver, which only moves
+        weights, is as quick in all.
+        """
         if self.constant is not None or not isinstance(problem, ConvProblem) or has_lengths(problem):
             return []
-        lens, type = self.contraction.operands["w"].lens, self.contraction.operands["w"].type
+        lens, dtype = self.contraction.operands["w"].lens, self.contraction.operands["w"].type.numpy
+        threads = self.low.threads
 
-        def sorted_out() -> list[AnySolver]:
-            packers = [own for own in CONV_SOLVERS if own.refusal(problem) is None and own.packed_lens(problem)]
-            packers = [own for own in packers if not own.looks_at_values]
-            computing = [
-                own
-                for own in packers
-                if packing_places(partial(own.pack_weights, problem), lens, row_major_strides(lens), type.numpy) is None
-            ]
-            return computing if len(computing) < len(packers) else []
+        def slow() -> list[AnySolver]:
+            computing, moving = list[AnySolver](), math.inf
+            for own in CONV_SOLVERS:
+                if own.refusal(problem) is not None or not own.packed_lens(problem) or own.looks_at_values:
+                    continue
+                pack = partial(own.pack_weights, problem)
+                if packing_places(pack, lens, row_major_strides(lens), dtype) is None:
+                    computing.append(own)
+                else:
+                    moving = min(moving, own.estimate(problem, threads))
+            least = FALLBACK_SECONDS + PACKING_SECONDS * math.prod(lens)
+            return [own for own in computing if own.estimate(problem, threads) + least >= moving]
 
-        return self.low.solutions.of(("computing packers", problem, lens, type), sorted_out)
+        return self.low.solutions.of(("slow packers", problem, lens, dtype, threads), slow)
 
     def quickest(self, problem: Problem, unsuited: list[str]) -> AnySolver:
         """Return the solver with the lowest estimate. Answers are cached.
