@@ -19,7 +19,7 @@ from .target import has
 
 _HALF, _FLOAT, _DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 _I32 = ir.IntType(32)
-_FRACTION = 23  # bits of a float32, by IEEE 754
+_FRACTION, _FRACTION_64 = 23, 52  # bits of a float32 and of a float64, by IEEE 754
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _saturated(b: VectorBuilder, x: ir.Value, target: str) -> ir.Value:
 
     On ARM it is one instruction, and LLVM makes ``fmaxnm`` of these comparisons, which passes a signalling NaN on.
     """
-    type_, digits = element_type(target), 53 if x.type.element == _DOUBLE else _FRACTION + 1
+    type_, digits = element_type(target), 1 + (_FRACTION_64 if x.type.element == _DOUBLE else _FRACTION)
     bits = type_.width - is_signed(target)
     low, end = -(2.0**bits) if is_signed(target) else 0.0, 2.0**bits
     high = end - 2.0 ** max(0, bits - digits)  # the last number below the end
@@ -126,7 +126,8 @@ def _whole_64(b: VectorBuilder, x: ir.Value, signed: bool) -> ir.Value:
     x = b.intrinsic("trunc", [x if x.type.element == _DOUBLE else b.widen(x)])
     upper = b.floor(b.mul(x, 2.0**-32))
     lower = b.sub(x, b.mul(upper, 2.0**32))
-    ones = 2.0**52  # a float64 of this exponent counts in ones; half of it more keeps sums with negative numbers there
+    # A float64 of this exponent counts in ones; half of it more keeps sums with negative numbers there.
+    ones = 2.0**_FRACTION_64
     high = b.shl(b.bits(b.add(upper, 1.5 * ones)), 32)
     return b.or_(high, b.and_(b.bits(b.add(lower, ones)), (1 << 32) - 1))
 

@@ -49,11 +49,11 @@ class Call:
     """Words (int64) of an entry's block, followed by a `Spec` for each parameter, then for each output.
 
     ``LIMIT`` is the address of the number of contexts that may wait. ``JUMPS``: whether ``LEAD`` is `DRIVE`, and
-    ``STEPS`` counts operations. glibc maps and unmaps every block of ``LARGE`` bytes.
+    ``STEPS`` counts operations.
     """
 
-    LARGE, MOST_KEPT = 32 << 20, 2
-
+    LARGE = 32 << 20  # glibc maps every block of so many bytes anew (DEFAULT_MMAP_THRESHOLD_MAX)
+    MOST_KEPT = 2  # a caller holds one result while the next run writes the other
     LEAD, POOL, THREADS, STEPS, PARAMETERS, OUTPUTS, LIMIT = range(7)
     NONE, DICT_TYPE, ARRAY_TYPE, RESULT_TYPE, BYTE, IDLE, CONTEXTS = range(7, 14)
     RETAIN, RELEASE, CLEAR_ERROR, LEAVE, ENTER = range(14, 19)
