@@ -31,7 +31,12 @@ def samples(dtype: str) -> np.ndarray:
         return np.concatenate([values, small])
     if dtype in FLOATS:
         spread = rng.standard_normal(4000) * np.exp2(rng.uniform(-30, 20, 4000))
-        return np.concatenate([SPECIAL, spread]).astype(dtype)
+        large = rng.standard_normal(4000) * np.exp2(rng.uniform(20, 66, 4000))
+        limits = np.array([s * 2.0**k for k in (7, 8, 15, 16, 31, 32, 52, 53, 63, 64) for s in (-1, 1)], dtype)
+        near = np.concatenate(
+            [np.nextafter(limits, 0 * limits), np.nextafter(limits, limits * 2), limits + 1, limits - 1]
+        )
+        return np.concatenate([SPECIAL, spread, large, near]).astype(dtype)
     bits = {1: np.uint8, 2: np.uint16}[numpy_dtype(dtype).itemsize]
     every = np.arange(2 ** (8 * np.dtype(bits).itemsize)).astype(bits)
     return every.view(numpy_dtype(dtype))
@@ -42,7 +47,7 @@ def expected_cast(x: np.ndarray, target: str) -> np.ndarray:
         return cast_array(x, from_numpy(numpy_dtype(target)))
 
 
-@pytest.mark.parametrize("limit", ["", "sse"], ids=["native", "sse"])
+@pytest.mark.parametrize("limit", ["", "x86-64-v3", "sse"], ids=["native", "avx2", "sse"])
 @pytest.mark.parametrize("source", ["bool", *INTEGERS, *FLOATS, *STORAGE])
 def test_casts_agree_with_numpy(source: str, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", limit)

@@ -91,6 +91,16 @@ scatter_tail(p5, index, v, n6)
         assert got.tobytes() == want.tobytes(), f"output {k}"
 
 
+@pytest.mark.parametrize("lanes", [8, 32, 64, 256])
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "float16", "float32"])
+def test_lookup_of_bytes(dtype: str, lanes: int, limited: str) -> None:
+    x = np.random.default_rng(2).permutation(np.concatenate([digits(100, dtype=numpy_dtype(dtype))] * 3)[:256])
+    places = np.random.default_rng(1).permutation(256).astype(np.uint8)[:lanes]
+    out = np.ones(lanes).astype(x.dtype)
+    run_body(f"store(p2, 0, lookup(p0, load(p1, 0, {lanes})))", x, places, out)
+    assert out.tobytes() == x[places].tobytes()
+
+
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8, 32, 64])
 def test_every_lane_count(lanes: int) -> None:
     x, out = digits(64, dtype=numpy_dtype("float32")), np.zeros(64, np.float32)
@@ -205,6 +215,7 @@ def test_negative_and_zero_strides() -> None:
         ("store(p1, 0, load(p0, 0, 12))", "load: LANES must be a power of two, got 12"),
         ("store(p1, 0, cast_int32(load(p0, 0, 8)))", "store: expected a float32 vector"),
         ("store(p1, 0, gather(p0, load(p0, 0, 8)))", "gather: expected an int32 or int64 vector of indices"),
+        ("store(p1, 0, lookup(p0, load(p0, 0, 8)))", "lookup: expected a uint8 vector"),
         ("store(n2, 0, load(p0, 0, 8))", "store: expected a pointer, got int64"),
         ("store_scalar(p1, 0, load(p0, 0, 8))", "store_scalar: expected a scalar"),
     ],

@@ -476,6 +476,18 @@ def test_sums_of_convolutions_of_one_input_add_their_weights() -> None:
     assert names(check(g.ret(y), NormalizeOps(), SimplifyAlgebra(), options=FAST, rtol=1e-4)) == ["convolution"]
 
 
+@pytest.mark.parametrize("type", ["float", "double", "half", "int32"])
+@pytest.mark.parametrize("batch", [[], [2, 3]])
+def test_products_without_a_sum_are_pointwise(batch: list[int], type: str) -> None:
+    g = Graph()
+    column, row = g.param("x", [*batch, 5, 1], type), g.param("y", [*batch, 1, 7], type)
+    after = check(g.ret(g.op("dot", column, row)), SimplifyAlgebra(), special=True)
+    assert "dot" not in names(after) and "mul" in names(after)
+    g = Graph()
+    long, wide = g.param("x", [*batch, 5, 2], type), g.param("y", [*batch, 2, 7], type)
+    assert "dot" in names(check(g.ret(g.op("dot", long, wide)), SimplifyAlgebra(), special=True))
+
+
 def test_dots_of_broadcasts_are_done_before_broadcasting() -> None:
     g = Graph()
     x, y = g.param("x", [1, 3, 4]), g.param("y", [4, 5])

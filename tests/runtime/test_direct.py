@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -157,6 +158,43 @@ def test_calls_keep_no_reference(add_kernel: KernelSource) -> None:
     last = results.pop()
     counts += [sys.getrefcount(last), sys.getrefcount(last.base)]
     assert counts == [2, 2, 2]
+
+
+def test_memory_of_large_results_is_used_again_if_nothing_refers_to_it(add_kernel: KernelSource) -> None:
+    lens = (native_call.Call.LARGE // 8,)
+    _, entry = entry_of(plan_of(add_kernel, lens, 1))
+    given = inputs_of(lens)
+
+    def run(add: int) -> np.ndarray:
+        (result,) = entry({**given, "x": given["x"] + add})
+        np.testing.assert_array_equal(result[:: 1 << 18], given["x"][:: 1 << 18] + add)
+        return result
+
+    used = {address_of(run(k)) for k in range(4)}
+    assert len(used) == 1
+    result = run(4)
+    for k in range(4):  # the caller drops a result after the next call
+        result = run(5 + k)
+        used.add(address_of(result))
+    assert len(used) == 2
+    view = memoryview(result)[1:]
+    del result
+    held = [run(20 + k) for k in range(4)]
+    for k, array in enumerate(held):
+        np.testing.assert_array_equal(array, given["x"] + 20 + k)
+    np.testing.assert_array_equal(view, given["x"][1:] + 8)
+    assert len({address_of(array) for array in (*held, np.asarray(view))}) == 5
+
+
+def test_memory_of_large_results_is_freed_with_the_entry(add_kernel: KernelSource) -> None:
+    lens = (native_call.Call.LARGE // 8,)
+    _, entry = entry_of(plan_of(add_kernel, lens, 1))
+    (result,) = entry(inputs_of(lens))
+    memory = weakref.ref(result.base)
+    del result
+    assert memory() is not None
+    del entry
+    assert memory() is None
 
 
 def test_outputs_without_memory_leave_nothing_behind(add_kernel: KernelSource, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ Memory
                                          them up to LANES elements becomes undefined
     gather(p, index)                     p[index[0]], p[index[1]], ...; index is an int32 or int64 vector
     gather_tail(p, index, count, fill)
+    lookup(p, v)                         p[v[0]], p[v[1]], ... for a uint8 vector; may read all of p[0] to p[255]
     load_near(p, i, index)               p[i + index[0]], ...; indices are from 0 and below 2 * lanes; may read all of
                                          these elements
     scatter(p, index, v)                 in the order of lanes

@@ -19,7 +19,7 @@ from .target import has
 
 _HALF, _FLOAT, _DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 _I32 = ir.IntType(32)
-_FRACTION = 23  # bits of a float32, by IEEE 754
+_FRACTION, _FRACTION_64 = 23, 52  # bits of a float32 and of a float64, by IEEE 754
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def convert(b: VectorBuilder, x: ir.Value, source: str, target: str) -> ir.Value
             return b.ir.fpext(x, type_)
         if target == "float32":
             return b.ir.fptrunc(x, type_)
-        if source == "float32" and target in _LIMITS and b.lanes(x) and not has("neon"):
+        if b.lanes(x) and not has("neon"):
             return _saturated(b, x, target)
         name = "fptosi.sat" if is_signed(target) else "fptoui.sat"
         return b.intrinsic(name, [x], type_, overloads=[type_, x.type])
@@ -89,28 +89,47 @@ def convert(b: VectorBuilder, x: ir.Value, source: str, target: str) -> ir.Value
     return b.ir.sext(x, type_) if is_signed(source) else b.ir.zext(x, type_)
 
 
-_LIMITS = {
-    "int8": (-128, 127), "uint8": (0, 255), "int16": (-(1 << 15), 32767), "uint16": (0, 65535),
-    "int32": (-(1 << 31), (1 << 31) - 128),
-}  # fmt: skip
-"""Range of each integer type, limited to the numbers that float32 represents."""
-
-
 def _saturated(b: VectorBuilder, x: ir.Value, target: str) -> ir.Value:
-    """A vector of float32 as integers; NaN is 0. LLVM's ``fptosi.sat`` takes six times as long (AVX-512).
+    """A vector of float32 or float64 as integers; NaN is 0. LLVM's ``fptosi.sat`` takes six times as long (AVX-512).
 
     On ARM it is one instruction, and LLVM makes ``fmaxnm`` of these comparisons, which passes a signalling NaN on.
     """
-    low, high = _LIMITS[target]
-    wide = b.like(x, _I32)
-    near = b.first_greater(x, float(low))  # the limit where x is NaN
-    near = b.select(b.fcmp("<", near, float(high)), near, float(high))
-    whole = b.ir.fptosi(near, wide)
-    if target == "int32":
-        whole = b.select(b.fcmp(">=", x, 2.0**31), (1 << 31) - 1, whole)
+    type_, digits = element_type(target), 1 + (_FRACTION_64 if x.type.element == _DOUBLE else _FRACTION)
+    bits = type_.width - is_signed(target)
+    low, end = -(2.0**bits) if is_signed(target) else 0.0, 2.0**bits
+    high = end - 2.0 ** max(0, bits - digits)  # the last number below the end
+    near = b.first_greater(x, low)  # the limit where x is NaN
+    near = b.select(b.fcmp("<", near, high), near, high)
+    if type_.width == 64:
+        whole = _whole_64(b, near, is_signed(target))
+    elif target == "uint32":
+        upper = b.fcmp(">=", near, 2.0**31)
+        whole = b.ir.fptosi(b.sub(near, b.select(upper, b.constant(x.type, 2.0**31), 0.0)), b.like(x, _I32))
+        whole = b.select(upper, b.xor(whole, -(1 << 31)), whole)
+    else:
+        whole = b.ir.fptosi(near, b.like(x, _I32))
+    if bits > digits:
+        whole = b.select(b.fcmp(">=", x, end), (1 << bits) - 1, whole)
     if low:
         whole = b.select(b.is_nan(x), 0, whole)
-    return whole if target == "int32" else b.ir.trunc(whole, b.like(x, element_type(target)))
+    return whole if whole.type.element == type_ else b.ir.trunc(whole, b.like(x, type_))
+
+
+def _whole_64(b: VectorBuilder, x: ir.Value, signed: bool) -> ir.Value:
+    """A vector of floats within the range of 64-bit integers as such integers.
+
+    Without AVX-512 each half of an integer is the last digits of a sum with a large float64.
+    """
+    wide = b.like(x, ir.IntType(64))
+    if has("avx512dq"):
+        return b.ir.fptosi(x, wide) if signed else b.ir.fptoui(x, wide)
+    x = b.intrinsic("trunc", [x if x.type.element == _DOUBLE else b.widen(x)])
+    upper = b.floor(b.mul(x, 2.0**-32))
+    lower = b.sub(x, b.mul(upper, 2.0**32))
+    # A float64 of this exponent counts in ones; half of it more keeps sums with negative numbers there.
+    ones = 2.0**_FRACTION_64
+    high = b.shl(b.bits(b.add(upper, 1.5 * ones)), 32)
+    return b.or_(high, b.and_(b.bits(b.add(lower, ones)), (1 << 32) - 1))
 
 
 def truth(b: VectorBuilder, x: ir.Value, dtype: str) -> ir.Value:

@@ -20,8 +20,8 @@ from .registers import REGISTER_LANES, by_registers, fills_registers
 from .target import has
 
 _FRACTION = 23  # bits of a float32, by IEEE 754
-_LN_SMALLEST_NORMAL = -87.33654475  # of 2**-126
-_LN_LARGEST = 88.72283905  # of the largest float32
+_EXPONENT_ZERO = -87.3  # its n is -126
+_ABOVE_LARGEST = 89.0  # its exponential is above the largest float32, its n is 128
 # From here on the tail of the normal distribution is 0 in float32, and that of its approximation by tanh below 2**-126.
 _NORMAL_LIMIT = 14.5
 _TANH_LIMIT = 9.98
@@ -133,8 +133,7 @@ def exp_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
     if fills_registers(b, x):
         r, n, bits = _reduce(b, _bounded(b, x), _FRACTIONS)
         return _scalef(b, _tabulated_power(b, bits, r), n)
-    r, _, bits = _reduce(b, x)
-    return _scaled_in_range(b, x, b.polynomial(r, table.EXP_32_FAST), bits)
+    return _raised(b, x, table.EXP_32_FAST)
 
 
 def _exp_coarse(b: VectorBuilder, x: ir.Value) -> ir.Value:
@@ -143,16 +142,15 @@ def _exp_coarse(b: VectorBuilder, x: ir.Value) -> ir.Value:
         r, n, bits = _reduce(b, _bounded(b, x), _FRACTIONS, coarse=True)
         power = _lookup(b, bits, table.POWERS_32)
         return _scalef(b, b.muladd(power, r, power), n)
-    r, _, bits = _reduce(b, x, coarse=True)
-    return _scaled_in_range(b, x, b.polynomial(r, table.EXP_32_COARSE), bits)
+    return _raised(b, x, table.EXP_32_COARSE, coarse=True)
 
 
-def _scaled_in_range(b: VectorBuilder, x: ir.Value, p: ir.Value, bits: ir.Value) -> ir.Value:
-    """p * 2**n for the n in the low bits of `bits`, as exp(x): 0 and infinity where that is not normal."""
-    scaled = b.from_bits(b.iadd(b.bits(p), b.shl(bits, _FRACTION)))
-    scaled = b.select(b.fcmp("<", x, _LN_SMALLEST_NORMAL), 0.0, scaled)
-    # Beyond the range x * 3e38 is infinity; it is NaN for NaN.
-    return b.select(b.fcmp("<=", x, _LN_LARGEST), scaled, b.mul(x, 3.0e38))
+def _raised(b: VectorBuilder, x: ir.Value, coefficients: Sequence[float], coarse: bool = False) -> ir.Value:
+    """exp(x) as 2**(n - 1) times twice a polynomial: infinity where the product overflows, 0 below 2**-125.5, where the
+    bits of the power are 0."""
+    x = b.first_less(_ABOVE_LARGEST, b.first_greater(_EXPONENT_ZERO, x))
+    r, _, bits = _reduce(b, x, _WHOLE + _EXPONENT_BIAS - 1, coarse)
+    return b.mul(b.from_bits(b.shl(bits, _FRACTION)), b.polynomial(r, [2.0 * c for c in coefficients]))
 
 
 def log(b: VectorBuilder, x: ir.Value) -> ir.Value:
@@ -196,8 +194,8 @@ def tanh_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 def _power_and_expm1(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     """A power of two p and e, for which exp(2 |x|) = p + p e; for tanh, which rounds to 1 from 9.1 on."""
-    r, _, bits = _reduce(b, b.first_less(_TANH_ONE, b.mul(b.fabs(x), 2.0)))
-    power = b.from_bits(b.iadd(b.shl(bits, _FRACTION), _EXPONENT_BIAS << _FRACTION))
+    r, _, bits = _reduce(b, b.first_less(_TANH_ONE, b.mul(b.fabs(x), 2.0)), _WHOLE + _EXPONENT_BIAS)
+    power = b.from_bits(b.shl(bits, _FRACTION))
     return power, b.muladd(b.mul(r, r), b.polynomial(r, table.EXPM1_32), r)
 
 

@@ -10,6 +10,10 @@ general path computes them again and reports the index. All work except the step
 For a symbolic plan the function reads the symbols' values from the inputs' lengths, and binds the context to them if
 necessary (`binding`). It returns None where the plan does not serve the lengths, or where its arena has to grow.
 
+In a new block of `Call.LARGE` bytes or more the system clears every page, which takes as long as writing the result.
+An entry therefore keeps the memory of up to `Call.MOST_KEPT` large arrays of each output. A later call writes its
+result there if nothing else refers to the memory.
+
 Python's functions belong to its stable interface. NumPy's functions are at fixed indices of its function table, and an
 array's fields at the offsets of ``PyArrayObject``; both are compiled into every extension module. `recognises_objects`
 checks these assumptions.
@@ -48,6 +52,8 @@ class Call:
     ``STEPS`` counts operations.
     """
 
+    LARGE = 32 << 20  # glibc maps every block of so many bytes anew (DEFAULT_MMAP_THRESHOLD_MAX)
+    MOST_KEPT = 2  # a caller holds one result while the next run writes the other
     LEAD, POOL, THREADS, STEPS, PARAMETERS, OUTPUTS, LIMIT = range(7)
     NONE, DICT_TYPE, ARRAY_TYPE, RESULT_TYPE, BYTE, IDLE, CONTEXTS = range(7, 14)
     RETAIN, RELEASE, CLEAR_ERROR, LEAVE, ENTER = range(14, 19)
@@ -61,18 +67,20 @@ class Spec:
 
     ``ROOM``: bytes to allocate for an output. ``ROOM_AT``: address of that number, which NumPy takes as the
     allocation's length. ``ALSO``: an array type accepted besides NumPy's. ``ITEM``: bytes of an element. ``TIED``: of
-    an output the number of the parameter that the plan updates in place to make it, else -1.
+    an output the number of the parameter that the plan updates in place to make it, else -1. ``KEPT``: the list of the
+    arrays whose memory an output uses again.
     """
 
-    NAME, DTYPE, RANK, LENS, ROOM, ROOM_AT, ALSO, ITEM, TIED = range(9)
-    WORDS = 9  # one for each name
+    NAME, DTYPE, RANK, LENS, ROOM, ROOM_AT, ALSO, ITEM, TIED, KEPT = range(10)
+    WORDS = 10  # one for each name
 
 
 class Array:
     """Word offsets in NumPy's array object (``PyArrayObject``); ``TYPE`` is that of any object."""
 
     # From PyArrayObject_fields and NPY_ARRAY_* in ndarraytypes.h.
-    TYPE, DATA, RANK, LENS, DTYPE, FLAGS = 1, 2, 3, 4, 7, 8
+    # The count of references is the low half of its word.
+    REFERENCES, TYPE, DATA, RANK, LENS, DTYPE, FLAGS = 0, 1, 2, 3, 4, 7, 8
     # WRITABLE: contiguous, aligned and writeable, as what a plan updates in place.
     C_CONTIGUOUS, WRITABLE_C_ARRAY, WRITABLE = 1, 0x501, 0x501
 
@@ -235,10 +243,30 @@ def kernel(args, begin, end) -> int:
             made += 1
             spec = words_from(spec, SPEC_WORDS)
         else:
-            call_function(call, CALL_RETAIN, (call[CALL_BYTE],))
-            memory = call_function(
-                call, CALL_NEW_ARRAY, (call[CALL_ARRAY_TYPE], call[CALL_BYTE], 1, room_at, 0, 0, 0, 0)
-            )
+            memory = 0
+            room = words_of(room_at)[0]
+            kept_arrays = 0
+            if room >= CALL_LARGE:
+                kept_arrays = call_function(call, CALL_LENGTH, (spec[SPEC_KEPT],))
+            for k in range(kept_arrays):
+                other = words_of(call_function(call, CALL_ITEM, (spec[SPEC_KEPT], k)))
+                if other[ARRAY_REFERENCES] & LOW == 1 and words_at(other, ARRAY_LENS)[0] == room:
+                    memory = call_function(call, CALL_ITEM, (spec[SPEC_KEPT], k))
+            if memory != 0:
+                call_function(call, CALL_RETAIN, (memory,))
+            else:
+                call_function(call, CALL_RETAIN, (call[CALL_BYTE],))
+                memory = call_function(
+                    call, CALL_NEW_ARRAY, (call[CALL_ARRAY_TYPE], call[CALL_BYTE], 1, room_at, 0, 0, 0, 0)
+                )
+                if memory != 0 and room >= CALL_LARGE:
+                    changed = 0
+                    if kept_arrays == CALL_MOST_KEPT:
+                        changed = call_function(call, CALL_CUT, (spec[SPEC_KEPT], 0, 1, 0))
+                    if changed & LOW == 0:
+                        changed = call_function(call, CALL_APPEND, (spec[SPEC_KEPT], memory))
+                    if changed & LOW != 0:
+                        call_function(call, CALL_CLEAR_ERROR, ())
             fits = memory != 0
             if fits:
                 data = words_of(memory)[ARRAY_DATA]
@@ -380,11 +408,12 @@ def direct_call(
         # For a symbolic plan lengths and allocation sizes are in each context.
         own = [0] * len(lens) if plan.symbols else lens
         dtype, lengths = numpy_dtype(type_name), np.array(own, np.int64)
-        kept += [name, dtype, lengths]
+        arrays: list[np.ndarray] = []
+        kept += [name, dtype, lengths, arrays]
         room, room_at = math.prod(own) * dtype.itemsize + ALIGNMENT, address_of(block) + 8 * (at + Spec.ROOM)
         also = id(np.ndarray if dtype == byte else result_type)
         words_of_spec = id(name), id(dtype), len(lens), address_of(lengths), room, room_at, also, dtype.itemsize, tied
-        block[at : at + Spec.WORDS] = words_of_spec
+        block[at : at + Spec.WORDS] = *words_of_spec, id(arrays)
     block.kept = tuple(kept)
     return _function(code, block)
 

@@ -9,8 +9,10 @@ Let a grouped convolution read the input of a channel shuffle, in place of the s
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,12 +22,14 @@ from ...codegen.cpu.contraction.conv import ConvDirect
 from ...codegen.cpu.contraction.runtime_packing import SOLVERS
 from ...codegen.cpu.contraction.select import select
 from ...codegen.cpu.contraction.solver import AnySolver, UnsuitedWeights
+from ...codegen.cpu.contraction.solvers import CONV_SOLVERS
+from ...codegen.cpu.data.packing import packing_places
 from ...codegen.launch import Solution
 from ...codegen.problems.convolution import ConvProblem
 from ...codegen.problems.gemm import BlockWeights, GemmProblem, StoredBlocks
 from ...codegen.tuning.request import Candidate, Request
 from ...core.dim import symbols_of
-from ...core.shape import Shape
+from ...core.shape import Shape, row_major_strides
 from ...dataclass import dataclass
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
@@ -36,6 +40,9 @@ from ..lowering.contraction_problem import Contraction, chosen_solver
 from ..lowering.lowering import Lowering
 from .bf16_split_values import bf16_split_of, take_bf16_split
 from .error_budget import over_budget
+
+FALLBACK_SECONDS, PACKING_SECONDS = 1e-4, 7e-8
+"""Time of a fallback step, and of each weight that Winograd's packing transforms in NumPy (Zen 3)."""
 
 
 def before_shuffle(
@@ -136,14 +143,40 @@ class Layer:
 
     def unsuited(self, problem: Problem) -> list[str]:
         """Return the names of solvers whose rounding or weights do not suit the contraction."""
-        saturates = self.contraction.epilogue.saturates
+        saturates, slow = self.contraction.epilogue.saturates, self._slow_packers(problem)
         return [
             own.name
             for own in SOLVERS
-            if (self.constant is None and own.looks_at_values)
+            if (self.constant is None and (own.looks_at_values or own in slow))
             or (saturates and own.rounds_weights)
             or (own.error_variance > 1 and over_budget(self.low, problem))
         ]
+
+    def _slow_packers(self, problem: Problem) -> list[AnySolver]:
+        """Return the solvers of a convolution that a kernel's packing makes needless.
+
+        They compute when they pack weights, in a fallback step of every run, and another solver, which only moves
+        weights, is as quick in all.
+        """
+        if self.constant is not None or not isinstance(problem, ConvProblem) or has_lengths(problem):
+            return []
+        lens, dtype = self.contraction.operands["w"].lens, self.contraction.operands["w"].type.numpy
+        threads = self.low.threads
+
+        def slow() -> list[AnySolver]:
+            computing, moving = list[AnySolver](), math.inf
+            for own in CONV_SOLVERS:
+                if own.refusal(problem) is not None or not own.packed_lens(problem) or own.looks_at_values:
+                    continue
+                pack = partial(own.pack_weights, problem)
+                if packing_places(pack, lens, row_major_strides(lens), dtype) is None:
+                    computing.append(own)
+                else:
+                    moving = min(moving, own.estimate(problem, threads))
+            least = FALLBACK_SECONDS + PACKING_SECONDS * math.prod(lens)
+            return [own for own in computing if own.estimate(problem, threads) + least >= moving]
+
+        return self.low.solutions.of(("slow packers", problem, lens, dtype, threads), slow)
 
     def quickest(self, problem: Problem, unsuited: list[str]) -> AnySolver:
         """Return the solver with the lowest estimate. Answers are cached.

@@ -119,7 +119,7 @@ def pointwise_launch(
         scalars = [f"r_x{k} = offset(p_x{k}, 0)" for k in range(len(inputs)) if k != byte]
         made = [*scalars, *splats, *table_lines(inputs[byte], outputs[0], f"r_x{byte}", body(""), lanes)]
         row_pointers = [row_pointers[byte], row_pointers[-1]]
-        splats, loop = [], lookup_lines(inputs[byte], f"r_x{byte}")
+        splats, loop = [], lookup_lines(inputs[byte], outputs[0], f"r_x{byte}")
     task = for_tasks(odometer.each_row([*row_pointers, *splats, *loop]))
     text = kernel_text([*arguments.bind(), *made, *task, *(["stream_fence()"] if streamed else [])])
     kernel = cpu_kernel(cluster_name(module, "pointwise"), text, origin)

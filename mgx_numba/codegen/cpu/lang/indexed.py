@@ -20,6 +20,7 @@ from ...lang.memory import (
     tail_loader,
     to_memory,
 )
+from ...lang.registers import by_registers
 from ...lang.target import has, itemsize
 from ...lang.values import tail_mask
 from ...lang.vector import (
@@ -35,8 +36,10 @@ from ...lang.vector import (
 )
 from ...toolchain.numba_core import TypingError, types
 
-_I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
+_I1, _I8, _I32, _I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _INT = types.int64
+_OCTETS, _PART = 32, 16
+"""Bytes of an AVX2 register, and of its halves."""
 
 
 class _Index(Protocol):
@@ -186,6 +189,48 @@ def gather(p: types.Type, index: types.Type) -> Definition:
         return from_memory(b, found, dtype)
 
     return Vec(dtype, lanes)(p, index), emit
+
+
+@kernel_function
+def lookup(p: types.Type, v: types.Type) -> Definition:
+    dtype = pointer_dtype("lookup", p)
+    if not isinstance(v, Vec) or v.dtype != "uint8" or not v.lanes:
+        raise TypingError(f"lookup: expected a uint8 vector, got {v}")
+    lanes = v.lanes
+
+    def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
+        b = VectorBuilder(builder)
+        if itemsize(dtype) == 1 and has("avx2") and lanes % _OCTETS == 0:
+            found = by_registers(b, lambda part: _lookup_octets(b, values[0], part), values[1], register=_OCTETS)
+        else:
+            found = _read(b, values[0], _indexed(b, values[1], "uint8"), lanes, dtype)
+        return from_memory(b, found, dtype)
+
+    return Vec(dtype, lanes)(p, v), emit
+
+
+def _lookup_octets(b: VectorBuilder, table: ir.Value, places: ir.Value) -> ir.Value:
+    """Return table[places] for an AVX2 register of bytes.
+
+    The low bits of each place select in each of 16 parts of the table, by a shuffle; the high bits select a part, by a
+    tree of blends.
+    """
+    words = ir.VectorType(ir.IntType(16), _OCTETS // 2)
+
+    def call(name: str, *operands: ir.Value) -> ir.Value:
+        types_ = [operand.type for operand in operands]
+        return b.ir.call(b.function(f"llvm.x86.avx2.{name}", places.type, types_), operands)
+
+    low, found = b.and_(places, _PART - 1), []
+    for start in range(0, 256, _PART):
+        at = b.ir.bitcast(b.ir.gep(table, [ir.Constant(_I64, start)]), ir.VectorType(_I8, _PART).as_pointer())
+        part = b.shuffle(b.ir.load(at, align=1), [*range(_PART)] * 2)
+        found.append(call("pshuf.b", part, low))
+    for bit in range(4, 8):
+        # A selection reads the highest bit of each byte. Words are shifted: there is no shift of bytes.
+        chosen = b.ir.bitcast(b.shl(b.ir.bitcast(places, words), 7 - bit), places.type)
+        found = [call("pblendvb", *pair, chosen) for pair in zip(found[::2], found[1::2])]
+    return found[0]
 
 
 @kernel_function

@@ -184,8 +184,20 @@ def dot_of_broadcasts(m: Match, b: RewriteBuilder) -> object:
     return b.broadcast(b.op(m.ins.op, left, right), m.ins.shape.lens)
 
 
+@rule("dot_outer", op("dot", some("x"), some("y")), exact=True)
+def outer_products(m: Match, b: RewriteBuilder) -> object:
+    """``dot(column, row) -> column * row``, which is fused with its neighbours and has no sum."""
+    if not known_equal(m.x.shape.lens[-1], 1):
+        return "the product has a sum"
+    if not m.ins.shape.type == m.x.shape.type == m.y.shape.type:
+        return "the result has another type"
+    lens = m.ins.shape.lens
+    return b.op("mul", b.broadcast(m.x, lens), b.broadcast(m.y, lens))
+
+
 CONTRACTION_RULES = (
     *ABSORBING,
     add_convolutions,
     dot_of_broadcasts,
+    outer_products,
 )

@@ -24,7 +24,7 @@ from ....codegen.tuning.request import Candidate, Request
 from ....core.dim import Length, any_of, equal, known_equal, known_in, maximum
 from ....core.integers import plain_ints
 from ....core.shape import Shape
-from ....core.types import Type, from_numpy
+from ....core.types import Type
 from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
 from ....graph.module import Module
@@ -43,11 +43,10 @@ from ...lowering.contraction_problem import (
 )
 from ...lowering.function_call import FunctionCall
 from ...lowering.lowering import Lowering
-from ...lowering.slow_steps import warn_if_slow
-from ...lowering.steps import function_step
 from ..bf16_split_values import SplitValue, offer_bf16_split
 from ..capabilities import line_gaps
 from ..contraction_forms import ContractionForm, Layer, chosen_form, forms_of, plan_of
+from ..packing import pack_in_every_run
 from .table import lowering
 
 _WIDE = (Type.float_type, Type.double_type, Type.int32_type, Type.uint32_type, Type.int64_type, Type.uint64_type)
@@ -102,7 +101,7 @@ def _launch(low: Lowering, ins: Instruction, contraction: Contraction) -> None:
     if choice.packed is not None:
         operands["w"] = choice.packed
     elif packed_lens and layer.constant is None:
-        operands["w"] = _packed_at_run_time(low, ins, solver, form.problem, packed_lens, operands["w"])
+        operands["w"] = _packed_at_run_time(low, ins, solver, form.problem, operands["w"])
     plan = plan_of(low, request, choice.candidate)
     if plan.scratch:
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (plan.scratch,)))
@@ -227,7 +226,7 @@ def _packed_once(
     if weights is None:
         if contraction.operands["w"].shape.symbolic:
             raise UnsupportedError(f"{solver.name} packs weights, whose lengths are symbolic")
-        return _packed_at_run_time(low, ins, solver, problem, lens, contraction.operands["w"])
+        return _packed_at_run_time(low, ins, solver, problem, contraction.operands["w"])
     if isinstance(weights, np.ndarray) and isinstance(problem, GemmProblem):
         weights = weights[(0,) * (weights.ndim - len(problem.b_strides))]
     try:
@@ -286,21 +285,11 @@ def _offer_bf16_split(low: Lowering, request: Request, chosen: Candidate, out: V
 
 
 def _packed_at_run_time(
-    low: Lowering,
-    ins: Instruction,
-    solver: AnySolver,
-    problem: GemmProblem | ConvProblem,
-    lens: tuple[int, ...],
-    weights: View,
+    low: Lowering, ins: Instruction, solver: AnySolver, problem: GemmProblem | ConvProblem, weights: View
 ) -> View:
-    """Append a fallback step that packs weights, which are not constant, in every run; return the packed weights."""
-    form = solver.pack_weights(problem, np.zeros(weights.lens, weights.type.numpy)).dtype
-    target = low.allocate(Shape(from_numpy(form), lens))
-    reason = "the weights are not constant, and no kernel packs them"
-    warn_if_slow(ins, reason)
+    """Append a step that packs weights, which are not constant, in every run; return the packed weights."""
     call = FunctionCall(packed_weights, SOLVERS.index(solver), problem)
-    low.draft.steps.append(function_step(f"cpu::pack_{solver.name}", ins, call, [weights], target, reason))
-    return target
+    return pack_in_every_run(low, ins, f"cpu::pack_{solver.name}", call, weights)
 
 
 CPU_SUPPORT = ContractionSupport(_refused, check_body, _launch, line_gaps=True, layouts=True, in_place=True)

@@ -9,10 +9,9 @@ import numpy as np
 
 from ....codegen.alternatives import only_where
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
-from ....codegen.cpu.recurrent import RecurrenceProblem, pack_weights, packed_lens, plan
+from ....codegen.cpu.recurrent import RecurrenceProblem, pack_weights, plan
 from ....codegen.cpu.recurrent.phases import multiplies_int16, waits_for_weights
 from ....core.dim import Length, known_in, negate
-from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.recurrent_steps import RecurrentSteps
@@ -20,7 +19,7 @@ from ...lowering.buffers import View
 from ...lowering.function_call import FunctionCall
 from ...lowering.lowering import Lowering
 from ...lowering.recurrence_problem import given, recurrence
-from ...lowering.steps import function_step
+from ..packing import pack_in_every_run
 from .table import lowering
 
 
@@ -72,10 +71,8 @@ def _packed(
     if weights is not None:
         rest = negate(rounds) if found else 1
         return [*found, (rest, problem, _packed_once(low, problem, weights))]
-    target = low.allocate(Shape(low.input(ins, 1).type, packed_lens(problem)))
-    call, reason = FunctionCall(pack_weights, problem), "the weights are not constant, and no kernel packs them"
-    low.draft.steps.append(function_step("cpu::pack_recurrent", ins, call, [low.input(ins, 1)], target, reason))
-    return [(1, problem, target)]
+    call = FunctionCall(pack_weights, problem)
+    return [(1, problem, pack_in_every_run(low, ins, "cpu::pack_recurrent", call, low.input(ins, 1)))]
 
 
 def _packed_once(
