@@ -99,7 +99,7 @@ def test_patches_of_images(
     [
         (F16, 9, 37, 21, "rows"), (F16, 40, 70, 24, "columns"), (F16, 33, 131, 7, "columns"),
         (F16, 20, 75, 40, "constant"), (BF16, 33, 64, 13, "rows"), (F32, 20, 33, 9, "columns"),
-        (F32, 20, 66, 9, "rows"), (F16, 5, 1, 3, "rows"), (F16, 70, 9, 19, "rows"), (F16, 40, 31, 9, "constant"),
+        (F32, 20, 66, 9, "rows"), (F16, 5, 2, 3, "rows"), (F16, 70, 9, 19, "rows"), (F16, 40, 31, 9, "constant"),
         (BF16, 40, 13, 9, "columns"), (F16, 40, 16, 35, "rows"), (F16, 33, 15, 40, "rows"), (F32, 35, 7, 9, "columns"),
         (F16, 70, 28, 70, "columns"),
     ],
