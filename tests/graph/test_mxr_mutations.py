@@ -22,6 +22,7 @@ def test_mutated_files_load_or_say_why() -> None:
     seed = int(os.environ.get("MGX_FUZZ_SEED", time.time_ns() % 10**9))
     print(f"MGX_FUZZ_SEED={seed}")
     outcomes = fuzz(seed, 400)
+    print(*outcomes.failures.values(), sep="\n")  # whole, as the assertion's text is not
     assert not outcomes.failures, outcomes.failures
     assert sum(outcomes.counts.values()) == 400 and outcomes.counts["loaded"] and outcomes.counts["refused"]
 
