@@ -35,6 +35,8 @@ _OF_INFERENCE = (
 _version = torch.Tensor._version.__get__  # type: ignore[attr-defined]
 _address = torch.Tensor.data_ptr
 _content = operator.attrgetter("raw")
+_MOST_STATISTICS = 1 << 16
+"""Most bytes of running statistics whose content each call compares: 16,384 channels of float32."""
 
 
 class _Variant(Generic[T]):
@@ -93,7 +95,9 @@ _VARIANTS_LOCK = threading.Lock()
 def _state(tensor: torch.Tensor) -> tuple[int, int, bytes]:
     """Return a tensor's address and version, and the content of what may be running statistics."""
     statistics = tensor.dim() == 1 and tensor.is_floating_point() and not isinstance(tensor, torch.nn.Parameter)
-    is_read = statistics and tensor.device.type == "cpu" and tensor.is_contiguous()
+    is_read = (
+        statistics and tensor.nbytes <= _MOST_STATISTICS and tensor.device.type == "cpu" and tensor.is_contiguous()
+    )
     content = ctypes.string_at(_address(tensor), tensor.nbytes) if is_read else b""
     return _address(tensor), _version(tensor), content
 

@@ -7,7 +7,10 @@ import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
+from mgx_numba.codegen.gpu.attention.flash import attention_solution
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
+from mgx_numba.codegen.problems.attention import AttentionProblem
+from mgx_numba.codegen.problems.gemm import packed_strides
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.module import Module
@@ -275,3 +278,11 @@ def test_quantised_results(
         assert (np.abs(got - wanted) <= 2.0**-3 * np.abs(wanted) + 0.02).all()
     else:
         assert np.abs(got - wanted).max() <= 1 and (got != wanted).mean() < 0.1
+
+
+@pytest.mark.parametrize(("keys", "launches"), [(72, 1), (128, 1), (513, 2)])
+def test_few_keys_of_one_query_are_not_divided(keys: int, launches: int) -> None:
+    """A second launch takes longer than the keys' tiles one after another."""
+    strides = [packed_strides((1, 8, n, 64)) for n in (1, keys, keys, 1)]
+    problem = AttentionProblem(1, 8, 8, 1, keys, 64, 64, *strides, "float16")
+    assert len(attention_solution(problem, "high").launches) == launches

@@ -88,7 +88,8 @@ class _JoinedLaunches:
         self.uses: list[tuple[View, bool]] = []
 
     def independent(self, uses: list[tuple[View, bool]]) -> bool:
-        """Return whether a step that uses these views and the group write nothing that the other one uses."""
+        """Return whether a step with these views and the group may run in either order: neither writes what the other
+        uses."""
         return not any(
             (written or other) and _same(view, own) and not (written and other and _apart(view, own))
             for view, written in uses

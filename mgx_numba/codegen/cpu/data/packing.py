@@ -40,7 +40,7 @@ def packing_places(
     sample = np.random.default_rng(0).standard_normal(count).astype(dtype)
     if not np.array_equal(pack(sample.reshape(lens)), np.concatenate([np.zeros(1, dtype), sample])[numbers]):
         return None
-    offsets = sum(n * s for n, s in zip(np.indices(lens), strides, strict=True))
+    offsets = sum(n * s for n, s in zip(np.indices(lens, sparse=True), strides, strict=True))
     places = np.concatenate([[0], 1 + np.broadcast_to(offsets, lens).reshape(-1)])[numbers]
     return places.astype(np.int32) if places.max(initial=0) < 1 << 31 else None
 

@@ -59,8 +59,8 @@ SPLIT_BLOCKS, SHORT_BLOCKS = 2, 4
 """Target number of blocks per multiprocessor of split-KV; and of blocks of one warp, of which four fit with tiles of 96
 features. With two, 16 x 48 query rows, 6 key heads and 1536 keys of 96 features took 56 us on an H200, cuDNN 30."""
 FEW_TILES = 2
-"""Most tiles of keys that are not split: 72 keys in two parts took 7.0 us on an H200, of which the second launch some
-two."""
+"""Most tiles of `KEYS` keys that are not split, or as many keys in tiles of one warp: 72 keys in two parts took 7.0 us
+on an H200, of which the second launch some two."""
 LEAST_TILES = 2
 """Least tiles per part with several warps: 128 queries and keys of 12 heads take 4.9 us on an H200 with parts of one
 tile, 3.5 with two. With one warp, one tile is enough: one query and 513 keys take 5.6 us, and 6.9 with two."""
@@ -176,7 +176,7 @@ class _FlashText(AttentionText):
         while not is_symbolic(problem.keys) and LEAST_KEYS <= self.keys // 2 >= problem.keys:
             self.keys //= 2
         down = ceil_div(problem.queries, ROWS * self.warps)
-        few = preferred(less_equal(problem.keys, FEW_TILES * self.keys))
+        few = preferred(less_equal(problem.keys, FEW_TILES * self.keys * (KEYS // SHORT_KEYS if short else 1)))
         least = FEW_TILES + 1 if few else 1 if short else LEAST_TILES
         wanted = multiprocessors() * (SHORT_BLOCKS if short else SPLIT_BLOCKS)
         part = self._split(down * problem.heads * problem.batch, wanted, least)

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import Any
 
 import numpy as np
 
 from ....core.dim import Dim
 from ....ops.matmul_nbits import MatMulNBits
 from ....parallel import allowed_cpus, on_threads
+from ...arguments import Value
 from ...launch import Grid, Launch, Operand, Solution
 from ...nibbles import even_before_odd
 from ...printer import CodeBuffer, VectorValue
@@ -48,6 +48,7 @@ WARPS = 16
 """Warps per block, of which a multiprocessor has one. Of two blocks of 8 warps the one that started first got more of
 the bandwidth: on an H200 it ended after 57 us, the other one after 68."""
 THREADS = WARP * WARPS
+"""Threads per block."""
 AHEAD = 2
 """Chunks in flight per warp, also the most per unit of work: 34 to 40 KiB per multiprocessor. More bytes in flight
 delay the loads of the rows, and small kernels before the product: on an H200 a decoder of 4096 elements took 3% longer
@@ -483,7 +484,7 @@ def _most_shared() -> int:
     return 0 if arch is None else arch.shared_bytes - RESERVED
 
 
-def _of_row(arg: Any) -> Any:
+def _of_row(arg: Value) -> Value:
     """Return an argument of the row's launch among those of the product's."""
     return Operand(ROW + arg.name, arg.offset) if isinstance(arg, Operand) else arg
 
