@@ -168,6 +168,15 @@ def _initialize_once(every: bool) -> None:
     else:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
+    llvm.initialize_native_asmparser()
+
+
+def has_assembler() -> bool:
+    """Return whether kernels may contain assembly: LLVM here parses that of this machine's architecture only."""
+    import llvmlite.binding as llvm
+
+    architectures = [name.partition("-")[0] for name in (triple(), llvm.get_process_triple())]
+    return architectures[0] == architectures[1]
 
 
 @contextlib.contextmanager

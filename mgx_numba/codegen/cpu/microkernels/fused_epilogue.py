@@ -20,6 +20,7 @@ from ...lang.memory import memory_element
 from ...lang.vector import Definition, KernelFunction, Vec, kernel_functions, make_intrinsic, pointer_type
 from ...toolchain.ir_builder import KernelBuilder
 from ...toolchain.numba_core import types
+from .. import host
 from ..records import Record, Word
 from .inline import Typed, inline
 from .tile import literal_shape, written_function
@@ -56,7 +57,7 @@ class FinishWriter(ThinWriter):
 
     def __init__(self, function: ir.Function, dtype: str, shape: Sequence[int], finish: _Finish) -> None:
         rows, vectors, lanes, even, self.last, self.missing, self.thin = shape
-        self.line = 64 // (int(dtype.removeprefix("float")) // 8)
+        self.line = host.CACHE_LINE // (int(dtype.removeprefix("float")) // 8)
         self.dtype, self.even, self.finish = dtype, even, finish
         self.dtypes = {"out": finish.dtype, **{f"e{k}": own for k, (own, _) in enumerate(finish.operands)}}
         super().__init__(function, dtype, rows, vectors, lanes, split=1, masked=False)
@@ -281,9 +282,9 @@ class FinishWriter(ThinWriter):
                 self._prefetch_columns(place, write=name == "out")
                 place = self.at(place, self.slot[f"{name}_row"])
 
-    def _prefetch(self, w: ir.Value, index: ir.Value) -> None:
-        super()._prefetch(w, index)
-        self.prefetch_line(self.at(self.ahead, self.ir.mul(index, constant(self.line))), write=False, near=2)
+    def _prefetched(self, w: ir.Value, index: ir.Value) -> list[tuple[ir.Value, int, int]]:
+        far = self.at(self.ahead, self.ir.mul(index, constant(self.line))), host.CACHE_LINE, 2
+        return [far] if self.written and self.unrolled > 1 else [*super()._prefetched(w, index), far]
 
     def row_pointers(self, tap: ir.Value, start: ir.Value | None = None) -> Values:
         self.ahead = self.part

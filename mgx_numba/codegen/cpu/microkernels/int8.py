@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from llvmlite import ir
 
 from .. import host
+from .multiply_add_steps import BYTES, PAIRS
 from .tile import tile_intrinsic
 from .tile_table import RESIDUAL_BLOCK, RESIDUAL_PLACES
 from .tile_writer import IntegerWriter, Values, constant
@@ -77,6 +78,8 @@ class _LoweredWriter(_Shifted, _NeonWriter):
 class _PairWriter(_DotWriter):
     """Multiplies and adds two products, by ``vpmaddwd`` where the CPU has it."""
 
+    assembly = PAIRS
+
     def _multiply_add(self, left: ir.Value, right: ir.Value, sums: ir.Value) -> ir.Value:
         halves = ir.VectorType(_I16, 2 * self.lanes)
         if host.triple().startswith(("x86_64", "i686")):
@@ -99,6 +102,7 @@ class _ResidualWriter(_DotWriter):
     """
 
     BLOCK = RESIDUAL_BLOCK
+    assembly = BYTES
 
     def _multiply_add(self, left: ir.Value, right: ir.Value, sums: ir.Value) -> ir.Value:
         octets, halves = ir.VectorType(_I8, 4 * self.lanes), ir.VectorType(_I16, 2 * self.lanes)

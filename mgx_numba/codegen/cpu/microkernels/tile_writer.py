@@ -13,17 +13,18 @@ from ...toolchain.numba_core import cgutils
 from .. import host
 from ..host import itemsize
 from ..records import Holds, Record, Word
+from .multiply_add_steps import FLOATS, VECTOR_BYTES, Products, multiply_add_steps
 from .register_tile import FMA_CHAINS
 from .tile_table import PREFETCH_STEPS, TILE_BLOCK, TILE_TABLE_ROWS
 
-UNROLLED = 4
-"""How many k of contiguous operands the loop of a tile of AVX2's vectors takes at once.
+UNROLLED, WRITTEN = 4, 8
+"""How many k of contiguous operands the loop of a tile of AVX2's vectors takes at once, as LLVM's instructions and in
+assembly.
 
-A k of 12 multiply-adds then takes 24 instructions instead of 28. Where another hardware thread of the core takes its
-turns (virtual machines), products are 1.15 to 1.3 times as fast (Zen 3); alone, as fast. NEON's tiles fill the
-registers: several k keep some on the stack."""
-AVX2_BYTES = 32
-"""Bytes of a vector of AVX2."""
+A k of 12 multiply-adds takes 28 instructions alone, 24 with four at once, 21.5 in assembly without prefetching of the
+packed right-hand side, which the CPU does itself. Where another hardware thread of the core takes its turns (virtual
+machines), 24 are 1.15 to 1.3 times as fast as 28, and 21.5 are 1.13 times as fast as 24 (Zen 3, 88 and 78 GFLOP/s);
+alone, as fast. NEON's tiles fill the registers: several k keep some on the stack."""
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 Values = list[ir.Value]
 
@@ -239,7 +240,8 @@ class ProductWriter(TileWriter):
             whole = self.ir.and_(depth, constant(-self.split))
 
             def step(count: int, packed: bool = False) -> Callable[[ir.Value, Values], Values]:
-                return lambda _, inner: self._step(rows, count, inner, packed)
+                emit = self._written_steps if packed and self.written else self._step
+                return lambda _, inner: emit(rows, count, inner, packed)
 
             state = [constant(0), *state]
             if self.split == 1 and self.unrolled > 1:
@@ -284,11 +286,32 @@ class ProductWriter(TileWriter):
             w = self.at(w, w_step)
         return [index, w, *sums]
 
+    def _written_steps(self, rows: Values, count: int, state: Values, packed: bool) -> Values:
+        """Emit ``count`` successive k of `_step` in assembly."""
+        assert self.assembly is not None and packed
+        index, w, *sums = state
+        following = self.at(w, constant(count * self.panel_vectors * self.lanes))
+        sums = multiply_add_steps(self.ir, self.assembly, count, sums, rows, index, w, self._prefetched(w, index))
+        return [self.ir.add(index, constant(count)), following, *sums]
+
+    @property
+    def assembly(self) -> Products | None:
+        """Return the instructions of this tile's products for `multiply_add_steps`; None if it has none."""
+        own = type(self)
+        plain = own._multiply_add is ProductWriter._multiply_add and own.load_columns is TileWriter.load_columns
+        return FLOATS[self.align] if plain else None
+
+    @property
+    def written(self) -> bool:
+        """Return whether a loop over several k is in assembly."""
+        return self.assembly is not None and self.panel_vectors == self.vectors and host.has_assembler()
+
     @property
     def unrolled(self) -> int:
         """Return how many k of contiguous operands a loop takes at once: several for whole blocks with AVX2."""
-        avx2 = self.lanes * self.align == AVX2_BYTES and not self.masks
-        return UNROLLED if avx2 and self.rows * self.vectors > FMA_CHAINS else 1
+        if self.lanes * self.align != VECTOR_BYTES or self.masks or self.rows * self.vectors <= FMA_CHAINS:
+            return 1
+        return WRITTEN if self.written else UNROLLED
 
     def _packed(self) -> ir.Value:
         """Return whether successive k are contiguous in both operands."""
@@ -309,12 +332,21 @@ class ProductWriter(TileWriter):
         return self.ir.fadd(x, y)
 
     def _prefetch(self, w: ir.Value, index: ir.Value) -> None:
-        """Prefetch the right-hand side `PREFETCH_STEPS` ahead, which may be in the next panel, or other memory that the
-        caller names."""
+        for line, _, near in self._prefetched(w, index):
+            self.prefetch_line(line, write=False, near=near)
+
+    def _prefetched(self, w: ir.Value, index: ir.Value) -> list[tuple[ir.Value, int, int]]:
+        """Return the lines to prefetch with a k: address, bytes from there to the next k's if operands are packed, and
+        how near (`prefetch_line`).
+
+        These are the right-hand side `PREFETCH_STEPS` ahead, which may be in the next panel, or other memory that the
+        caller names.
+        """
         ahead = self.at(w, self.ir.mul(self.slot["w_step"], constant(PREFETCH_STEPS)))
         ahead = self.at(ahead, self.slot["elsewhere"])
-        for start in range(0, self.vectors * self.lanes, host.CACHE_LINE // self.right_bytes):
-            self.prefetch_line(self.at(ahead, constant(start)), write=False)
+        step = self.panel_vectors * self.lanes * self.right_bytes
+        starts = range(0, self.vectors * self.lanes, host.CACHE_LINE // self.right_bytes)
+        return [(self.at(ahead, constant(start)), step, 3) for start in starts]
 
     def _prefetch_columns(self, pointer: ir.Value, write: bool) -> None:
         for start in range(0, self.vectors * self.lanes, host.CACHE_LINE // self.align):
