@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from bench.gpu_tiles import Runner, torch_seconds
-from mgx_numba.codegen.gpu.attention.flash import attention_solution
+from mgx_numba.codegen.gpu.attention.flash import ROWS, attention_solution
 from mgx_numba.codegen.gpu.attention.warpgroup_bf16_split import KEYS, fits_bf16_split
 from mgx_numba.codegen.gpu.attention.warpgroups import AttentionTile, fits_warpgroups
 from mgx_numba.codegen.launch import Grid, Solution
@@ -103,10 +103,12 @@ def compare(
     library = partial(torch.nn.functional.scaled_dot_product_attention, is_causal=causal, enable_gqa=heads != shared)
     wanted = library(q.double(), k.double(), v.double())
     theirs_seconds = torch_seconds(torch, partial(library, q, k, v))
+    counters = torch.zeros(batch * heads * -(-queries // ROWS), dtype=torch.int32, device="cuda")
     found = []
     for label, solution in solutions(kind, case, tiles):
         out = torch.full_like(q, float("nan"))
         places = {"q": q.data_ptr(), "k": k.data_ptr(), "v": v.data_ptr(), "out": out.data_ptr()}
+        places["counters"] = counters.data_ptr()
         if not REFUSED.isdisjoint(kernel.symbol for kernel in solution.kernels):
             continue
         seconds = runner.seconds(solution, places)

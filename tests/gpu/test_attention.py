@@ -8,6 +8,7 @@ import pytest
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.attention.flash import attention_solution
+from mgx_numba.codegen.gpu.machine import H200, planning_for
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.problems.attention import AttentionProblem
 from mgx_numba.codegen.problems.gemm import packed_strides
@@ -105,11 +106,34 @@ def test_first_queries_see_no_key(on: Engine) -> None:
     attention(F16, (1, 1, 1, 40, 7, 16, 16), on, causal=True)
 
 
-@pytest.mark.parametrize(("heads", "queries", "mask"), [(4, 1, (BOOL, (1, 1, 1, 300))), (2, 3, None)])
-def test_few_queries_divide_the_keys(heads: int, queries: int, mask: Mask, on: Engine) -> None:
-    made = attention(F16, (1, heads, 2, queries, 300, 32, 40), on, mask)
+@pytest.mark.parametrize(
+    ("heads", "queries", "keys", "mask"),
+    [(4, 1, 300, (BOOL, (1, 1, 1, 300))), (2, 3, 600, None), (2, 16, 1300, None), (2, 2, 130, None)],
+)
+def test_few_queries_divide_the_keys(heads: int, queries: int, keys: int, mask: Mask, on: Engine) -> None:
+    """The warps of a block share keys, and the last block joins the parts of all; a second launch took 2 us more."""
+    made = attention(F16, (2, heads, 2, queries, keys, 32, 40), on, mask)
     assert made.executable is not None
-    assert [step.label for step in made.executable.plan.steps][1] == "gpu::join_attention_kernel"
+    found = [step.label.removeprefix("gpu::") for step in made.executable.plan.steps]
+    assert len(found) == 1 + (keys > 256) and "attention" in found[-1]
+    assert keys < 256 or found[0] == "clear_counters_kernel"
+
+
+def test_parts_are_joined_again_in_each_run(on: Engine) -> None:
+    """The last block sets the counter back: attention after attention, and run after run, finds it at 0."""
+    program, rng = Program(), np.random.default_rng(6)
+    shapes = {"q": (2, 2, 1, 16), "k": (2, 2, 700, 16), "v": (2, 2, 700, 16)}
+    q, k, v = (program.main.add_parameter(n, Shape(F16, own)) for n, own in shapes.items())
+    for _ in range(2):
+        q = program.main.add_instruction("attention", [q, k, v], scale=0.25)
+    program.main.add_return([q])
+    made = compiled(program, on)
+    assert made.executable is not None
+    assert len(made.executable.plan.steps) == 3  # one launch clears the counters of both
+    for _ in range(3):
+        inputs = {n: rng.standard_normal(own).astype(np.float16) for n, own in shapes.items()}
+        (got,), (wanted,) = made.run(inputs), reference(program, inputs).results
+        np.testing.assert_allclose(np.asarray(got, np.float32), np.asarray(wanted, np.float32), atol=2e-3)
 
 
 def test_heads_in_place_of_projections(on: Engine) -> None:
@@ -229,6 +253,16 @@ def test_the_instructions_are_those_of_tensor_cores(name: str, monkeypatch: pyte
     assert ".local" not in text
 
 
+@pytest.mark.parametrize("name", ["sm_75", "sm_80", "sm_90a"])
+def test_the_last_block_acquires_what_others_released(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", name)
+    problem = AttentionProblem(1, 8, 8, 1, 4096, 128, 128, *4 * ((128, 128, 128, 1),), "float16")
+    solution = attention_solution(problem, "high")
+    text = assembly(solution.launches[0].kernel, ARCHITECTURES[name])
+    assert ("atom.acq_rel.gpu.add.u32" in text) == (len(solution.launches) == 1) == (name != "sm_75")
+    assert ".local" not in text
+
+
 @pytest.mark.parametrize(("precision", "features"), [("highest", 16), ("high", 6)])
 def test_attention_without_a_kernel_is_written_out(precision: str, features: int, on: Engine) -> None:
     made = attention(
@@ -272,7 +306,7 @@ def test_quantised_results(
     made = compiled(program, on, fast_math=True)
     assert made.executable is not None
     labels = [step.label for step in made.executable.plan.steps]
-    assert all("attention" in label for label in labels), labels
+    assert all("attention" in label or "clear_counters" in label for label in labels), labels
     got, wanted = (np.asarray(r[0]).astype(np.float32) for r in (made.run(inputs), reference(program, inputs).results))
     if kind.is_floating:
         assert (np.abs(got - wanted) <= 2.0**-3 * np.abs(wanted) + 0.02).all()
@@ -280,9 +314,12 @@ def test_quantised_results(
         assert np.abs(got - wanted).max() <= 1 and (got != wanted).mean() < 0.1
 
 
-@pytest.mark.parametrize(("keys", "launches"), [(72, 1), (128, 1), (513, 2)])
-def test_few_keys_of_one_query_are_not_divided(keys: int, launches: int) -> None:
-    """A second launch takes longer than the keys' tiles one after another."""
+@pytest.mark.parametrize(("keys", "parts"), [(72, 1), (256, 1), (513, 5)])
+def test_few_keys_of_one_query_are_not_divided(keys: int, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To join parts takes longer than two tiles of each warp one after the other."""
     strides = [packed_strides((1, 8, n, 64)) for n in (1, keys, keys, 1)]
     problem = AttentionProblem(1, 8, 8, 1, keys, 64, 64, *strides, "float16")
-    assert len(attention_solution(problem, "high").launches) == launches
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    with planning_for(H200):
+        (launch,) = attention_solution(problem, "high").launches
+    assert launch.geometry.blocks[2] == parts  # type: ignore[union-attr]

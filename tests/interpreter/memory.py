@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +35,12 @@ class Allocation:
     def forget(self) -> None:
         """Reset for a new launch: all earlier accesses are complete."""
         self._records: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+
+    def forget_blocks(self, blocks: Sequence[int]) -> None:
+        """Forget the accesses of blocks: they precede all later ones."""
+        if self._records is not None:
+            numbers, of_blocks, _ = self._records
+            numbers[np.isin(of_blocks, blocks)] = 0
 
     def define(self, start: int, end: int) -> None:
         """Mark bytes as initialised."""
@@ -101,6 +107,8 @@ class Memory:
         self._starts: list[int] = []
         self._found: list[Allocation] = []
         self._maps: list[tuple[TensorLayout, int]] = []
+        self.arrived: dict[tuple[Allocation, int], list[int]] = {}
+        """Blocks that have called ``last_block``, by counter."""
 
     def add_map(self, layout: TensorLayout, address: int) -> np.ndarray:
         """Return the words of a tensor map; the first is its number for `map_of`."""
@@ -136,8 +144,14 @@ class Memory:
 
     def forget(self) -> None:
         """Start a launch."""
+        self.arrived.clear()
         for allocation in self._found:
             allocation.forget()
+
+    def forget_blocks(self, blocks: Sequence[int]) -> None:
+        """Forget the accesses of blocks in all allocations."""
+        for allocation in self._found:
+            allocation.forget_blocks(blocks)
 
     def find(self, address: int) -> tuple[Allocation, int]:
         """Return the allocation that contains an address, and the offset in it.

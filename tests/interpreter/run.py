@@ -23,7 +23,7 @@ from mgx_numba.errors import MgxError
 
 from .asynchronous import WARPGROUP, BlockAsync, Copies
 from .collectives import collective_names
-from .lanes import GENERATION, KernelFault, Lanes, StuckFault, is_varying
+from .lanes import GENERATION, KernelFault, Lanes, StuckFault, is_varying, of_lane
 from .memory import Allocation, Memory, Place
 from .names import DTYPES, elementwise_names, memory_names
 from .translate import translated
@@ -162,6 +162,19 @@ def _engine_names(state: _BlockState, who: Lanes) -> dict[str, Any]:
             left = _counted(counter)
             left[0] = (left[0] + 1) % count
 
+    def last_block(counter: Place, count: Any) -> np.int32:
+        (lane,) = who.active()  # one thread of the block
+        place = counter.of_lane(lane)
+        counted, blocks = _counted(place), state.memory.arrived.setdefault((place.allocation, place.start), [])
+        counted[0] += 1
+        blocks.append(who.place)
+        last = counted[0] == int(of_lane(count, lane))
+        if last:
+            counted[0] = 0
+            state.memory.forget_blocks(blocks)
+            blocks.clear()
+        return np.int32(last)
+
     each, sync = who.each, lambda: state.sync
     return {
         "mbarrier_init": each(lambda n, p, count: state.sync.init(p, count, first + n)),
@@ -172,6 +185,7 @@ def _engine_names(state: _BlockState, who: Lanes) -> dict[str, Any]:
         "cluster_rank": lambda: state.rank,
         "cluster_arrive": lambda: None,
         "grid_leave": each(leave),
+        "last_block": last_block,
         "tagged_store": each(_tagged_store),
         "cluster_send": each(send),
         "copy_async": state.copies[state.groups.index(who)].ask,

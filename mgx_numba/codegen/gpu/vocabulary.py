@@ -22,6 +22,9 @@ Threads
                                          value when all blocks have reached this barrier
     grid_leave(p, count)                 after a block's last grid_barrier(p, ...): the counter is reset to 0 when all
                                          blocks have left; count includes these arrivals
+    last_block(p, count)                 one thread of each of ``count`` blocks calls it after a barrier(): int32 1 if
+                                         all others have called it, else 0. After the next barrier() the last block
+                                         sees what the others wrote before. The int32 at p, 0 at first, is reset to 0
     tagged_store(p, i, x, tag)           store x, a float32, with a tag of 31 bits, as one word at the int64 p[i]
     tagged_load4(p, i, tag)              wait until four adjacent words have this tag or a higher tag, and return their
                                          float32 lanes; with a higher tag the values are undefined. Blocks of a

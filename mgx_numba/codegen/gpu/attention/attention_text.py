@@ -110,6 +110,8 @@ class AttentionText:
         keys: keys per tile.
         width: padded value features, a multiple of eight.
         splits: parts of the keys; ``in_parts``: whether the text supports several.
+        sharers: warps per block that share the keys of the same rows; 0: all warps read each tile.
+        finishes: elements of a result that are computed together; None: two, if the keys are not split.
         loads_mask_early: whether the mask is loaded before the scores are known.
         ordered_rows: queries from ``first_row`` on that a thread's warps compare with keys together.
         threads: threads per block.
@@ -123,6 +125,8 @@ class AttentionText:
     ordered_rows: int
     splits: SharedLength = 1
     in_parts = False
+    sharers = 0
+    finishes: int | None = None
     loads_mask_early = False
     threads: int
     together = 1
@@ -160,13 +164,13 @@ class AttentionText:
         """Return whether `exact_bases` is needed; float16 reaches `FAR` only with 5,000 features."""
         return self.scaled and self.problem.dtype != "float16"
 
-    def _split(self, blocks: SharedLength, wanted: int, least: int) -> SharedLength:
-        """Split the keys for about ``wanted`` blocks of ``blocks``; return the keys of a part, of at least ``least``
-        tiles."""
+    def _split(self, blocks: SharedLength, wanted: int, most: SharedLength) -> SharedLength:
+        """Split the keys for about ``wanted`` blocks of ``blocks``, in at most ``most`` parts; return the keys of a
+        part."""
         tiles = ceil_div(self.problem.keys, self.keys)
-        parts = maximum(1, minimum(wanted // blocks, tiles // least, MOST_SPLITS))
+        parts = maximum(1, minimum(wanted // blocks, most, MOST_SPLITS))
         if isinstance(blocks, int) and isinstance(tiles, int) and 2 * blocks > wanted and not self.problem.causal:
-            rounds = {n: -(-blocks * n // wanted) / n for n in (1, 2, 3) if n == 1 or tiles >= n * least}
+            rounds = {n: -(-blocks * n // wanted) / n for n in (1, 2, 3) if n == 1 or n <= most}
             best = min(rounds, key=lambda n: rounds[n])
             parts = best if rounds[best] <= FULLER * rounds[1] else 1
         part = ceil_div(tiles, parts)
@@ -255,8 +259,11 @@ class AttentionText:
             buffer.line("end = imin(end, load_scalar(p_limits, batch * 2 + 1))")
         if self.problem.mask is not None and self.problem.mask.replaces:
             buffer.line("fill = cast_float32(bits_float64(fill_bits))")
-        for k, _ in enumerate(() if self.in_parts else self.problem.epilogue.operands):
-            buffer.emit(f"load_splat(p_e{k}, 0, 2)")  # which `finished` finds: at the end nothing would hide the wait
+        lanes = self.finishes or (0 if self.in_parts else 2)
+        for k, _ in enumerate(self.problem.epilogue.operands if lanes else ()):
+            buffer.emit(
+                f"load_splat(p_e{k}, 0, {lanes})"
+            )  # `finished` finds it: at the end nothing would hide the wait
 
     def _limit_keys(self, buffer: CodeBuffer, first_row: str, rows: int) -> None:
         """Emit the range of keys that some of a block's ``rows`` queries see, of which the first is ``first_row``."""
@@ -404,15 +411,19 @@ class AttentionText:
     def _finish(self, buffer: CodeBuffer) -> None:
         """Emit the division by the sums of weights and the stores; for a part of the keys, unnormalised partial
         results."""
-        for r in (0, 1):
-            for mask in (1, 2):
-                buffer.line(f"sum{r} = add(sum{r}, shuffle_xor(sum{r}, {mask}))")
+        self._add_sums(buffer)
         for r in (0, 1):
             with buffer.block(f"if row{r} < queries:"):
                 if self.in_parts:
                     self._keep(buffer, r)
                 else:
                     self._store(buffer, r)
+
+    def _add_sums(self, buffer: CodeBuffer) -> None:
+        """Emit the sums of weights over the threads of a row."""
+        for r in (0, 1):
+            for mask in (1, 2):
+                buffer.line(f"sum{r} = add(sum{r}, shuffle_xor(sum{r}, {mask}))")
 
     def _store(self, buffer: CodeBuffer, r: int) -> None:
         """Emit the store of a row's results.
@@ -431,15 +442,23 @@ class AttentionText:
                 value = finished(problem, buffer, f"mul({part}(acc{j}), inverse)", 2)
                 buffer.line(f"store{'_aligned' * self.pairs}(to, {8 * j} + word * 2, {value})")
 
+    @property
+    def _splits(self) -> str:
+        """Return the text of the number of parts."""
+        return "splits" if isinstance(self.splits, Dim) else str(self.splits)
+
     def _keep(self, buffer: CodeBuffer, r: int) -> None:
-        """Emit the store of a row's partial results, with its base and its sum of weights."""
+        """Emit the store of a row's partial results in scratch memory."""
         line = buffer.emit(f"((split * batches + batch) * heads + head) * queries + row{r}")
+        beside = f"{self._splits} * batches * heads * queries * width + {line} * 2"
+        self._store_part(buffer, r, "p_scratch", f"{line} * width", beside)
+
+    def _store_part(self, buffer: CodeBuffer, r: int, to: str, at: str, beside: str) -> None:
+        """Emit the store of a row's accumulators at an index of ``to``, and of its base and its sum of weights at
+        another."""
         part = ("low2", "high2")[r]
         for j in range(self.width // 8):
             if 8 * j < self.problem.width:
-                buffer.line(f"store_aligned(p_scratch, {line} * width + {8 * j} + word * 2, {part}(acc{j}))")
+                buffer.line(f"store_aligned({to}, {at} + {8 * j} + word * 2, {part}(acc{j}))")
         with buffer.block("if word == 0:"):
-            rest = f"{'splits' if isinstance(self.splits, Dim) else self.splits} * batches * heads * queries"
-            place = buffer.emit(f"{rest} * width + {line} * 2")
-            buffer.line(f"store_scalar(p_scratch, {place}, top{r})")
-            buffer.line(f"store_scalar(p_scratch, {place} + 1, sum{r})")
+            buffer.line(f"store_aligned({to}, {beside}, join2(splat(top{r}, 1), splat(sum{r}, 1)))")

@@ -3,12 +3,19 @@
 A warp owns sixteen queries. Their scores against a tile of keys stay in registers: they are scaled, masked, and
 exponentiated with a running maximum (online softmax). Accumulator fragments have the layout of left operands, so the
 weights multiply the tile of values directly. Tiles of keys and values are double-buffered in shared memory. With few
-queries, several blocks process parts of the keys (split-KV), and a second launch combines them.
+queries, several blocks process parts of the keys (split-KV), and the last block or a second launch combines them.
+
+Of sixteen queries or fewer, as in a step of a decoder, the warps of a block share the keys: each takes every fourth
+tile into memory of its own, and meets the others at the end alone, where they combine their partial results. The last
+block of a head combines those of the blocks; with more rows a second launch does, since one block would take longer.
 """
 
 from __future__ import annotations
 
-from ....core.dim import Dim, ceil_div, is_symbolic, less_equal, permitted, preferred
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ....core.dim import Dim, SharedLength, ceil_div, is_symbolic, less_equal, permitted, preferred
 from ...launch import Grid, Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
@@ -22,7 +29,7 @@ from ..machine import multiprocessors
 from ..products import PRODUCTS
 from .attention_text import AttentionText
 from .matrix_cores import MatrixAttentionText, attention_tile
-from .split_kv import join_split_kv
+from .split_kv import AT_ONCE, LANES, add_parts, join_split_kv, split_scratch, store_sums
 from .warpgroup_bf16_split import WarpgroupBf16SplitText, fits_bf16_split
 from .warpgroups import AttentionTile, WarpgroupAttentionText, fits_warpgroups
 
@@ -59,11 +66,12 @@ SPLIT_BLOCKS, SHORT_BLOCKS = 2, 4
 """Target number of blocks per multiprocessor of split-KV; and of blocks of one warp, of which four fit with tiles of 96
 features. With two, 16 x 48 query rows, 6 key heads and 1536 keys of 96 features took 56 us on an H200, cuDNN 30."""
 FEW_TILES = 2
-"""Most tiles of `KEYS` keys that are not split, or as many keys in tiles of one warp: 72 keys in two parts took 7.0 us
-on an H200, of which the second launch some two."""
+"""Most tiles of keys that are not split, of each warp: 72 keys in two parts took 7.0 us on an H200, of which the second
+launch some two."""
 LEAST_TILES = 2
 """Least tiles per part with several warps: 128 queries and keys of 12 heads take 4.9 us on an H200 with parts of one
-tile, 3.5 with two. With one warp, one tile is enough: one query and 513 keys take 5.6 us, and 6.9 with two."""
+tile, 3.5 with two. Of warps that share keys each takes one tile: one query and 513 keys took 5.6 us, and 6.9 with
+two."""
 
 
 def attention_refusal(problem: AttentionProblem, precision: str) -> str:
@@ -124,7 +132,8 @@ def attention_solution(
     lines, values = text.lines(), text.arguments.values
     mask = problem.mask
     masked = "" if mask is None else "_filled_mask" if mask.replaces else f"_{mask.dtype}_mask"
-    work = "" if text.in_parts or not problem.epilogue.name else f"_{problem.epilogue.name}"
+    joins = text.in_parts and not text.sharers
+    work = "" if joins or not problem.epilogue.name else f"_{problem.epilogue.name}"
     seen = f"{'_limited' * problem.limited}{'_causal' * problem.causal}{masked}"
     name = f"attention{how}_{problem.dtype}{seen}{work}_kernel"
     launch = Launch(
@@ -134,7 +143,9 @@ def attention_solution(
         flops=problem.flops,
         bytes=problem.bytes,
     )
-    return join_split_kv(text.problem, launch, text.splits) if text.in_parts else Solution((launch,))
+    if joins:
+        return join_split_kv(text.problem, launch, text.splits)
+    return Solution((launch,), split_scratch(text.problem, text.splits) if text.in_parts else 0)
 
 
 def _fits(features: int, keys: int) -> bool:
@@ -147,9 +158,10 @@ class _FlashText(AttentionText):
     """Kernel text of one problem.
 
     Attributes:
-        warps: warps per block.
+        warps: warps per block with rows of their own.
         split: whether float32 is computed as three TF32 products.
         copied: whether tiles are copied asynchronously; otherwise they pass through registers.
+        tile_bytes: memory for two tiles of keys and values.
         apart: whether tensor cores accumulate one tile only, and FP32 additions the tiles; tensor cores truncate
             accumulators towards zero.
     """
@@ -167,7 +179,6 @@ class _FlashText(AttentionText):
         if not isinstance(problem.queries, Dim):
             held = min(MOST_WARPS, -(-problem.queries // ROWS))
         self.warps = held if self.copied else MOST_WARPS  # that hold a tile
-        self.threads = 32 * self.warps
         self.ordered_rows = ROWS * self.warps
         features = max(problem.depth, problem.width) * size
         self.keys = SHORT_KEYS if short else KEYS
@@ -175,33 +186,58 @@ class _FlashText(AttentionText):
             self.keys //= 2
         while not is_symbolic(problem.keys) and LEAST_KEYS <= self.keys // 2 >= problem.keys:
             self.keys //= 2
-        down = ceil_div(problem.queries, ROWS * self.warps)
-        few = preferred(less_equal(problem.keys, FEW_TILES * self.keys * (KEYS // SHORT_KEYS if short else 1)))
-        least = FEW_TILES + 1 if few else 1 if short else LEAST_TILES
-        wanted = multiprocessors() * (SHORT_BLOCKS if short else SPLIT_BLOCKS)
-        part = self._split(down * problem.heads * problem.batch, wanted, least)
-        self._spread(down)
         self.depth, self.width = -(-problem.depth // self.step) * self.step, -(-problem.width // 16) * 16
         self.key_pitch, self.value_pitch = (n + PAD_BYTES // size for n in (self.depth, self.width))
         self.key_slot, self.value_slot = self.keys * self.key_pitch, self.keys * self.value_pitch
-        self.shared_bytes = 2 * size * (self.key_slot + self.value_slot)
+        self.tile_bytes = self.shared_bytes = 2 * size * (self.key_slot + self.value_slot)
+        down = ceil_div(problem.queries, ROWS * self.warps)
+        blocks, tiles = down * problem.heads * problem.batch, ceil_div(problem.keys, self.keys)
+        wanted = multiprocessors() * (SHORT_BLOCKS if short else SPLIT_BLOCKS)
+        self.sharers = self._warps_of_keys(blocks, tiles, wanted) if short and self.copied else 0
+        self.threads = 32 * self.warps
+        if self.sharers:
+            self.threads, wanted = 32 * self.sharers, wanted // self.sharers
+            self.shared_bytes = self.sharers * self.tile_bytes
+        self.finishes = LANES if self.sharers else None
+        few = preferred(less_equal(tiles, FEW_TILES * (self.sharers or (KEYS // SHORT_KEYS if short else 1))))
+        most = 1 if few else ceil_div(tiles, self.sharers or 1) if short else tiles // LEAST_TILES
+        part = self._split(blocks, wanted, most)
+        self._spread(down)
         for name in ("q", "k", "v"):
             self.arguments.pointer(f"p_{name}", name, problem.dtype)
             for axis, stride in zip("bhs", getattr(problem, f"{name}_strides")):
                 self.arguments.integer(f"{name}_{axis}", stride)
         self._declare(part)
+        if self.sharers and self.in_parts:
+            self.arguments.pointer("p_counters", "counters", "int32")
+            self.arguments.integer("down", down)
+
+    def _warps_of_keys(self, blocks: SharedLength, tiles: SharedLength, wanted: int) -> int:
+        """Return the warps that share the keys of ``blocks`` blocks: 0 for one warp."""
+        arch = known_architecture()
+        most, warps = LEAST_SHARED if arch is None else arch.shared_bytes, MOST_WARPS
+        while warps > 1 and (
+            warps * self.tile_bytes > most
+            or (not is_symbolic(tiles) and tiles < warps)
+            or (not is_symbolic(blocks) and blocks * warps >= 2 * wanted)
+        ):
+            warps //= 2
+        return warps if warps > 1 else 0
 
     def lines(self) -> list[str]:
         """Return all statements of the kernel."""
         buffer, problem = CodeBuffer(), self.problem
         size = ITEMSIZE[problem.dtype]
         self._begin(buffer)
+        own = f"offset(dynamic_{problem.dtype}(0), warp * {self.tile_bytes // size})"
+        if self.sharers:
+            buffer.line("warp = warp_index()")
         buffer.line(
             f"first_row = {self.block} * {ROWS * self.warps}",
-            f"row0 = first_row + warp * {ROWS} + row_in",
+            f"row0 = first_row + {'' if self.sharers else f'warp * {ROWS} + '}row_in",
             "row1 = row0 + 8",
-            f"tile_k = dynamic_{problem.dtype}(0)",
-            f"tile_v = dynamic_{problem.dtype}({2 * size * self.key_slot})",
+            f"tile_k = {own if self.sharers else f'dynamic_{problem.dtype}(0)'}",
+            f"tile_v = offset(tile_k, {2 * self.key_slot})",
             "q = offset(p_q, batch * q_b + head * q_h)",
             "k = offset(p_k, batch * k_b + shared_head * k_h)",
             "v = offset(p_v, batch * v_b + shared_head * v_h)",
@@ -212,15 +248,18 @@ class _FlashText(AttentionText):
             buffer.line(f"acc{j} = const_float32(0, 4)")
         self._begin_sums(buffer)
         buffer.line("slot = 0")
+        if self.sharers:
+            buffer.line(f"begin = begin + warp * {self.keys}")
         self._fetch(buffer, "begin", "0")
         if not self.copied:
             self._put(buffer, "0")
         buffer.line("start = begin")
+        apart, meet = self.keys * (self.sharers or 1), "warp_barrier()" if self.sharers else "barrier()"
         with buffer.block("while start < end:"):
-            self._fetch(buffer, f"start + {self.keys}", "(1 - slot)")
+            self._fetch(buffer, f"start + {apart}", "(1 - slot)")
             if self.copied:
                 buffer.line("copy_wait(1)")
-            buffer.line("barrier()")
+            buffer.line(meet)
             self._scores(buffer)
             self._weights(buffer)
             buffer.line("factors = join4(splat(kept0, 1), splat(kept0, 1), splat(kept1, 1), splat(kept1, 1))")
@@ -231,13 +270,62 @@ class _FlashText(AttentionText):
                 buffer.line(f"acc{j} = fma(acc{j}, factors, mixed{j})")
             if not self.copied:
                 self._put(buffer, "(1 - slot)")
-            buffer.line("barrier()")
-            buffer.line(f"start = start + {self.keys}")
+            buffer.line(meet)
+            buffer.line(f"start = start + {apart}")
             buffer.line("slot = 1 - slot")
         if self.copied:
             buffer.line("copy_wait(0)")
-        self._finish(buffer)
+        if self.sharers:
+            self._join_warps(buffer)
+        else:
+            self._finish(buffer)
         return buffer.lines
+
+    def _join_warps(self, buffer: CodeBuffer) -> None:
+        """Emit the combination of the warps' partial results: the result, or the partial result of a part of the keys.
+        The last block of all parts then combines the parts."""
+        problem, pitch = self.problem, self.problem.width + 8  # eight floats spread rows over the banks
+        self._add_sums(buffer)
+        buffer.line("barrier()", "held = dynamic_float32(0)", f"pitch = {pitch}")
+        for r in (0, 1):
+            with buffer.block(f"if row{r} < queries:"):
+                line = buffer.emit(f"warp * {ROWS} + row_in + {8 * r}")
+                self._store_part(buffer, r, "held", f"{line} * {pitch}", f"{self.sharers * ROWS * pitch} + {line} * 2")
+        buffer.line("barrier()", "across = idiv32(width, 4)", f"items = imin({ROWS}, queries - first_row) * across")
+        if self.in_parts:
+            buffer.line("lines = batches * heads * queries")
+        with self._each_row(buffer):
+            add_parts(buffer, "held", str(self.sharers), str(ROWS), "row", self.sharers)
+            if self.in_parts:
+                buffer.line("line = ((split * batches + batch) * heads + head) * queries + first_row + row")
+                buffer.line("store_aligned(p_scratch, line * width + feature, sums)")
+                with buffer.block("if feature == 0:"):
+                    buffer.line("pair = join2(splat(top, 1), splat(total, 1))")
+                    buffer.line(f"store_aligned(p_scratch, {self._splits} * lines * width + line * 2, pair)")
+            else:
+                store_sums(problem, buffer, f"{self._row_place} + feature")
+        if not self.in_parts:
+            return
+        buffer.line("last = shared_int32(1)", "barrier()")
+        with buffer.block("if thread == 0:"):
+            counter = f"offset(p_counters, (batch * heads + head) * down + {self.block})"
+            buffer.line(f"store_scalar(last, 0, last_block({counter}, {self._splits}))")
+        buffer.line("barrier()")
+        with buffer.block("if load_scalar(last, 0) == 1:"):
+            buffer.line("pitch = width")
+            with self._each_row(buffer):
+                row = "(batch * heads + head) * queries + first_row + row"
+                add_parts(buffer, "p_scratch", self._splits, "lines", f"({row})", AT_ONCE)
+                store_sums(problem, buffer, f"{self._row_place} + feature")
+
+    _row_place = "batch * out_b + head * out_h + (first_row + row) * out_s"
+
+    @contextmanager
+    def _each_row(self, buffer: CodeBuffer) -> Iterator[None]:
+        """Emit the loop over a thread's vectors, each of a ``row`` of the block and from a ``feature`` on."""
+        with buffer.block(f"for item in range(thread, items, {self.threads}):"):
+            buffer.line("row = idiv32(item, across)", f"feature = (item - row * across) * {LANES}")
+            yield
 
     @property
     def sums(self) -> str:
@@ -267,7 +355,8 @@ class _FlashText(AttentionText):
             ("k", self.depth // self.vector, "depth"),
             ("v", self.width // self.vector, "width"),
         ):
-            turns, even = -(-self.keys * vectors // self.threads), self.keys * vectors % self.threads == 0
+            copying = 32 if self.sharers else self.threads
+            turns, even = -(-self.keys * vectors // copying), self.keys * vectors % copying == 0
             if not self.copied:
                 for turn in range(turns):
                     self._place(buffer, vectors, str(turn))
@@ -300,7 +389,7 @@ class _FlashText(AttentionText):
 
     def _place(self, buffer: CodeBuffer, vectors: int, turn: str) -> None:
         """Emit the tile row ``line`` and the feature ``along`` of the thread's vector number ``turn``."""
-        buffer.line(f"item = {turn} * {self.threads} + thread")
+        buffer.line(f"item = {turn} * 32 + lane" if self.sharers else f"item = {turn} * {self.threads} + thread")
         buffer.line(f"line = idiv(item, {vectors})")
         buffer.line(f"along = (item - line * {vectors}) * {self.vector}")
 

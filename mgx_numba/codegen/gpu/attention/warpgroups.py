@@ -187,7 +187,7 @@ class WarpgroupAttentionText(AttentionText):
         down = ceil_div(problem.queries, self.rows)
         blocks, part = down * problem.heads * problem.batch, problem.keys
         if not (is_symbolic(blocks) or is_symbolic(part)) and part > FEW_KEYS:
-            part = self._split(blocks, multiprocessors() * tile.blocks, LEAST_TILES)
+            part = self._split(blocks, multiprocessors() * tile.blocks, ceil_div(part, self.keys) // LEAST_TILES)
         self._spread(down)
         if self.ordered:
             self.arguments.integer("last_block", down - 1)

@@ -1,4 +1,4 @@
-"""Grid-wide barriers of cooperative launches, by a counter in device memory.
+"""Grid-wide barriers of cooperative launches, and the last block of a group, by a counter in device memory.
 
 PTX ISA, "Memory Consistency Model": a block barrier makes the block's writes visible to the thread that adds with
 release semantics; the values it acquires are visible to the block after the next barrier.
@@ -27,7 +27,7 @@ setp.lt.u32 early, arrived, $1;
 }"""
 _ADD = "atom.acq_rel.gpu.add.u32 $0, [$1], 1;"
 
-_Emit = Callable[[ir.IRBuilder, ir.Value, ir.Value], None]
+_Emit = Callable[[ir.IRBuilder, ir.Value, ir.Value], "ir.Value | None"]
 
 
 def _meet(builder: ir.IRBuilder, place: ir.Value, count: ir.Value) -> None:
@@ -54,26 +54,33 @@ def _meet_on_amd(builder: ir.IRBuilder, place: ir.Value, count: ir.Value) -> Non
 
 def _leave(builder: ir.IRBuilder, place: ir.Value, count: ir.Value) -> None:
     with builder.if_then(first_thread(builder)):
-        if target().nvidia:
-            before = inline(builder, _ADD, "=r,l,~{memory}", _I32, [place], True)
-        else:
-            before = builder.atomic_rmw("add", place, _I32(1), "acq_rel")
-        with builder.if_then(builder.icmp_unsigned("==", builder.add(before, _I32(1)), count)):
-            builder.store(_I32(0), place)
+        _is_last(builder, place, count)
 
 
-def _counted(name: str, emit: _Emit) -> KernelFunction:
+def _is_last(builder: ir.IRBuilder, place: ir.Value, count: ir.Value) -> ir.Value:
+    if target().nvidia:
+        before = inline(builder, _ADD, "=r,l,~{memory}", _I32, [place], True)
+    else:
+        before = builder.atomic_rmw("add", place, _I32(1), "acq_rel")
+    last = builder.icmp_unsigned("==", builder.add(before, _I32(1)), count)
+    with builder.if_then(last):
+        builder.store(_I32(0), place)
+    return builder.zext(last, _I32)
+
+
+def _counted(name: str, emit: _Emit, result: types.Type = types.void) -> KernelFunction:
     def define(p: types.Type, count: types.Type) -> Definition:
         if pointer_dtype(name, p) != "int32":
             raise TypingError(f"{name}: blocks are counted in an int32 of the device's memory, got {p}")
 
-        def emit_call(builder: ir.IRBuilder, values: Values) -> None:
-            emit(builder, values[0], builder.trunc(values[1], _I32))
+        def emit_call(builder: ir.IRBuilder, values: Values) -> ir.Value | None:
+            return emit(builder, values[0], builder.trunc(values[1], _I32))
 
-        return types.void(p, types.int64), emit_call
+        return result(p, types.int64), emit_call
 
     return make_intrinsic(name, define)
 
 
 grid_barrier = _counted("grid_barrier", _meet)
 grid_leave = _counted("grid_leave", _leave)
+last_block = _counted("last_block", _is_last, types.int32)

@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from ....codegen.alternatives import has_lengths
-from ....codegen.gpu.attention.flash import attention_refusal, attention_solution
+from ....codegen.gpu.attention.flash import ROWS, attention_refusal, attention_solution
+from ....codegen.gpu.attention.split_kv import clear_counters_launch
 from ....codegen.gpu.contraction.gpu_contraction import VECTOR_BYTES
 from ....codegen.problems.attention import AttentionProblem, MaskLayout
 from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.fused_contraction import epilogue_parameters, make_epilogue
-from ....core.dim import Dim, common_divisor, known_equal, known_in, known_less_equal, symbols_of
+from ....core.dim import Dim, ceil_div, common_divisor, known_equal, known_in, known_less_equal, symbols_of
 from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....graph.instruction import Instruction
@@ -113,7 +114,19 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
         question = ("attention", precision, pairs, problem)
         solution = low.solutions.of(question, lambda: attention_solution(problem, precision, origin, pairs))
     solution = with_origin(solution, origin)
+    if any("counters" in launch.operands for launch in solution.launches):
+        operands["counters"] = _counters(low, ins, problem.batch * problem.heads * ceil_div(problem.queries, ROWS))
     low.launch_all(solution, operands, ins)
+
+
+def _counters(low: Lowering, ins: Instruction, count: int) -> View:
+    """Return int32 counters of blocks for all attention with so many rows of blocks at most. They are 0 at first in
+    each run, even after a run that was aborted; kernels set them back to 0."""
+    known = low.draft.common.get(("counters", count))
+    if known is None:
+        known = low.draft.common["counters", count] = low.allocate(Shape(Type.int32_type, (count,)))
+        low.launch_all(low.solve(clear_counters_launch, count, low.origin(ins)), {"counters": known}, ins)
+    return known
 
 
 def _attributes(core: Instruction) -> dict[str, Any]:
