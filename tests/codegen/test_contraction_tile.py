@@ -90,6 +90,31 @@ def test_variants(monkeypatch: pytest.MonkeyPatch, ceiling: str, dtype: str) -> 
     check(tile, tile_source(tile, masked=True), masked=True)
 
 
+@pytest.mark.parametrize("depth", [7, 8, 29])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_contiguous_terms_give_the_same_bits_as_others(dtype: str, depth: int) -> None:
+    """Loops over contiguous terms take several at once, in assembly on AVX2; others take one, as LLVM writes it."""
+    tile, rng = tile_for(element_types(dtype)), np.random.default_rng(depth)
+    x, panel = (rng.standard_normal(lens).astype(dtype) for lens in ((tile.rows, depth), (depth, tile.columns)))
+    x[0, depth // 2], x[-1, 0], panel[1, 3], panel[2, 5] = np.inf, -0.0, np.nan, 1e38
+    results = []
+    for step in (1, 2):
+        left, acc = np.repeat(x, step, axis=1), np.zeros((tile.rows, tile.columns), dtype)
+        offsets = np.arange(TILE_TABLE_ROWS) * depth * step
+        fields = {
+            "x": left.ctypes.data, "offsets": offsets.ctypes.data, "zero": acc.ctypes.data, "w": panel.ctypes.data,
+            "acc": acc.ctypes.data, "taps": 1, "depth": depth, "x_step": step, "w_step": tile.columns,
+            "acc_row": tile.columns, "acc_panel": tile.columns, "rows": tile.rows, "vectors": tile.vectors,
+        }  # fmt: skip
+        words = [0] * TILE_BLOCK.size
+        for name, value in fields.items():
+            words[TILE_BLOCK.number(name)] = value
+        call_kernel(tile_source(tile), words, (0, 1))
+        results.append(acc)
+    assert np.isfinite(results[0]).any()
+    np.testing.assert_array_equal(*(acc.view(np.uint8) for acc in results))
+
+
 FLOAT_TILES = [tile for tile in TILES if tile.types.uniform]
 
 

@@ -21,7 +21,7 @@ from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref.interpreter import evaluate
 
 from ..values import normal
-from .programs import check, program_of
+from .programs import broadcast, check, program_of
 
 
 def add_bias(m, y, bias, axis):
@@ -38,6 +38,24 @@ def test_dot_with_constant_weights_and_epilogue(m, n, k, dtype):
 
     program = check([normal(m, k, dtype=dtype), normal(m, n, seed=3, dtype=dtype)], build)
     assert [i.name for i in program.main if not (i.is_param or i.is_literal)][-2:] == ["fused_contraction", "@return"]
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize(
+    "m, n, k, copied", [(16, 64, 2, True), (67, 33, 257, True), (15, 64, 40, False), (64, 63, 255, False)]
+)
+def test_a_left_hand_side_with_strided_terms_is_copied_where_many_columns_read_it(batch, m, n, k, copied):
+    weights = normal(k, n, seed=1)
+
+    def build(mod, p):
+        rank = len(batch) + 2
+        turned = mod.add_instruction("transpose", [p[0]], permutation=[*range(rank - 2), rank - 1, rank - 2])
+        return mod.add_instruction("dot", [turned, broadcast(mod, mod.add_literal(weights), (*batch, k, n))])
+
+    given = normal(*batch, k, m)
+    given[..., 0, 0] = np.nan
+    program = check([given], build)
+    assert (len(lower(program, TargetOptions(fast_math=False)).steps) > 1) == copied
 
 
 @pytest.mark.parametrize("value", [0.0, np.inf, np.nan])

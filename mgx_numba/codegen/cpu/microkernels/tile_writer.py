@@ -304,7 +304,8 @@ class ProductWriter(TileWriter):
     @property
     def written(self) -> bool:
         """Return whether a loop over several k is in assembly."""
-        return self.assembly is not None and self.panel_vectors == self.vectors and host.has_assembler()
+        able = {"avx2", "fma"} <= host.features() and host.has_assembler()
+        return able and self.assembly is not None and self.panel_vectors == self.vectors
 
     @property
     def unrolled(self) -> int:
