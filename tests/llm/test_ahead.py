@@ -179,7 +179,7 @@ def test_a_step_is_one_recording_until_the_caches_grow(tmp_path, monkeypatch):
     assert texts[0] == texts[1]
     assert len(made) == 2  # caches of 4 and 8 columns
     assert names.count("next_step_kernel") == 2
-    assert any("cache_rows" in name for name in names)
+    assert any("attention_of_new_rows" in name for name in names)
     assert not any("cache_copy" in name for name in names)  # caches are updated in place
 
 

@@ -42,7 +42,8 @@ _SAME_POINTER = ("offset", "words_of", "floats_of")
 
 
 def joined(steps: Sequence[PendingStep], updates: Collection[PendingStep]) -> list[PendingStep]:
-    """Return the steps with small independent launches joined; a launch moves before others that can be joined, too.
+    """Return the steps with small independent launches joined; a launch moves before others that can be joined, too,
+    and steps of launches without blocks at any length are left out.
 
     Args:
         steps: the steps of a plan without jumps.
@@ -53,6 +54,8 @@ def joined(steps: Sequence[PendingStep], updates: Collection[PendingStep]) -> li
     most = BLOCKS * multiprocessors()
     groups: list[_JoinedLaunches] = []
     for step in steps:
+        if step.launch is not None and step.launch.empty:
+            continue
         launch = _small_launch(step, most)
         if launch is None:
             groups.append(_JoinedLaunches([step]))

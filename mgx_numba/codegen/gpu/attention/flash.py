@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
-from ....core.dim import Dim, SharedLength, ceil_div, is_symbolic, less_equal, permitted, preferred
+from ....core.dim import Dim, SharedLength, ceil_div, equal, is_symbolic, less_equal, permitted, preferred
 from ...launch import Grid, Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
@@ -29,6 +30,7 @@ from ..machine import multiprocessors
 from ..products import PRODUCTS
 from .attention_text import AttentionText
 from .matrix_cores import MatrixAttentionText, attention_tile
+from .new_rows import NewRows
 from .split_kv import AT_ONCE, LANES, add_parts, join_split_kv, split_scratch, store_sums
 from .warpgroup_bf16_split import WarpgroupBf16SplitText, fits_bf16_split
 from .warpgroups import AttentionTile, WarpgroupAttentionText, fits_warpgroups
@@ -110,6 +112,7 @@ def attention_solution(
     origin: str = "",
     pairs: bool = False,
     tile: AttentionTile | None = None,
+    rows: NewRows | None = None,
 ) -> Solution:
     """Return the launches of an applicable problem. Operands: ``q``, ``k``, ``v``, ``mask``, ``limits``, ``out``,
     ``scratch``, and those of the epilogue.
@@ -117,11 +120,18 @@ def attention_solution(
     Args:
         pairs: whether the result is aligned to two elements.
         tile: warpgroup tile; None to choose it.
+        rows: what the launch for one query computes itself, if `takes_rows` holds. It then reads no ``q`` if there are
+            parts of queries, and writes new rows of ``k`` and ``v``.
     """
+    alone = rows is not None and permitted(equal(problem.queries, 1))
+    if alone:
+        problem = replace(problem, queries=1)
     problem = problem.with_grouped_rows(several=True)
     text: _FlashText | MatrixAttentionText | WarpgroupAttentionText | WarpgroupBf16SplitText
     arch = known_architecture()
-    if arch is not None and not arch.nvidia:
+    if alone:
+        text, how = _FlashText(problem, precision, pairs, rows), "_of_new_rows"
+    elif arch is not None and not arch.nvidia:
         text, how = MatrixAttentionText(problem, precision, pairs), "_matrix"
     elif fits_warpgroups(problem):
         text, how = WarpgroupAttentionText(problem, pairs, tile), "_warpgroup"
@@ -148,6 +158,14 @@ def attention_solution(
     return Solution((launch,), split_scratch(text.problem, text.splits) if text.in_parts else 0)
 
 
+def takes_rows(problem: AttentionProblem) -> bool:
+    """Return whether the launch for one query can compute new rows itself (`NewRows`): one block has all heads of a
+    group, and tiles are copied asynchronously, after the rows are written."""
+    arch = known_architecture()
+    group = problem.group
+    return (arch is None or (arch.nvidia and arch.copies)) and not is_symbolic(group) and group <= ROWS
+
+
 def _fits(features: int, keys: int) -> bool:
     """Return whether two tiles of keys and values of ``features`` bytes fit in the shared memory of a device without
     asynchronous copies."""
@@ -166,8 +184,11 @@ class _FlashText(AttentionText):
             accumulators towards zero.
     """
 
-    def __init__(self, problem: AttentionProblem, precision: str, pairs: bool) -> None:
+    def __init__(
+        self, problem: AttentionProblem, precision: str, pairs: bool, rows: NewRows | None = None
+    ) -> None:  # fmt: skip
         super().__init__(problem, pairs)
+        self.rows = rows
         size = ITEMSIZE[problem.dtype]
         self.split = problem.dtype == "float32" and precision == "high"
         self.apart = self.split and problem.width <= APART_FEATURES
@@ -195,6 +216,7 @@ class _FlashText(AttentionText):
         wanted = multiprocessors() * (SHORT_BLOCKS if short else SPLIT_BLOCKS)
         self.sharers = self._warps_of_keys(blocks, tiles, wanted) if short and self.copied else 0
         self.threads = 32 * self.warps
+        self.computes_queries = rows is not None and bool(rows.queries)
         if self.sharers:
             self.threads, wanted = 32 * self.sharers, wanted // self.sharers
             self.shared_bytes = self.sharers * self.tile_bytes
@@ -203,7 +225,10 @@ class _FlashText(AttentionText):
         most = 1 if few else ceil_div(tiles, self.sharers or 1) if short else tiles // LEAST_TILES
         part = self._split(blocks, wanted, most)
         self._spread(down)
-        for name in ("q", "k", "v"):
+        self.query_place = self.shared_bytes // size
+        if self.computes_queries:
+            self.shared_bytes += problem.queries * self.key_pitch * size
+        for name in ("q", "k", "v")[self.computes_queries :]:
             self.arguments.pointer(f"p_{name}", name, problem.dtype)
             for axis, stride in zip("bhs", getattr(problem, f"{name}_strides")):
                 self.arguments.integer(f"{name}_{axis}", stride)
@@ -211,13 +236,15 @@ class _FlashText(AttentionText):
         if self.sharers and self.in_parts:
             self.arguments.pointer("p_counters", "counters", "int32")
             self.arguments.integer("down", down)
+        if rows is not None:
+            rows.declare(self.arguments)
 
     def _warps_of_keys(self, blocks: SharedLength, tiles: SharedLength, wanted: int) -> int:
         """Return the warps that share the keys of ``blocks`` blocks: 0 for one warp."""
         arch = known_architecture()
         most, warps = LEAST_SHARED if arch is None else arch.shared_bytes, MOST_WARPS
         while warps > 1 and (
-            warps * self.tile_bytes > most
+            warps * self.tile_bytes + ROWS * self.key_pitch * ITEMSIZE[self.problem.dtype] > most
             or (not is_symbolic(tiles) and tiles < warps)
             or (not is_symbolic(blocks) and blocks * warps >= 2 * wanted)
         ):
@@ -238,19 +265,28 @@ class _FlashText(AttentionText):
             "row1 = row0 + 8",
             f"tile_k = {own if self.sharers else f'dynamic_{problem.dtype}(0)'}",
             f"tile_v = offset(tile_k, {2 * self.key_slot})",
-            "q = offset(p_q, batch * q_b + head * q_h)",
+            *(
+                [f"q = offset(dynamic_{problem.dtype}(0), {self.query_place})", f"q_s = {self.key_pitch}"]
+                if self.computes_queries
+                else ["q = offset(p_q, batch * q_b + head * q_h)"]
+            ),
             "k = offset(p_k, batch * k_b + shared_head * k_h)",
             "v = offset(p_v, batch * v_b + shared_head * v_h)",
         )
         self._limit_keys(buffer, "first_row", ROWS * self.warps)
-        self._queries(buffer)
+        if self.rows is None:
+            self._queries(buffer)
         for j in range(self.width // 8):
             buffer.line(f"acc{j} = const_float32(0, 4)")
         self._begin_sums(buffer)
         buffer.line("slot = 0")
         if self.sharers:
             buffer.line(f"begin = begin + warp * {self.keys}")
-        self._fetch(buffer, "begin", "0")
+        if self.rows is None:
+            self._fetch(buffer, "begin", "0")
+        else:
+            self._write_rows(buffer, self.rows)
+            self._queries(buffer)
         if not self.copied:
             self._put(buffer, "0")
         buffer.line("start = begin")
@@ -280,6 +316,19 @@ class _FlashText(AttentionText):
         else:
             self._finish(buffer)
         return buffer.lines
+
+    def _write_rows(self, buffer: CodeBuffer, rows: NewRows) -> None:
+        """Emit the copies of the first tile but the new row, the block's queries, the new row if its place is in the
+        block's part, and the copy of that row."""
+        buffer.line("place = load_scalar(p_places, batch * place_stride)")
+        self._fetch(buffer, "begin", "0", "!=")
+        rows.print_queries(buffer, self.problem.queries, self.threads, self.key_pitch)
+        with buffer.block("if (split * part <= place) & (place < imin(keys, split * part + part)):"):
+            rows.print_rows(buffer, self.threads)
+        buffer.line("barrier()")
+        with buffer.block(f"if (begin <= place) & (place < begin + {self.keys}):"):
+            self._fetch(buffer, "begin", "0", "==")
+        buffer.line("copy_commit()")
 
     def _join_warps(self, buffer: CodeBuffer) -> None:
         """Emit the combination of the warps' partial results: the result, or the partial result of a part of the keys.
@@ -348,9 +397,9 @@ class _FlashText(AttentionText):
                         words.append(buffer.emit("const_int32(0, 1)"))
             buffer.line(f"own{step} = join4({', '.join(words)})")
 
-    def _fetch(self, buffer: CodeBuffer, start: str, slot: str) -> None:
+    def _fetch(self, buffer: CodeBuffer, start: str, slot: str, only: str = "") -> None:
         """Emit the copies of the tile of keys and values at ``start``, or the loads that `_put` stores; keys beyond the
-        end are zeros."""
+        end are zeros. ``only``: how keys that are copied compare to ``place``; then the copies' group stays open."""
         for name, vectors, length in (
             ("k", self.depth // self.vector, "depth"),
             ("v", self.width // self.vector, "width"),
@@ -370,12 +419,13 @@ class _FlashText(AttentionText):
                 self._place(buffer, vectors, "turn")
                 source, inside = self._source(name, length, start)
                 copy = f"copy_async(tile_{name}, {self._to(name, slot)}, {name}, {source}, {inside})"
-                if even:
+                wanted = [f"({start} + line {only} place)"] * bool(only) + [f"(line < {self.keys})"] * (not even)
+                if not wanted:
                     buffer.line(copy)
                 else:
-                    with buffer.block(f"if line < {self.keys}:"):
+                    with buffer.block(f"if {' & '.join(wanted)}:"):
                         buffer.line(copy)
-        if self.copied:
+        if self.copied and not only:
             buffer.line("copy_commit()")
 
     def _put(self, buffer: CodeBuffer, slot: str) -> None:

@@ -12,6 +12,8 @@ from .attention_text import declare_result, finished
 
 THREADS = 128
 """Threads per block. No figures kept."""
+CLEARING_THREADS = 256
+"""Threads per block of the launch that clears counters: those of small launches, which it joins."""
 LANES = 4
 """Features per thread: 16 bytes."""
 AT_ONCE = 8
@@ -67,11 +69,13 @@ def clear_counters_launch(count: Length, origin: str = "") -> Launch:
     arguments, buffer = Arguments(), CodeBuffer()
     arguments.pointer("p_counters", "counters", "int32")
     arguments.integers(count=count)
-    buffer.line(*arguments.bind(), f"item = block_index(0) * {THREADS} + thread_index(0)")
+    buffer.line(*arguments.bind(), f"item = block_index(0) * {CLEARING_THREADS} + thread_index(0)")
     with buffer.block("if item < count:"):
         buffer.line("store_scalar(p_counters, item, 0)")
-    blocks = ceil_div(count, THREADS)
-    return gpu_launch("clear_counters_kernel", buffer.lines, arguments, blocks, THREADS, 4 * count, origin=origin)
+    blocks = ceil_div(count, CLEARING_THREADS)
+    return gpu_launch(
+        "clear_counters_kernel", buffer.lines, arguments, blocks, CLEARING_THREADS, 4 * count, origin=origin
+    )
 
 
 def add_parts(buffer: CodeBuffer, source: str, parts: str, rows: str, row: str, at_once: int) -> None:

@@ -24,6 +24,7 @@ from ...lowering.attention_operands import accepts_attention, as_type, attention
 from ...lowering.buffers import View
 from ...lowering.lowering import Lowering
 from ...lowering.solutions import with_origin
+from .new_rows import absorbed_rows, leave_to_several
 from .table import lowering
 
 LONG_KEYS = 4096
@@ -107,16 +108,25 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
         operands["mask"] = mask
     pairs = known_equal(out.byte_offset % (2 * type.size), 0)
     precision, origin = low.options.precision, low.origin(ins)
+    absorbed = absorbed_rows(low, ins, problem, q, k, v) if problem.limited else None
+    rows, own = (None, None) if absorbed is None else (absorbed.rows, absorbed.key)
     if has_lengths(problem):
-        key, samples = (problem, precision, pairs), _long_keys(problem)
-        solution = low.solve(attention_solution, problem, precision, "", pairs, key=key, samples=samples)
+        key, samples = ("attention", precision, pairs, problem, own), _long_keys(problem)
+        planned = problem, precision, "", pairs, None, rows
+        solution = low.solve(attention_solution, *planned, key=key, samples=samples)
     else:
-        question = ("attention", precision, pairs, problem)
-        solution = low.solutions.of(question, lambda: attention_solution(problem, precision, origin, pairs))
+        question = ("attention", precision, pairs, problem, own)
+        solution = low.solutions.of(
+            question, lambda: attention_solution(problem, precision, origin, pairs, None, rows)
+        )  # fmt: skip
     solution = with_origin(solution, origin)
+    if absorbed is not None:
+        operands |= absorbed.operands
     if any("counters" in launch.operands for launch in solution.launches):
         operands["counters"] = _counters(low, ins, problem.batch * problem.heads * ceil_div(problem.queries, ROWS))
     low.launch_all(solution, operands, ins)
+    if absorbed is not None:
+        leave_to_several(problem.queries, absorbed.steps)
 
 
 def _counters(low: Lowering, ins: Instruction, count: int) -> View:
