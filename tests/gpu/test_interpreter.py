@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.kernel import gpu_grid, gpu_kernel
+from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.launch import Grid
 from mgx_numba.runtime.memory import address_of, aligned_empty
 
@@ -135,6 +137,37 @@ def test_barriers_of_a_grid_that_are_never_passed_are_reported(lines: list[str],
 def test_blocks_of_a_launch_that_is_not_cooperative_do_not_meet() -> None:
     with pytest.raises(KernelFault, match="not cooperative"):
         run_grid(["grid_barrier(counter, blocks)"], blocks=1, cooperative=False)
+
+
+LAST_BLOCK = [
+    "store_scalar(out, i, cast_float32(i))",
+    "last = shared_int32(1)",
+    "barrier()",
+    "if thread_index(0) == 0:",
+    "    store_scalar(last, 0, last_block(counter, blocks))",
+    "barrier()",
+    "if load_scalar(last, 0) == 1:",
+    "    x = load_scalar(out, imod(i + 64, blocks * 64))",
+    "    store_scalar(out, i, x)",
+]
+
+
+def test_the_last_block_reads_what_others_wrote() -> None:
+    out, counter = run_grid(LAST_BLOCK, cooperative=False)
+    assert np.array_equal(out, [*range(128), *range(64)])
+    assert not counter.any()
+    for told in ("load_scalar(last, 0) < 2", "b == 1"):  # some block is not the last
+        with pytest.raises(KernelFault, match="without a barrier between"):
+            run_grid([line.replace("load_scalar(last, 0) == 1", told) for line in LAST_BLOCK], cooperative=False)
+
+
+@pytest.mark.parametrize("name, wanted", [("sm_80", "atom.acq_rel.gpu"), ("gfx942", "global_atomic_add")])
+def test_the_last_block_is_found_by_one_addition(name: str, wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", name)
+    head = ["out = pointer_float32(args, 0)", "counter = pointer_int32(args, 1)", "blocks = args[2]",
+            "b = block_index(0)", "i = b * 64 + thread_index(0)"]  # fmt: skip
+    text = assembly(gpu_kernel("k", [*head, *LAST_BLOCK], THREADS, 3), ARCHITECTURES[name])
+    assert text.count(wanted) == 1
 
 
 def run_tagged(lines: list[str], cooperative: bool = True) -> np.ndarray:

@@ -214,7 +214,7 @@ def _offer_cluster(low: Lowering, buffer: Buffer) -> None:
     for step in reversed(low.draft.steps):
         for name, view in step.operands.items():
             if name.startswith("out") and view.buffer is buffer:
-                if step.problem is not None and step.launch is not None:
+                if step.launch is not None and isinstance(step.problem, (PointwiseProblem, ReductionProblem)):
                     _offer_result(low, step, step.problem, int(name.removeprefix("out")))
                 return
 

@@ -337,7 +337,7 @@ class Lowering(PlanConstants):
             for launch in solution.launches:
                 print(f"nary: {launch.kernel.name} -> {', '.join(str(v.shape) for v in outputs)}")
         self.launch_all(solution, operands, ins)
-        if len(solution.launches) == 1 and len(self.draft.steps) > before and not isinstance(problem, CopyProblem):
+        if len(solution.launches) == 1 and len(self.draft.steps) > before:
             self.draft.steps[-1].problem = problem
 
     def plan(self, problem: PointwiseProblem | ReductionProblem | CopyProblem) -> Solution:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Callee, Launch, Mark, Operand, TensorMap
-from ...codegen.problems.cluster import PointwiseProblem, ReductionProblem
+from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
 from ...core.dim import Dim
 from ...dataclass import dataclass
 from ...graph.instruction import Instruction
@@ -55,8 +55,8 @@ class PendingStep:
     on_device: DeviceFunction | None = None
     control: Callable[[], PlannedBranch | Repetition] | None = None
     """For a step that runs plans: returns its branch or loop, once its buffers have addresses."""
-    problem: PointwiseProblem | ReductionProblem | None = None
-    """For a step that computes a cluster: the cluster's problem."""
+    problem: PointwiseProblem | ReductionProblem | CopyProblem | None = None
+    """For a step that computes a cluster, or copies: its problem."""
     bind: Callable[[Mapping[Dim, int]], Callable[[list], list]] | None = None
     """For a fallback step with symbolic lengths: returns its function for values of the symbols."""
     write: Callable[[Any], Any] | None = None

@@ -256,7 +256,7 @@ class AttentionText:
         )
         if self.problem.limited:
             buffer.line("first_seen = load_scalar(p_limits, batch * 2)")
-            buffer.line("end = imin(end, load_scalar(p_limits, batch * 2 + 1))")
+            buffer.line("valid = load_scalar(p_limits, batch * 2 + 1)", "end = imin(end, valid)")
         if self.problem.mask is not None and self.problem.mask.replaces:
             buffer.line("fill = cast_float32(bits_float64(fill_bits))")
         lanes = self.finishes or (0 if self.in_parts else 2)

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
-from ....core.dim import Dim, SharedLength, ceil_div, equal, is_symbolic, less_equal, permitted, preferred
+from ....core.dim import Dim, SharedLength, ceil_div, is_symbolic, less_equal, permitted, preferred
 from ...launch import Grid, Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.attention import AttentionProblem
@@ -113,6 +112,7 @@ def attention_solution(
     pairs: bool = False,
     tile: AttentionTile | None = None,
     rows: NewRows | None = None,
+    several: bool = False,
 ) -> Solution:
     """Return the launches of an applicable problem. Operands: ``q``, ``k``, ``v``, ``mask``, ``limits``, ``out``,
     ``scratch``, and those of the epilogue.
@@ -120,16 +120,15 @@ def attention_solution(
     Args:
         pairs: whether the result is aligned to two elements.
         tile: warpgroup tile; None to choose it.
-        rows: what the launch for one query computes itself, if `takes_rows` holds. It then reads no ``q`` if there are
-            parts of queries, and writes new rows of ``k`` and ``v``.
+        rows: what the launch for a single query computes itself, if `takes_rows` holds. It then reads no ``q`` if there
+            are parts of queries, and writes new rows of ``k`` and ``v``.
+        several: whether another solution serves a single query.
     """
-    alone = rows is not None and permitted(equal(problem.queries, 1))
-    if alone:
-        problem = replace(problem, queries=1)
-    problem = problem.with_grouped_rows(several=True)
+    if not several:
+        problem = problem.with_grouped_rows(several=True)
     text: _FlashText | MatrixAttentionText | WarpgroupAttentionText | WarpgroupBf16SplitText
     arch = known_architecture()
-    if alone:
+    if rows is not None:
         text, how = _FlashText(problem, precision, pairs, rows), "_of_new_rows"
     elif arch is not None and not arch.nvidia:
         text, how = MatrixAttentionText(problem, precision, pairs), "_matrix"
@@ -214,7 +213,7 @@ class _FlashText(AttentionText):
         down = ceil_div(problem.queries, ROWS * self.warps)
         blocks, tiles = down * problem.heads * problem.batch, ceil_div(problem.keys, self.keys)
         wanted = multiprocessors() * (SHORT_BLOCKS if short else SPLIT_BLOCKS)
-        self.sharers = self._warps_of_keys(blocks, tiles, wanted) if short and self.copied else 0
+        self.sharers = self._warps_of_keys(blocks, tiles) if short and self.copied else 0
         self.threads = 32 * self.warps
         self.computes_queries = rows is not None and bool(rows.queries)
         if self.sharers:
@@ -239,14 +238,15 @@ class _FlashText(AttentionText):
         if rows is not None:
             rows.declare(self.arguments)
 
-    def _warps_of_keys(self, blocks: SharedLength, tiles: SharedLength, wanted: int) -> int:
-        """Return the warps that share the keys of ``blocks`` blocks: 0 for one warp."""
+    def _warps_of_keys(self, blocks: SharedLength, tiles: SharedLength) -> int:
+        """Return the warps that share the keys of each of ``blocks`` blocks, so many that all blocks are resident at
+        once: 0 for one warp."""
         arch = known_architecture()
         most, warps = LEAST_SHARED if arch is None else arch.shared_bytes, MOST_WARPS
         while warps > 1 and (
             warps * self.tile_bytes + ROWS * self.key_pitch * ITEMSIZE[self.problem.dtype] > most
             or (not is_symbolic(tiles) and tiles < warps)
-            or (not is_symbolic(blocks) and blocks * warps >= 2 * wanted)
+            or (not is_symbolic(blocks) and blocks > multiprocessors() * (most // (warps * self.tile_bytes)))
         ):
             warps //= 2
         return warps if warps > 1 else 0
@@ -353,19 +353,29 @@ class _FlashText(AttentionText):
                     buffer.line(f"store_aligned(p_scratch, {self._splits} * lines * width + line * 2, pair)")
             else:
                 store_sums(problem, buffer, f"{self._row_place} + feature")
-        if not self.in_parts:
-            return
-        buffer.line("last = shared_int32(1)", "barrier()")
+        if self.in_parts:
+            self._join_blocks(buffer)
+
+    def _join_blocks(self, buffer: CodeBuffer) -> None:
+        """Emit the combination of the parts by the last block. Parts behind the valid keys take no part in it."""
+        parts = self._splits
+        buffer.line("last = shared_int32(1)", f"parts = {parts}")
+        if self.problem.limited:
+            seen = "imin(valid, first_seen + 1)" if self.problem.causal and self.problem.one_position else "valid"
+            buffer.line(f"parts = imax(imin({parts}, idiv({seen} + part - 1, part)), 1)")
+        buffer.line("barrier()")
         with buffer.block("if thread == 0:"):
-            counter = f"offset(p_counters, (batch * heads + head) * down + {self.block})"
-            buffer.line(f"store_scalar(last, 0, last_block({counter}, {self._splits}))")
+            buffer.line("store_scalar(last, 0, 0)")
+            with buffer.block("if split < parts:"):
+                counter = f"offset(p_counters, (batch * heads + head) * down + {self.block})"
+                buffer.line(f"store_scalar(last, 0, last_block({counter}, parts))")
         buffer.line("barrier()")
         with buffer.block("if load_scalar(last, 0) == 1:"):
             buffer.line("pitch = width")
             with self._each_row(buffer):
                 row = "(batch * heads + head) * queries + first_row + row"
-                add_parts(buffer, "p_scratch", self._splits, "lines", f"({row})", AT_ONCE)
-                store_sums(problem, buffer, f"{self._row_place} + feature")
+                add_parts(buffer, "p_scratch", "parts", "lines", f"({row})", AT_ONCE, f"{parts} * lines * pitch")
+                store_sums(self.problem, buffer, f"{self._row_place} + feature")
 
     _row_place = "batch * out_b + head * out_h + (first_row + row) * out_s"
 

@@ -78,17 +78,20 @@ def clear_counters_launch(count: Length, origin: str = "") -> Launch:
     )
 
 
-def add_parts(buffer: CodeBuffer, source: str, parts: str, rows: str, row: str, at_once: int) -> None:
+def add_parts(
+    buffer: CodeBuffer, source: str, parts: str, rows: str, row: str, at_once: int, numbers: str = ""
+) -> None:  # fmt: skip
     """Emit the partial result of a row over all parts: ``sums`` of the features from ``feature`` on, relative to
     ``top``, and ``total``, the sum of its weights.
 
     Loads of ``at_once`` parts come first. Beyond the last part its values are loaded again with weight 0.
 
     Args:
-        source: pointer to float32 ``[parts, rows, pitch]``, then to ``top`` and ``total`` of each row.
+        source: pointer to float32 ``[parts, rows, pitch]``.
+        numbers: index of ``top`` and ``total`` of each row, ``[parts, rows, 2]``; "": behind these.
     """
     buffer.line(
-        f"numbers = {parts} * {rows} * pitch",
+        f"numbers = {numbers or f'{parts} * {rows} * pitch'}",
         "top = const_float32(-INF, 0)",
         "total = const_float32(0, 0)",
         f"sums = const_float32(0, {LANES})",

@@ -5,14 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ....codegen.alternatives import has_lengths
+from ....codegen.alternatives import has_lengths, only_where
 from ....codegen.gpu.attention.flash import ROWS, attention_refusal, attention_solution
 from ....codegen.gpu.attention.split_kv import clear_counters_launch
 from ....codegen.gpu.contraction.gpu_contraction import VECTOR_BYTES
+from ....codegen.launch import Solution
 from ....codegen.problems.attention import AttentionProblem, MaskLayout
 from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.fused_contraction import epilogue_parameters, make_epilogue
-from ....core.dim import Dim, ceil_div, common_divisor, known_equal, known_in, known_less_equal, symbols_of
+from ....core.dim import (
+    Dim,
+    ceil_div,
+    common_divisor,
+    equal,
+    known_equal,
+    known_in,
+    known_less_equal,
+    negate,
+    symbols_of,
+)
 from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....graph.instruction import Instruction
@@ -24,7 +35,7 @@ from ...lowering.attention_operands import accepts_attention, as_type, attention
 from ...lowering.buffers import View
 from ...lowering.lowering import Lowering
 from ...lowering.solutions import with_origin
-from .new_rows import absorbed_rows, leave_to_several
+from .new_rows import AbsorbedRows, absorbed_rows, leave_to_several
 from .table import lowering
 
 LONG_KEYS = 4096
@@ -107,26 +118,34 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
         problem = replace(problem, mask=layout)
         operands["mask"] = mask
     pairs = known_equal(out.byte_offset % (2 * type.size), 0)
-    precision, origin = low.options.precision, low.origin(ins)
     absorbed = absorbed_rows(low, ins, problem, q, k, v) if problem.limited else None
-    rows, own = (None, None) if absorbed is None else (absorbed.rows, absorbed.key)
-    if has_lengths(problem):
-        key, samples = ("attention", precision, pairs, problem, own), _long_keys(problem)
-        planned = problem, precision, "", pairs, None, rows
-        solution = low.solve(attention_solution, *planned, key=key, samples=samples)
+    if absorbed is None:
+        solutions = [_solution(low, problem, pairs)]
     else:
-        question = ("attention", precision, pairs, problem, own)
-        solution = low.solutions.of(
-            question, lambda: attention_solution(problem, precision, origin, pairs, None, rows)
-        )  # fmt: skip
-    solution = with_origin(solution, origin)
-    if absorbed is not None:
         operands |= absorbed.operands
-    if any("counters" in launch.operands for launch in solution.launches):
-        operands["counters"] = _counters(low, ins, problem.batch * problem.heads * ceil_div(problem.queries, ROWS))
-    low.launch_all(solution, operands, ins)
+        one = equal(problem.queries, 1)
+        solutions = [only_where(one, _solution(low, replace(problem, queries=1), pairs, absorbed))]
+        if isinstance(one, Dim):
+            solutions.append(only_where(negate(one), _solution(low, problem, pairs, several=True)))
+    for solution in solutions:
+        if any("counters" in launch.operands for launch in solution.launches):
+            count = problem.batch * problem.heads * ceil_div(problem.queries, ROWS)
+            operands["counters"] = _counters(low, ins, count)
+        low.launch_all(with_origin(solution, low.origin(ins)), operands, ins)
     if absorbed is not None:
         leave_to_several(problem.queries, absorbed.steps)
+
+
+def _solution(
+    low: Lowering, problem: AttentionProblem, pairs: bool, absorbed: AbsorbedRows | None = None, several: bool = False
+) -> Solution:
+    """Return the launches of a problem; arguments as of `attention_solution`."""
+    rows, key = (None, None) if absorbed is None else (absorbed.rows, absorbed.key)
+    given = problem, low.options.precision, "", pairs, None, rows, several
+    question = ("attention", low.options.precision, pairs, problem, key, several)
+    if has_lengths(given):
+        return low.solve(attention_solution, *given, key=question, samples=_long_keys(problem))
+    return low.solutions.of(question, lambda: attention_solution(*given))
 
 
 def _counters(low: Lowering, ins: Instruction, count: int) -> View:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ....codegen.alternatives import only_where
@@ -10,7 +11,7 @@ from ....codegen.gpu.attention.flash import takes_rows
 from ....codegen.gpu.attention.new_rows import NewRows, RowPart
 from ....codegen.launch import Solution
 from ....codegen.problems.attention import AttentionProblem
-from ....codegen.problems.cluster import PointwiseProblem
+from ....codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
 from ....core.dim import Dim, equal, known_equal, known_same, negate
 from ....graph.instruction import Instruction
 from ....runtime.plan import Region
@@ -103,11 +104,14 @@ def _computed(low: Lowering, view: View, reader: Instruction) -> list[tuple[Pend
     found: list[tuple[PendingStep, RowPart]] = []
     for n in writers:
         step, problem = steps[n], steps[n].problem
-        if step.launch is None or not isinstance(problem, PointwiseProblem) or len(problem.outputs) != 1:
+        if step.launch is None or problem is None:
             return []
-        out, inputs = step.operands["out0"], [step.operands[f"x{x}"] for x in range(len(problem.inputs))]
+        part = _part(problem)
+        if part is None:
+            return []
+        out, inputs = step.operands["out0"], [step.operands[f"x{x}"] for x in range(len(part.inputs))]
         begin = out.offset - view.offset
-        if isinstance(begin, Dim) or isinstance(out.lens[-1], Dim) or problem.again or len(out.lens) != 4:
+        if isinstance(begin, Dim) or isinstance(out.lens[-1], Dim) or len(out.lens) != 4:
             return []
         if not _same_places(out, view, 3) or not known_equal(out.strides[3], 1) or out.type is not view.type:
             return []
@@ -115,11 +119,20 @@ def _computed(low: Lowering, view: View, reader: Instruction) -> list[tuple[Pend
             return []
         if any(_writes(later, own) for later in steps[n:] for own in inputs):
             return []
-        found.append((step, RowPart(problem.module, problem.inputs, begin, problem.fast_math)))
+        found.append((step, replace(part, first=begin)))
     found.sort(key=lambda own: own[1].first)
     ends = [0, *(part.first + part.count for _, part in found)]
     whole = [part.first for _, part in found] == ends[:-1] and ends[-1] == view.lens[3]
     return found if whole and view.buffer.region is Region.ARENA else []
+
+
+def _part(problem: PointwiseProblem | ReductionProblem | CopyProblem) -> RowPart | None:
+    """Return how a block computes the only result of a problem, from feature 0 on; None if it cannot."""
+    if isinstance(problem, CopyProblem):
+        return RowPart(None, (problem.source,), 0)
+    if isinstance(problem, ReductionProblem) or len(problem.outputs) != 1 or problem.again:
+        return None
+    return RowPart(problem.module, problem.inputs, 0, problem.fast_math)
 
 
 def _only_for(ins: Instruction, reader: Instruction) -> bool:
