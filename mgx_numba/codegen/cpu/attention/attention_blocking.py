@@ -8,11 +8,11 @@ from ...problems.attention import AttentionProblem
 from ..microkernels.register_tile import RegisterTile
 
 BUFFER_BYTES = 32768
-"""Stack memory (bytes) of each buffer: packed queries, the scores of one step, a panel of values, sums."""
+"""Stack memory (bytes) of each buffer: packed queries, sums, copied keys, and a step of few queries."""
 LINE_BYTES = 64
 """Bytes of a cache line."""
-VALUE_BYTES = 2 * BUFFER_BYTES
-"""Stack memory (bytes) of the values of one step in panels."""
+STEP_BYTES = 2 * BUFFER_BYTES
+"""Stack memory (bytes) of the scores of one step, and of its values in panels."""
 QUERIES = 96
 """Most queries of a task that packs queries."""
 MOST_QUERIES = 128
@@ -57,7 +57,7 @@ def cut_many(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blo
     part = ceil_div(problem.keys, splits)
     # with a causal bound, small panels skip more keys
     group = tile.columns if problem.causal else queries
-    most = minimum(room // score_row(group, problem.itemsize), VALUE_BYTES // problem.itemsize // width)
+    most = STEP_BYTES // problem.itemsize // maximum(score_row(group, problem.itemsize), width)
     if problem.gathered:
         most = minimum(most, room // longest)
     most = most // tile.rows * tile.rows

@@ -15,7 +15,7 @@ from ...statements import for_tasks, indent, kernel_text
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
-from .attention_blocking import BUFFER_BYTES, FEW_KEYS, MOST_QUERIES, Blocks, record_size
+from .attention_blocking import BUFFER_BYTES, FEW_KEYS, MOST_QUERIES, STEP_BYTES, Blocks, record_size
 
 OPERANDS = ("q", "k", "v", "out")
 PARTS = ("high", "low")
@@ -160,7 +160,10 @@ class AttentionKernel:
             f"scale = cast_{self.dtype}(bits_float64(scale_bits))",
             *([f"cap = cast_{self.dtype}(bits_float64(cap_bits))"] if self.problem.softcap > 0 else []),
             *([f"fill = cast_{self.dtype}(bits_float64(fill_bits))"] if mask is not None and mask.replaces else []),
-            *(f"{name} = local_{self.dtype}({BUFFER_BYTES // size})" for name in ("scores", "sums")),
+            *(
+                f"{name} = local_{self.dtype}({room // size})"
+                for name, room in (("scores", STEP_BYTES), ("sums", BUFFER_BYTES))
+            ),
             *(f"{name} = local_{self.dtype}({MOST_QUERIES})" for name in ("top", "total", "factor")),
             *(f"{name}_rows = local_int64({FEW_KEYS + AHEAD})" for name in "kv" if self.paged),
             f"sums_row = idiv(imin(width, e_block) + {self.columns - 1}, {self.columns}) * {self.columns}",

@@ -23,7 +23,7 @@ from ...statements import indent
 from ..contraction.tile_source import epilogue_source, tile_record, tile_source
 from ..microkernels.tile_table import TILE_TABLE_ROWS, finish_block
 from ..records import RecordText
-from .attention_blocking import BUFFER_BYTES, VALUE_BYTES, score_row
+from .attention_blocking import BUFFER_BYTES, STEP_BYTES, score_row
 from .attention_kernel import AttentionKernel, inverse
 
 BLOCK = finish_block(1)
@@ -58,7 +58,7 @@ class PrefillAttention(AttentionKernel):
         if mask is not None and self.mask_rows():
             transposed = [f"turned = local_{mask.dtype}({self.tile.vectors * self.lanes * self.lanes})"]
         room = BUFFER_BYTES // self.problem.itemsize
-        values = VALUE_BYTES // self.problem.itemsize
+        values = STEP_BYTES // self.problem.itemsize
         return [
             f"packed = local_{self.dtype}({room})",
             f"near_v = local_{self.dtype}({values})",
