@@ -53,7 +53,7 @@ class PrefillAttention(AttentionKernel):
         type = from_numpy(np.dtype(self.dtype))
         product = scalar_body(lambda s, total, weight: s.mul(total, weight), (type, type))
         weighted = Epilogue((EpilogueOperand(self.dtype, "per_m"),), product, name="mul")
-        self.arguments.callee("finishing_tile", epilogue_source(self.tile, weighted, False, columns, True))
+        self.arguments.callee("finishing_tile", epilogue_source(self.tile, weighted, True, columns, True))
         transposed = []
         if mask is not None and self.mask_rows():
             transposed = [f"turned = local_{mask.dtype}({self.tile.vectors * self.lanes * self.lanes})"]
