@@ -188,13 +188,13 @@ def _begin(problem: RecurrenceProblem, layout: _Layout, origin: str) -> Launch:
 
 
 def _steps(problem: RecurrenceProblem, layout: _Layout, origin: str) -> Launch:
-    p = problem
+    p, lanes = problem, layout.tile.lanes
     arguments = Arguments()
     _declare(p, layout, arguments)
     rows = rows_together(p, layout.tile)
     step = [
-        "position = steps - 1 - t if back else t",
-        "final = t + 1 == steps",
+        "position = last_step - t if back else t",
+        "final = t == last_step",
         "now = base + (t & 1) * block_size",
         "following = base + block_size - (t & 1) * block_size",
         *(line for number in range(len(phases(p))) for line in _phase(p, layout, rows, number)),
@@ -209,13 +209,30 @@ def _steps(problem: RecurrenceProblem, layout: _Layout, origin: str) -> Launch:
         "update_at = cell_at",
         "reset_at = cell_at + block_size",
         *(["calm = end - begin == 1", f"patience = {PATIENCE} if calm else 0"] if layout.shared else []),
-        "for t in range(steps):",
+        *(_zeros_past_all_sequences(p, lanes) if p.lengths else ["last_step = steps - 1"]),
+        "for t in range(last_step + 1):",
         *indent(step),
     ]
     form = "_uint8" if p.dynamic else "_int8" if p.int8 else "_int16" if p.int16 else ""
     text = kernel_text([*arguments.bind(), *for_tasks(task)])
     kernel = cpu_kernel(f"{p.cell}{form}_kernel", text, origin)
     return Launch(kernel, arguments.values, geometry=TaskRange(p.lanes * layout.parts), flops=p.flops, bytes=p.bytes)
+
+
+def _zeros_past_all_sequences(problem: RecurrenceProblem, lanes: int) -> list[str]:
+    """Return statements that set ``last_step``, the last step of the longest sequence (at least the first of all
+    steps), and clear ``y`` at later steps."""
+    return [
+        "longest = 1",
+        "for row in range(batch):",
+        "    longest = imax(longest, cast_int64(load_scalar(lengths, row)))",
+        "last_step = imin(longest, steps) - 1",
+        "for t in range(last_step + 1, steps if own == 0 else 0):",
+        "    for row in range(batch):",
+        "        y_at = t * y_step + lane * y_lane + row * y_row",
+        f"        for u in range(0, hidden, {lanes}):",
+        f"            store_tail(y, y_at + u, const_{problem.dtype}(0, {lanes}), imin(hidden - u, {lanes}))",
+    ]
 
 
 def _declare(problem: RecurrenceProblem, layout: _Layout, arguments: Arguments) -> None:
