@@ -10,6 +10,8 @@ import pytest
 
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.recurrent import RecurrenceProblem, plan
+from mgx_numba.codegen.cpu.recurrent.plan import TICKET_WORDS
+from mgx_numba.codegen.cpu.toolchain.loader import load
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.passes import run_passes
@@ -19,6 +21,7 @@ from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref.interpreter import evaluate
 
+from ..codegen.launching import run_launch
 from ..features import features
 from ..values import normal
 from .programs import FUSION, check, program_of
@@ -101,6 +104,38 @@ def test_units_shared_by_threads(cell: str) -> None:
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 def test_lengths_of_sequences(cell: str, direction: str) -> None:
     compare(cell, direction=direction, b=4, h=9, lengths=np.array([4, 0, 2, 3], np.int32), given="bias hidden")
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("lengths", [(3, 0, 2, 1), (2, 1, 2, 2), (0, 0, 0, 0)])
+def test_no_sequence_is_as_long_as_the_steps(cell: str, direction: str, lengths: tuple[int, ...]) -> None:
+    compare(cell, direction=direction, s=7, b=4, h=9, lengths=np.array(lengths, np.int32))
+
+
+def test_shorter_sequences_of_units_shared_by_threads() -> None:
+    compare("lstm", direction="bidirectional", s=9, b=2, h=230, lengths=np.array([4, 2], np.int32))
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_steps_past_the_longest_sequence_are_not_computed(back: bool) -> None:
+    """They took the time of whole sequences."""
+    steps, batch, hidden, longest = 50, 2, 230, 3
+    strides = (batch * hidden, hidden, hidden), (batch * hidden, batch * hidden, hidden)
+    problem = RecurrenceProblem("rnn", steps, batch, hidden, (back,), (make_op("tanh"),), *strides, lengths="int32")
+    solution = plan(problem, threads=2)
+    x, y = normal(steps, batch, hidden), np.full((steps, batch, hidden), np.nan, np.float32)
+    last, w = np.full((batch, hidden), np.nan, np.float32), np.zeros((256, 256), np.float32)
+    arrays = {"x": x, "w": w, "y": y, "last": last, "lengths": np.array([2, longest], np.int32)}
+    scratch = np.zeros(solution.scratch, np.uint8)
+    load(solution.kernels)
+    for launch in solution.launches:
+        run_launch(launch, {**arrays, "scratch": scratch}, pieces=1)
+    expected = np.where((np.arange(steps)[:, None] < arrays["lengths"])[..., None], np.tanh(x), 0)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(last, expected[[0, 0] if back else [1, 2], [0, 1]], rtol=1e-5, atol=1e-6)
+    tickets = scratch.view(np.int64)[: 2 * TICKET_WORDS : TICKET_WORDS]
+    assert tickets.tolist() == [2 * longest] * 2
 
 
 def test_lengths_of_another_type() -> None:
