@@ -155,14 +155,21 @@ def _vector_count(p: PoolingKernel, k: int, window: PoolingWindow) -> list[str]:
     """Return lines that set ``count`` to the numbers of elements in the means of a vector of windows."""
     end = "padded" if p.op.count_include_pad else f"length{k}"
     lines = [f"place = add(mul(add(iota_int32({p.lanes}), c), stride{k}), -before{k})"]
-    rounded = "" if window.dilation == 1 else f"dilation{k}"
-
-    def taps(distance: str) -> str:
-        return f"div(add({distance}, {rounded} - 1), {rounded})" if rounded else distance
-
-    beyond = taps(f"max(0, sub({end}, place))")
-    lines.append(f"along = min(size{k}, {beyond})")
-    if not p.op.count_include_pad:
-        lines.append(f"along = max(0, sub(along, {taps('max(0, neg(place))')}))")
+    if window.dilation == 1:
+        lines.append(f"along = min(size{k}, max(0, sub({end}, place)))")
+        if not p.op.count_include_pad:
+            lines.append("along = max(0, sub(along, max(0, neg(place))))")
+    else:  # a division of vectors of integers takes longer than to test each tap
+        exists = f"lt(place, splat(cast_int32({end}), {p.lanes}))"
+        if not p.op.count_include_pad:
+            exists = f"logical_and({exists}, ge(place, const_int32(0, {p.lanes})))"
+        each = [f"along = add(along, cast_int32({exists}))", f"place = add(place, dilation{k})"]
+        lines += [f"along = const_int32(0, {p.lanes})", f"for tap in range(size{k}):", *indent(each)]
     lines.append(f"count = max(1, cast_{p.combine.compute}(mul(along, others_before)))")
-    return lines
+    first, last = (f"{c} * stride{k} - before{k}" for c in ("c", f"(c + {p.lanes - 1})"))
+    return [
+        f"if {first} >= 0 and {last} + reach <= length{k}:",
+        f"    count = splat(cast_{p.combine.compute}(imax(1, size{k} * others_before)), {p.lanes})",
+        "else:",
+        *indent(lines),
+    ]
