@@ -10,7 +10,7 @@ import pytest
 from mgx_numba.codegen.cpu.data.argreduce import arg_join_launch, arg_part_launch, arg_parts, argreduce_launch
 from mgx_numba.codegen.cpu.data.row_sort import key_dtype, sort_launch, sort_pitch
 from mgx_numba.codegen.cpu.data.scan import part_sums_launch, scan_launch, scan_parts
-from mgx_numba.codegen.cpu.data.topk import topk_launch
+from mgx_numba.codegen.cpu.data.topk import MOST_OF_COLUMNS, is_by_columns, topk_columns_launch, topk_launch
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.ops.base import make_op
@@ -132,10 +132,13 @@ def check_topk(x: np.ndarray, k: int, axis: int, order: Any = None) -> None:
         expected = op.compute(Shape.tuple(shapes), [x])
         lens = (GROUPS, 2, sort_pitch(x.shape[axis]))
         scratch = {"keys": np.empty(lens, key_dtype(tensors[0])), "places": np.empty(lens, np.int32)}
-        for launch, further in (
+        launches = [
             (topk_launch(k, axis, largest, *tensors), {}),
             (sort_launch(k, axis, largest, *tensors, GROUPS), scratch),
-        ):
+        ]
+        if k <= MOST_OF_COLUMNS and x.size > x.shape[axis]:
+            launches.append((topk_columns_launch(k, axis, largest, *tensors), {}))
+        for launch, further in launches:
             values[...], positions[...] = 0, -1
             run_launch(launch, arrays | further)
             np.testing.assert_array_equal(positions, expected[1])
@@ -147,6 +150,39 @@ def test_topk_along_each_axis(k: int) -> None:
     for axis in range(3):
         for order in ORDERS:
             check_topk(few_values(34, 33, 35), k, axis, order)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "bool", "int64"])
+@pytest.mark.parametrize("k", [1, 2, 8])
+def test_topk_of_columns(dtype: str, k: int) -> None:
+    """Elements of strided rows were read one by one: 0.3 to 0.6 of ONNX Runtime's speed."""
+    x = few_values(3, 9, 150, dtype=dtype)
+    if x.dtype.kind == "f":
+        x[0, ::3, 7:90], x[1, 2:], x[2, :, ::5], x[2, 1::2] = np.nan, -np.inf, np.nan, np.inf
+    for order in (None, (0, 2, 1), (1, 0, 2)):
+        check_topk(x, k, 1, order)
+    check_topk(x[:, :k].copy(), k, 1)
+
+
+def test_topk_of_strided_or_very_short_rows_is_by_columns() -> None:
+    x = tensor_of(np.zeros((300, 4, 90), np.float32))
+    assert is_by_columns(1, 1, x) and is_by_columns(MOST_OF_COLUMNS, 0, x)
+    assert not is_by_columns(1, 2, x) and not is_by_columns(MOST_OF_COLUMNS + 1, 0, x)
+    short = tensor_of(np.zeros((300, 40), np.float32))
+    assert is_by_columns(2, 1, short) and not is_by_columns(1, 0, tensor_of(np.zeros(300, np.float32)))
+    assert not is_by_columns(1, 0, tensor_of(np.zeros((1100, 2), np.float32)))
+
+
+@pytest.mark.parametrize("k", [1, 5, 10])
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "uint32", "int64"])
+def test_topk_of_integers_by_a_bound(dtype: str, k: int) -> None:
+    """Only floats were dealt to groups: 0.3 to 0.7 of ONNX Runtime's speed."""
+    limits = np.iinfo(dtype)
+    x = np.random.default_rng(k).integers(limits.min, limits.max, (6, 1031), dtype, endpoint=True)
+    x[1], x[2], x[3, ::2], x[4] = limits.min, limits.max, limits.max, np.sort(x[4])
+    check_topk(x, k, 1)
+    kernel = topk_launch(k, 1, True, *(tensor_of(a) for a in (x, x[:, :k].copy(), np.zeros((6, k), np.int64)))).kernel
+    assert "bound" in kernel.text
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "int32", "uint32", "int64", "uint64", "float16", "float64"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ....core.dim import Length, ceil_div, known_equal, known_in, known_less_equal, less_equal, preferred, typical
+from ....core.dim import Length, ceil_div, known_equal, known_in, less_equal, preferred
 from ....core.types import Type
 from ...arguments import Arguments
 from ...launch import Launch
@@ -15,9 +15,8 @@ from ...problems.cluster import Tensor
 from ...space import collapse
 from ...statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
-from ..cluster.walk import FEWEST_TINY, TINY_ROW
 from ..loops import AHEAD_BYTES, is_streamed
-from .row_tasks import KEPT_COLUMNS, RowLoop, kept_columns, row_share, rows_ahead
+from .row_tasks import KEPT_COLUMNS, RowLoop, kept_columns, lanes_across, row_share, rows_ahead
 
 LONG_ROW = 16
 """Vectors of a row from which four registers search side by side, as more registers have to be compared at the end of a
@@ -40,10 +39,7 @@ class _Search:
         kept = [a for a in range(len(x.lens)) if a != axis]
         self.space = space = collapse(out.lens, [x.strides, out.strides], order_by=0, axes=kept)
         self.x, self.length, self.step = x, x.lens[axis], x.strides[axis]
-        self.by_rows = not space.rank or (
-            typical(self.step) <= typical(space.strides[0][-1])
-            and not (known_less_equal(self.length, TINY_ROW) and typical(space.lens[-1]) >= FEWEST_TINY)
-        )
+        self.by_rows = not lanes_across(space, self.length, self.step)
         self.storage = dtype_name(x.type)
         self.type = Type.uint8_type if x.type is Type.bool_type else x.type.compute
         self.compute = dtype_name(self.type)

@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ....core.dim import Length, SharedLength, ceil_div, is_symbolic, known_less, maximum, minimum
+from ....core.dim import (
+    Length,
+    SharedLength,
+    ceil_div,
+    is_symbolic,
+    known_less,
+    known_less_equal,
+    maximum,
+    minimum,
+    typical,
+)
 from ....core.types import Type
 from ...arguments import Arguments
 from ...kernel import KernelSource
 from ...launch import Launch, TaskRange
+from ...space import Space
 from ...statements import for_tasks, kernel_text
 from .. import host
+from ..cluster.walk import FEWEST_TINY, TINY_ROW
 from ..kernel import cpu_kernel
 from ..loops import AHEAD_BYTES, FEWEST_CLAIMS, Odometer, claim, rows_of_task, task_elements, tasks_unless_empty
 from ..machine import machine
@@ -72,6 +84,21 @@ def row_share(rows: Length, length: Length, lanes: int, times: int = 1) -> Share
 def rows_ahead(run: Length) -> Length:
     """Return the prefetch distance, in steps along the other axis, where each step reads ``run`` bytes."""
     return maximum(1, AHEAD_BYTES // maximum(run, 1))
+
+
+def lanes_across(space: Space, length: Length, step: Length, short: int = TINY_ROW) -> bool:
+    """Return whether a search along an axis has its vectors' lanes along the innermost dimension of the other axes.
+
+    Args:
+        space: the other axes; the first operand is the input.
+        length: length of the axis.
+        step: the input's stride along the axis.
+        short: length up to which lanes are along the other axes if these have many elements.
+    """
+    if not space.rank:
+        return False
+    tiny = known_less_equal(length, short) and typical(space.lens[-1]) >= FEWEST_TINY
+    return tiny or typical(step) > typical(space.strides[0][-1])
 
 
 class RowLoop:

@@ -1,13 +1,13 @@
 """The first few elements of a row in sorted order (``topk``).
 
-A row of floats is dealt to groups, more than the k wanted elements, and each group gives its best element. The k best
-of these give a bound. The elements of the row that are not worse than the bound, hardly more than k, are collected; the
-place of each is the number of elements that beat it. The bound is found by counting, too, or by bisection if there are
-many groups.
+A row is dealt to groups, more than the k wanted elements, and each group gives its best element. The k best of these
+give a bound. The elements of the row that are not worse than the bound, hardly more than k, are collected; the place of
+each is the number of elements that beat it. The bound is found by counting, too, or by bisection if there are many
+groups of floats.
 
 The elements of short rows are all ranked by counting, if that takes less time than to insert the best of them.
 
-For other types, longer rows or many ties, the best elements so far are kept sorted. Vectors without an element that
+For many integers, longer rows or many ties, the best elements so far are kept sorted. Vectors without an element that
 beats the worst of them cost one comparison each. Elements of other vectors that beat the worst are inserted one after
 the other: the place is found, and later elements are moved on, by vectors.
 
@@ -15,6 +15,9 @@ Insertion takes time in proportion to k; for more than a few elements `row_sort`
 
 Few long rows are cut into parts, and another launch takes the best of the parts' results: equal elements are in order
 there.
+
+Of strided or very short rows, for a few elements, the lanes of vectors are rows (`topk_columns_launch`): each element
+is compared with the k best so far, all of them in registers.
 """
 
 from __future__ import annotations
@@ -24,16 +27,17 @@ from math import log, prod
 
 import numpy as np
 
-from ....core.dim import Dim, Length, SharedLength, is_symbolic, known_in, known_less_equal, range_of
+from ....core.dim import Dim, Length, SharedLength, is_symbolic, known_in, known_less_equal, range_of, typical
 from ...arguments import Arguments
 from ...launch import Launch
 from ...problems.cluster import Tensor
 from ...space import collapse
-from ...statements import cast_text, const_text, dtype_name, indent, load_text
+from ...statements import cast_text, const_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
+from ..cluster.walk import FEWEST_TINY
 from ..loops import AHEAD_BYTES, is_streamed
 from .row_sort import sort_cycles
-from .row_tasks import RowLoop, row_share
+from .row_tasks import RowLoop, lanes_across, row_share, rows_ahead
 
 LARGEST_K = 1024
 """Most elements that are kept sorted on the stack of a kernel. For larger k rows are sorted (`row_sort`)."""
@@ -66,6 +70,13 @@ Zen 5: 466 rows of 16 elements, of which 5 are wanted, take 19 us by ranking, an
 WANTED_OF_PART = 16
 """Least length of a part for each wanted element: results of parts are elements of the next launch."""
 
+MOST_OF_COLUMNS = 8
+"""Most elements that are kept in registers for each column."""
+SHORT_ROW = 64
+"""Longest rows of adjacent elements of which many are searched side by side. CPU time on Zen 3: 5000 rows of 8 float32
+take 108 us (k = 1) and 234 us (k = 8) row by row, 20 and 75 us side by side; of 1031 elements row by row is quicker.
+Rows that are too short for groups are searched so, too."""
+
 
 def topk_share(k: Length, axis: int, x: Tensor) -> SharedLength:
     """Return the elements of a row that one task takes: fewer than the row has if few long rows are cut into parts."""
@@ -83,12 +94,17 @@ def is_sorted_faster(k: Length, axis: int, x: Tensor) -> bool:
     length, lanes = x.lens[axis], host.lanes(dtype_name(x.type.compute))
     if isinstance(k, Dim):
         return False
-    groups = [n for n in GROUP_VECTORS if k <= n * lanes * WANTED_OF_GROUPS and x.type.is_floating]
+    groups = _fitting(k, lanes, x.type.is_floating)
     if isinstance(length, Dim):
         return not groups and k > SHORT_K
     if _ranks(k, length, lanes, groups) or (groups and length >= LEAST_OF_GROUP * groups[0] * lanes):
         return False
     return sort_cycles(k, length) * max(1, x.type.size // 4) < _insertion_cycles(k, length, lanes)
+
+
+def _fitting(k: int, lanes: int, floats: bool) -> list[int]:
+    """Return the numbers of vectors of groups that give a bound for ``k`` elements; integers are not bisected."""
+    return [n for n in GROUP_VECTORS if k <= n * lanes * WANTED_OF_GROUPS and (floats or n <= COUNTED_VECTORS)]
 
 
 def topk_launch(
@@ -138,7 +154,7 @@ def topk_launch(
     arguments.integer("value_step", 1 if share else values.strides[axis])
     arguments.integer("position_step", 1 if share else positions.strides[axis])
     _, most = range_of(k)
-    fitting = [n for n in GROUP_VECTORS if most is not None and most <= n * lanes * WANTED_OF_GROUPS and text.floats]
+    fitting = [] if most is None else _fitting(most, lanes, text.floats)
     inside = [
         f"r_x = offset(p_x, {loop.offset(0)})",
         f"r_values = offset(p_values, {'task * k' if share else loop.offset(1)})",
@@ -169,6 +185,83 @@ def topk_launch(
     return loop.launch(loop.kernel("topk_kernel", inside, origin, prologue), [*x.lens, k], moved, prod(x.lens))
 
 
+def is_by_columns(k: Length, axis: int, x: Tensor) -> bool:
+    """Return whether `topk_columns_launch` takes less time than a kernel that searches row by row."""
+    kept = [a for a in range(len(x.lens)) if a != axis]
+    lens = tuple(1 if a == axis else n for a, n in enumerate(x.lens))
+    space, lanes = collapse(lens, [x.strides], order_by=0, axes=kept), host.lanes(dtype_name(x.type.compute))
+    if not isinstance(k, int) or k > MOST_OF_COLUMNS or not space.rank:
+        return False
+    if typical(space.lens[-1]) < lanes or typical(prod(space.lens)) < FEWEST_TINY:
+        return False
+    return lanes_across(space, x.lens[axis], x.strides[axis], max(SHORT_ROW, LEAST_OF_GROUP * lanes - 1))
+
+
+def topk_columns_launch(
+    k: int, axis: int, largest: bool, x: Tensor, values: Tensor, positions: Tensor, origin: str = ""
+) -> Launch:
+    """Return the launch of `topk_launch` with other rows in the lanes of vectors; ``k`` is part of the text."""
+    kept = [a for a in range(len(x.lens)) if a != axis]
+    lens = tuple(1 if a == axis else n for a, n in enumerate(x.lens))
+    space = collapse(lens, [x.strides, values.strides, positions.strides], order_by=0, axes=kept)
+    text = _TopkLines(x, axis, largest)
+    arguments, lanes, storage = text.arguments, 2 * text.lanes, text.storage
+    arguments.pointer("p_x", "x", storage)
+    arguments.pointer("p_values", "values", storage)
+    arguments.pointer("p_positions", "positions", "int64")
+    length, cols = x.lens[axis], space.lens[-1]
+    outer = [strides[:-1] for strides in space.strides]
+    loop = RowLoop(arguments, space.lens[:-1], outer, cols, lanes, 2 * k * length)
+    arguments.integers(length=length, step=text.stride, value_step=values.strides[axis])
+    arguments.integers(position_step=positions.strides[axis], ahead=text.stride * rows_ahead(lanes * x.type.size))
+    steps = [arguments.step(f"t{n}", strides[-1]) for n, strides in enumerate(space.strides)]
+    inner = [strides[-1] for strides in space.strides]
+
+    def load(left: str) -> str:
+        return cast_text(load_text("q", "c", inner[0], steps[0], lanes, left), storage, text.compute)
+
+    def insert(slots: int, free: int, position: str) -> list[str]:
+        """Return lines that insert ``v`` behind all elements of the first ``slots`` that it does not beat; ``free``
+        more slots (0 or 1) are empty."""
+        lines = [f"take{slot} = {text.beats('v', f'best{slot}')}" for slot in range(slots)]
+        for slot in reversed(range(slots + free)):
+            for name, new in (("best", "v"), ("at", position)):
+                own = f"where(take{slot}, {new}, {name}{slot})" if slot < slots else new
+                lines.append(f"{name}{slot} = " + (f"where(take{slot - 1}, {name}{slot - 1}, {own})" if slot else own))
+        return lines
+
+    def select(left: str) -> list[str]:
+        lines = ["q = r_x"]
+        for j in range(k):  # there are no fewer elements
+            lines += [f"v = {load(left)}", *insert(j, 1, f"const_int32({j}, {lanes})"), "q = offset(q, step)"]
+        asked = range(0, lanes, host.CACHE_LINE // x.type.size) if known_in(inner[0], 1) and not left else ()
+        each = [
+            *(f"prefetch(q, c + ahead + {a})" for a in asked),
+            f"v = {load(left)}",
+            *insert(k, 0, f"splat(cast_int32(j), {lanes})"),
+            "q = offset(q, step)",
+        ]
+        lines += [f"for j in range({k}, length):", *indent(each)]
+        for j in range(k):
+            value = cast_text(f"best{j}", text.compute, storage)
+            lines += [
+                f"to = offset(r_values, {j} * value_step)",
+                store_text("to", "c", inner[1], steps[1], value, left),
+                f"goal = offset(r_positions, {j} * position_step)",
+                store_text("goal", "c", inner[2], steps[2], f"cast_int64(at{j})", left),
+            ]
+        return lines
+
+    inside = [
+        f"r_x = offset(p_x, {loop.offset(0)})",
+        f"r_values = offset(p_values, {loop.offset(1)})",
+        f"r_positions = offset(p_positions, {loop.offset(2)})",
+        *vector_loop(lanes, select),
+    ]
+    moved = x.footprint + values.footprint + positions.footprint
+    return loop.launch(loop.kernel("topk_columns_kernel", inside, origin), [*x.lens, k], moved, prod(x.lens))
+
+
 def _ranks(k: Length, length: Length, lanes: int, groups: list[int]) -> bool:
     """Return whether all elements of a row are ranked: it is too short for ``groups``, and insertion takes longer."""
     if isinstance(k, Dim) or isinstance(length, Dim) or not 0 < k <= length <= COLLECTED:
@@ -193,11 +286,15 @@ class _TopkLines:
         self.position = "{}"
         self.lanes, self.stride, self.step = host.lanes(self.compute), x.strides[axis], ""
         self.arguments, self.size, self.asked = Arguments(), x.type.size, known_in(self.stride, 1) and is_streamed([x])
-        if self.floats:
-            lowest: float | int = float("-inf") if largest else float("nan")
-        else:
-            lowest = int(np.iinfo(self.compute).min if largest else np.iinfo(self.compute).max)
+        lowest = float("nan") if self.floats and not largest else self.extreme(not largest)
         self.worst = const_text(self.compute, lowest, self.lanes)
+
+    def extreme(self, largest: bool) -> float | int:
+        """Return the largest or smallest number of the type."""
+        if self.floats:
+            return float("inf") if largest else float("-inf")
+        limits = np.iinfo(self.compute)
+        return int(limits.max if largest else limits.min)
 
     def beats(self, a: str, b: str) -> str:
         """Return the expression that is true where ``a`` comes before ``b`` whatever their positions are."""
@@ -233,7 +330,7 @@ class _TopkLines:
         """Return lines that set ``done`` if they have found the result by a bound from ``vectors`` vectors of
         groups."""
         lanes = self.lanes
-        start = const_text(self.compute, float("-inf" if self.largest else "inf"), lanes)
+        start = const_text(self.compute, self.extreme(not self.largest), lanes)
         ahead = range(0, max(vectors, DEALT) * lanes, host.CACHE_LINE // self.size) if self.asked else ()
         asked = [f"prefetch(r_x, c + {AHEAD_BYTES // self.size + k})" for k in ahead]
         places = [f"(c + {j * lanes})" for j in range(max(vectors, DEALT))]
@@ -274,7 +371,7 @@ class _TopkLines:
         """Return lines that set ``bound`` to the worst of the best k groups: the groups that fewer than k others
         beat."""
         lanes, best, worst = self.lanes, *(("gt", "min") if self.largest else ("lt", "max"))
-        none = const_text(self.compute, float("inf" if self.largest else "-inf"), lanes)
+        none = const_text(self.compute, self.extreme(self.largest), lanes)
         kept = [f"where(lt(above{j}, splat(cast_int32(k), {lanes})), m{j}, {none})" for j in range(vectors)]
         while len(kept) > 1:
             kept = [f"{worst}({a}, {b})" for a, b in zip(kept[::2], kept[1::2])]

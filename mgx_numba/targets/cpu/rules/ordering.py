@@ -8,7 +8,7 @@ from ....codegen.cpu.data.argreduce import arg_join_launch, arg_part_launch, arg
 from ....codegen.cpu.data.nonzero import nonzero_launch
 from ....codegen.cpu.data.row_sort import sort_launch
 from ....codegen.cpu.data.scan import part_sums_launch, scan_launch, scan_parts
-from ....codegen.cpu.data.topk import is_sorted_faster, topk_launch, topk_share
+from ....codegen.cpu.data.topk import is_by_columns, is_sorted_faster, topk_columns_launch, topk_launch, topk_share
 from ....codegen.cpu.data.unique import unique_launch
 from ....core.dim import known_in, known_less, known_less_equal, less, less_equal, preferred
 from ....core.shape import Shape
@@ -55,7 +55,8 @@ def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
 
 @lowering("topk")
 def lower_topk(low: Lowering, ins: Instruction) -> None:
-    """Append a kernel that sorts contiguous rows, or one that selects a moderate k, or two for few long rows.
+    """Append a kernel that sorts contiguous rows, or one that selects a moderate k, or two for few long rows, or one
+    for a few elements of each column.
 
     With a second input, from which the elements are taken, a fallback step.
     """
@@ -71,6 +72,11 @@ def lower_topk(low: Lowering, ins: Instruction) -> None:
         return
     low.require(less(x.lens[axis], LONGEST_AXIS))
     values, positions = low.outputs_of(ins)
+    if is_by_columns(op.k, axis, x.tensor):
+        tensors = x.tensor, values.tensor, positions.tensor
+        solution = low.solve(topk_columns_launch, op.k, axis, op.largest, *tensors, low.origin(ins))
+        low.launch_all(solution, {"x": x, "values": values, "positions": positions}, ins)
+        return
     if not known_less_equal(x.strides[axis], 1) and preferred(less_equal(SHORTEST_ROW, x.lens[axis])):
         moved = [*(n for a, n in enumerate(x.lens) if a != axis), x.lens[axis]]
         packed = list(Shape(x.type, moved).strides)
