@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from ..core.dim import known_less_equal
-from ..core.shape import UNBOUNDED, DynamicDimension, Shape
+from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type
 from ..dataclass import dataclass
 from ..graph.instruction import Instruction
@@ -26,7 +26,7 @@ from ..ops.fused import GetTupleElem
 from ..ops.sampling import RandomSeed
 from ..ops.selection import DynamicRange
 from ..runtime.completed import Counted, Spaced
-from .split_point import SplitPoint
+from .split_point import LARGEST_SIZE, SplitPoint
 
 WORTHWHILE = frozenset(
     "dot quant_dot matmul_nbits convolution convolution_backwards quant_convolution quant_convolution_backwards"
@@ -53,7 +53,7 @@ SIZED = {
 JOINED = frozenset("concat reshape squeeze unsqueeze identity".split())
 """Operators that put tensors of sizes together: constants among them are no lengths of the second stage."""
 MOST_SIZES = 15
-"""Most elements of a tensor of sizes: an array holds them as lengths of its axes, two for each (NumPy has 32 axes)."""
+"""Most elements of a tensor of sizes: each is an input of the second stage."""
 
 
 @dataclass(frozen=True)
@@ -93,38 +93,31 @@ def split(program: Program, on_host: bool = False, by_sizes: bool = False) -> Pr
         return None
     shared = [ins for ins in passed if on_host and ins.is_param and ins not in sizes]
     passed = [ins for ins in passed if ins not in shared and ins not in sizes]
-    groups = _groups(list(sizes))
+    count = sum(one.shape.elements for one in sizes)
     position = {ins: k for k, ins in enumerate(program.main)}
     head = _clone(program, position, [*kept, *passed, *sizes])
-    _join(head.main, groups)
-    completed = _completed(head.main, len(passed) + len(groups)) if on_host else ()
+    _spread(head.main, list(sizes))
+    completed = _completed(head.main, len(passed) + count) if on_host else ()
     ending = [ins for ins in dict.fromkeys(results) if ins in late]
-    tail = _clone(program, position, ending, passed, shared, groups)
+    tail = _clone(program, position, ending, passed, shared, list(sizes))
     names = tuple(ins.op.parameter for ins in shared)  # type: ignore[attr-defined]
     inputs = tuple(name for name in tail.parameter_shapes() if name not in names)
     places = tuple((r not in late, (ending if r in late else kept).index(r)) for r in results)
-    return ProgramSplit(head, tail, SplitPoint(inputs, places, completed, names, len(groups)), optional)
+    return ProgramSplit(head, tail, SplitPoint(inputs, places, completed, names, count), optional)
 
 
-def _groups(sizes: list[Instruction]) -> list[list[Instruction]]:
-    """Return tensors of sizes in groups of at most `MOST_SIZES` elements."""
-    groups: list[list[Instruction]] = []
-    for ins in sizes:
-        if not groups or sum(one.shape.elements for one in [*groups[-1], ins]) > MOST_SIZES:
-            groups.append([])
-        groups[-1].append(ins)
-    return groups
-
-
-def _join(head: Module, groups: list[list[Instruction]]) -> None:
-    """Join the last results of the first stage: each group of tensors of sizes becomes one vector."""
-    count = sum(map(len, groups))
+def _spread(head: Module, sizes: Sequence[Instruction]) -> None:
+    """Spread the last results of the first stage, tensors of sizes: each element becomes a result."""
     results = head.results()
-    kept, sizes = results[: len(results) - count], iter(results[len(results) - count :])
-    for group in groups:
-        flat = [head.add_instruction("reshape", [next(sizes)], dims=[one.shape.elements]) for one in group]
-        kept.append(flat[0] if len(flat) == 1 else head.add_instruction("concat", flat, axis=0))
-    if groups:
+    kept, tensors = results[: len(results) - len(sizes)], results[len(results) - len(sizes) :]
+    for one, tensor in zip(sizes, tensors, strict=True):
+        count = one.shape.elements
+        flat = head.add_instruction("reshape", [tensor], dims=[count])
+        for k in range(count):
+            kept.append(
+                flat if count == 1 else head.add_instruction("slice", [flat], axes=[0], starts=[k], ends=[k + 1])
+            )
+    if sizes:
         head.replace_return(kept)
 
 
@@ -326,7 +319,7 @@ def _clone(
     results: list[Instruction],
     given: list[Instruction] | None = None,
     shared: list[Instruction] | None = None,
-    groups: Sequence[Sequence[Instruction]] = (),
+    sizes: Sequence[Instruction] = (),
 ) -> Program:
     """Return a copy of the program that computes ``results`` of the main module.
 
@@ -336,7 +329,7 @@ def _clone(
         results: instructions that become the copy's results.
         given: instructions that become the copy's inputs; None: the copy has the program's own inputs.
         shared: the program's inputs that the copy has, too.
-        groups: tensors of sizes that the copy takes as further inputs, a group in each; see `SplitPoint.sizes`.
+        sizes: tensors of sizes that the copy takes as further inputs, an element in each; see `SplitPoint.sizes`.
     """
     copy = program.clone()
     main = copy.main
@@ -346,8 +339,11 @@ def _clone(
         mark += "#"
     for k, ins in enumerate(given or ()):
         main.replace_instruction(twins[position[ins]], main.add_parameter(f"{mark}{k}", ins.shape))
-    for k, group in enumerate(groups, len(given or ())):
-        _take_sizes(main, f"{mark}{k}", [twins[position[ins]] for ins in group])
+    first = len(given or ())
+    for ins in sizes:
+        names = [f"{mark}{k}" for k in range(first, first + ins.shape.elements)]
+        _take_sizes(main, names, twins[position[ins]])
+        first += len(names)
     main.replace_return([twins[position[ins]] for ins in results])
     run_passes(copy, ["dead_code_elimination"])
     if given is not None:
@@ -358,24 +354,23 @@ def _clone(
     return copy
 
 
-def _take_sizes(main: Module, name: str, twins: Sequence[Instruction]) -> None:
-    """Replace tensors of sizes by lengths of a new parameter, which `sizes_array` returns in a run."""
-    count, before = sum(twin.shape.elements for twin in twins), main.first
-    most = [DynamicDimension(1, UNBOUNDED)] * count, [DynamicDimension(0, UNBOUNDED, frozenset({0}))] * count
-    array = main.add_parameter(name, Shape.dynamic(Type.bool_type, [*most[0], *most[1], DynamicDimension(0, 0)]))
-    above, below = (
-        main.insert_instruction(before, "dimensions_of", [array], start=start, end=start + count)
-        for start in (0, count)
-    )
-    one = main.insert_literal(before, np.ones(count, np.int64))
-    sizes = main.insert_instruction(before, "sub", [main.insert_instruction(before, "sub", [above, one]), below])
-    start = 0
-    for twin in twins:
-        end = start + twin.shape.elements
-        own = main.insert_instruction(before, "slice", [sizes], axes=[0], starts=[start], ends=[end])
-        if twin.shape.without_axes:
-            own = main.insert_instruction(before, "squeeze", [own], axes=[0])
-        elif twin.shape.lens != own.shape.lens:
-            own = main.insert_instruction(before, "reshape", [own], dims=twin.shape.lens)
-        main.replace_instruction(twin, own)
-        start = end
+def _take_sizes(main: Module, names: Sequence[str], twin: Instruction) -> None:
+    """Replace a tensor of sizes by lengths of new parameters, one for each element, which `size_array` returns in a
+    run."""
+    before, elements = main.first, []
+    most = LARGEST_SIZE
+    lens = DynamicDimension(1, most + 1), DynamicDimension(0, most, frozenset({0})), DynamicDimension(0, 0)
+    for name in names:
+        array = main.add_parameter(name, Shape.dynamic(Type.bool_type, lens))
+        above, below = (main.insert_instruction(before, "dimensions_of", [array], start=k, end=k + 1) for k in (0, 1))
+        above = main.insert_instruction(before, "sub", [above, main.insert_literal(before, np.ones(1, np.int64))])
+        elements.append(main.insert_instruction(before, "sub", [above, below]))
+    if not elements:
+        own = main.insert_literal(before, np.zeros(0, np.int64))
+    else:
+        own = elements[0] if len(elements) == 1 else main.insert_instruction(before, "concat", elements, axis=0)
+    if twin.shape.without_axes:
+        own = main.insert_instruction(before, "squeeze", [own], axes=[0])
+    elif twin.shape.lens != own.shape.lens:
+        own = main.insert_instruction(before, "reshape", [own], dims=twin.shape.lens)
+    main.replace_instruction(twin, own)

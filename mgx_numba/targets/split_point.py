@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 Run = Callable[[Inputs], Results]
 
 
+LARGEST_SIZE = 1 << 40
+"""Largest size that `size_array` holds, more than any length: the largest int64, which ends of slices may be, is taken
+for it. A step of this size times the bytes between elements stays within int64."""
+
+
 class _Part(Protocol):
     """The compiled program of a stage."""
 
@@ -37,8 +42,8 @@ class SplitPoint:
             results.
         completed: results of the first stage that take their lengths from others, between the stages.
         shared: names of the program's inputs that the second stage takes, too.
-        sizes: number of the last of ``inputs`` that hold sizes. The second stage takes arrays without elements in their
-            place (`sizes_array`), so that the sizes are symbols of its plan.
+        sizes: number of the last of ``inputs`` that hold a size. The second stage takes arrays without elements in
+            their place (`size_array`), so that the sizes are symbols of its plan.
     """
 
     inputs: tuple[str, ...]
@@ -59,7 +64,7 @@ class SplitPoint:
             first[one.number] = one.value(first)
         given = dict(zip(self.inputs, first[len(first) - len(self.inputs) :], strict=True))
         for name in self.inputs[len(self.inputs) - self.sizes :]:
-            given[name] = sizes_array(given[name])
+            given[name] = size_array(given[name])
         given.update((name, inputs[name]) for name in self.shared)
         return given
 
@@ -87,10 +92,14 @@ class SplitPoint:
         return found
 
 
-def sizes_array(sizes: np.ndarray) -> np.ndarray:
-    """Return an array without elements whose lengths are ``size + 1`` for each size, but 1 for one below 0, then
-    ``-size``, but 0 for one above 0: a length of 0 is a number in plans, which serve one sign of a size each."""
-    values = np.asarray(sizes).reshape(-1).tolist()  # results of runs are of a slower class
+def size_array(size: np.ndarray) -> np.ndarray:
+    """Return an array without elements that holds a size: of lengths ``size + 1``, but 1 for one below 0, ``-size``,
+    but 0 for one above 0, and 0.
+
+    A length of 0 is a number in plans, which serve one sign of a size each. Larger sizes become `LARGEST_SIZE`. Arrays
+    hold one size each, as NumPy limits the product of an array's lengths; in files of older versions they hold several.
+    """
+    values = [max(-LARGEST_SIZE, min(n, LARGEST_SIZE)) for n in np.asarray(size).reshape(-1).tolist()]
     above, below = [n + 1 if n > 0 else 1 for n in values], [-n if n < 0 else 0 for n in values]
     return np.empty([*above, *below, 0], np.bool_)
 

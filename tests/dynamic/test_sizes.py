@@ -13,7 +13,7 @@ from onnx import parser
 import mgx_numba as migraphx
 from mgx_numba.runtime.plan import FallbackStep
 from mgx_numba.targets.cpu.dynamic import DynamicProgram
-from mgx_numba.targets.split_point import sizes_array
+from mgx_numba.targets.split_point import size_array
 
 PASTED = """<ir_version: 8, opset_import: ["": 18]>
 pasted (float[n,1,7,7] masks, int64[n,4] boxes) => (float[k,24,20] y) {
@@ -253,5 +253,31 @@ def test_a_loop_appends_rows_of_any_number_until_its_condition_ends_it() -> None
     assert [body._appended for call in calls for body in (call.bodies or {}).values()] == [{0: 0, 3: 0}]
 
 
-def test_an_array_without_elements_holds_sizes() -> None:
-    assert sizes_array(np.array([0, 3, -2])).shape == (1, 4, 1, 0, 0, 2, 0)
+@pytest.mark.parametrize(("size", "lens"), [(0, (1, 0, 0)), (3, (4, 0, 0)), (-2, (1, 2, 0))])
+def test_an_array_without_elements_holds_a_size(size: int, lens: tuple[int, ...]) -> None:
+    assert size_array(np.array([size])).shape == lens
+
+
+SLICED = """<ir_version: 8, opset_import: ["": 18]>
+sliced (float[4,5,6] x, int64[3] starts, int64[3] ends, int64[3] steps) => (float[k,l,m] y) {
+  axes = Constant<value = int64[3] {0,1,2}>() y = Slice(x, starts, ends, axes, steps)
+}"""
+LEAST, MOST = -(1 << 63), (1 << 63) - 1
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends", "steps"),
+    [
+        ([0, 1, -2], [MOST] * 3, [1, 1, 1]),
+        ([LEAST, LEAST, 2], [MOST, 3, MOST], [1, 2, 1]),
+        ([MOST, -1, MOST], [LEAST] * 3, [-1, -2, -1]),
+        ([0, 1, MOST], [MOST, 1 << 40, LEAST], [1 << 40, 1 << 62, -(1 << 62)]),
+        ([1 << 33] * 3, [1 << 34] * 3, [1, 1, 1]),
+    ],
+)
+def test_computed_sizes_are_as_large_as_int64(starts: list[int], ends: list[int], steps: list[int]) -> None:
+    """The largest end was a length that NumPy refused: "Maximum allowed dimension exceeded"."""
+    program, session = compiled(SLICED)
+    given = {"starts": starts, "ends": ends, "steps": steps}
+    feeds = {"x": np.arange(120, dtype=np.float32).reshape(4, 5, 6), **{k: np.array(v) for k, v in given.items()}}
+    expect_equal(program, session, feeds)

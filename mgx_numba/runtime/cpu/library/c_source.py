@@ -187,7 +187,7 @@ def _node(prefix: str, node: Node, nodes: Sequence[Node], executables: Sequence[
 def _passed(node: StagesNode) -> Iterator[str]:
     """Yield a structure ``mgx_passed`` for each input of the second stage."""
     for name, number in node.passed.items():
-        kind = "MGX_OF_SIZES" if name in node.sizes else "MGX_OF_RESULT"
+        kind = "MGX_OF_SIZE" if name in node.sizes else "MGX_OF_RESULT"
         yield f"{{{kind}, {_string(name)}, NULL, {number}}}"
     for name in node.shared:
         yield f"{{MGX_OF_INPUT, {_string(name)}, {_string(name)}, 0}}"

@@ -42,8 +42,8 @@ class StagesNode:
         results: for each result, whether the first stage computes it, and its number among that stage's results.
         completed: results of the first stage that take their lengths from other results.
         passed: inputs of the second stage that are results of the first, by name.
-        sizes: names of ``passed`` whose elements are sizes. The second stage takes arrays without elements in their
-            place, with lengths from which the sizes follow (`sizes_array` of the compiler).
+        sizes: names of ``passed`` whose element is a size. The second stage takes arrays without elements in their
+            place, with lengths from which the size follows (`size_array` of the compiler).
         shared: names of inputs of the first stage that the second takes, too.
         lengths: inputs of the second stage, of shape ``(length, 0)``, by name: the input of the first stage and the
             axis with the length.

@@ -66,10 +66,10 @@ typedef struct {
     const int64_t *lens;
 } mgx_completed;
 
-/* An input of the second stage. MGX_OF_RESULT: the first stage's result `number`. MGX_OF_SIZES: a tensor without elements
- * whose lengths tell the elements of that result. MGX_OF_INPUT: the first stage's input `source`. MGX_OF_LENGTH: a tensor
+/* An input of the second stage. MGX_OF_RESULT: the first stage's result `number`. MGX_OF_SIZE: a tensor without elements
+ * whose lengths tell the element of that result. MGX_OF_INPUT: the first stage's input `source`. MGX_OF_LENGTH: a tensor
  * without elements; its first length is that of axis `number` of the input `source`. */
-enum { MGX_OF_RESULT, MGX_OF_SIZES, MGX_OF_INPUT, MGX_OF_LENGTH };
+enum { MGX_OF_RESULT, MGX_OF_SIZE, MGX_OF_INPUT, MGX_OF_LENGTH };
 
 typedef struct {
     int kind;

@@ -88,22 +88,19 @@ static mgx_status complete(const mgx_completed *one, mgx_result *results, mgx_bl
     return space_floats(number(first), number(last), number(step), result, blocks);
 }
 
-/* A tensor without elements whose lengths tell sizes, as `sizes_array` of the compiler makes it. */
-static mgx_status pass_sizes(const mgx_tensor *sizes, mgx_tensor *passed, mgx_block **blocks)
+/* A tensor without elements whose lengths tell a size, as `size_array` of the compiler makes it. */
+static mgx_status pass_size(const mgx_tensor *size, mgx_tensor *passed, mgx_block **blocks)
 {
-    const int64_t *values = sizes->data;
-    size_t count = 1;
-    for (size_t axis = 0; axis < sizes->rank; axis++)
-        count *= sizes->lens[axis];
-    size_t *lens = take_lens(2 * count + 1, blocks);
+    const int64_t largest = (int64_t)1 << 40;
+    int64_t value = *(const int64_t *)size->data;
+    value = value > largest ? largest : value < -largest ? -largest : value;
+    size_t *lens = take_lens(3, blocks);
     if (!lens)
         return MGX_OUT_OF_MEMORY;
-    for (size_t k = 0; k < count; k++) {
-        lens[k] = values[k] > 0 ? (size_t)values[k] + 1 : 1;
-        lens[count + k] = values[k] < 0 ? -(size_t)values[k] : 0;
-    }
-    lens[2 * count] = 0;
-    *passed = (mgx_tensor){NULL, MGX_BOOL, 2 * count + 1, lens, lens};
+    lens[0] = value > 0 ? (size_t)value + 1 : 1;
+    lens[1] = value < 0 ? (size_t)-value : 0;
+    lens[2] = 0;
+    *passed = (mgx_tensor){NULL, MGX_BOOL, 3, lens, lens};
     return MGX_SUCCESS;
 }
 
@@ -113,8 +110,8 @@ static mgx_status pass(const mgx_passed *one, const mgx_inputs *inputs, const mg
     mgx_status status = MGX_SUCCESS;
     if (one->kind == MGX_OF_RESULT) {
         *passed = head[one->number].tensor;
-    } else if (one->kind == MGX_OF_SIZES) {
-        status = pass_sizes(&head[one->number].tensor, passed, blocks);
+    } else if (one->kind == MGX_OF_SIZE) {
+        status = pass_size(&head[one->number].tensor, passed, blocks);
     } else {
         const mgx_tensor *source = mgx_find(one->source, inputs, 0);
         if (!source)
