@@ -112,12 +112,22 @@ def test_arg_positions_of_long_rows_in_parts(lens: tuple[int, ...], dtype: str, 
     check_arg(x, len(lens) - 1, gap=1, cut=True)
     check_arg(np.zeros(lens, dtype), len(lens) - 1, cut=True)
     if lens[:-1] in ((), (1, 3)):
-        check_arg(x, len(lens) - 1, range(len(lens))[::-1], cut=len(lens) == 1)
+        check_arg(x, len(lens) - 1, range(len(lens))[::-1], cut=True)
     if dtype.startswith("float"):
         x[..., [5, 200, 299]] = np.nan
         check_arg(x, len(lens) - 1, cut=True)
         x[...] = -np.inf
         check_arg(x, len(lens) - 1, cut=True)
+
+
+@pytest.mark.parametrize(("columns", "side_by_side"), [(3, False), (40, False), (64, True)])
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+def test_arg_positions_of_few_columns(columns: int, side_by_side: bool, dtype: str) -> None:
+    """Lanes were columns, of which most did not exist: 0.1 to 0.8 of ONNX Runtime's speed."""
+    x = few_values(4, 50, columns, dtype=dtype)
+    check_arg(x, 1)
+    launch = argreduce_launch(True, False, 1, tensor_of(x), tensor_of(np.zeros((4, 1, columns), np.int64)))
+    assert ("bests" in launch.kernel.text) == side_by_side
 
 
 def check_topk(x: np.ndarray, k: int, axis: int, order: Any = None) -> None:

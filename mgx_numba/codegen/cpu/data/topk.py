@@ -37,7 +37,7 @@ from .. import host
 from ..cluster.walk import FEWEST_TINY
 from ..loops import AHEAD_BYTES, is_streamed
 from .row_sort import sort_cycles
-from .row_tasks import RowLoop, lanes_across, row_share, rows_ahead
+from .row_tasks import RowLoop, column_lanes, lanes_across, row_share, rows_ahead
 
 LARGEST_K = 1024
 """Most elements that are kept sorted on the stack of a kernel. For larger k rows are sorted (`row_sort`)."""
@@ -194,7 +194,8 @@ def is_by_columns(k: Length, axis: int, x: Tensor) -> bool:
         return False
     if typical(space.lens[-1]) < lanes or typical(prod(space.lens)) < FEWEST_TINY:
         return False
-    return lanes_across(space, x.lens[axis], x.strides[axis], max(SHORT_ROW, LEAST_OF_GROUP * lanes - 1))
+    short = max(SHORT_ROW, LEAST_OF_GROUP * lanes - 1)
+    return lanes_across(space, x.lens[axis], x.strides[axis], short, few=0)
 
 
 def topk_columns_launch(
@@ -205,11 +206,11 @@ def topk_columns_launch(
     lens = tuple(1 if a == axis else n for a, n in enumerate(x.lens))
     space = collapse(lens, [x.strides, values.strides, positions.strides], order_by=0, axes=kept)
     text = _TopkLines(x, axis, largest)
-    arguments, lanes, storage = text.arguments, 2 * text.lanes, text.storage
+    length, cols = x.lens[axis], space.lens[-1]
+    arguments, lanes, storage = text.arguments, column_lanes(text.lanes, cols), text.storage
     arguments.pointer("p_x", "x", storage)
     arguments.pointer("p_values", "values", storage)
     arguments.pointer("p_positions", "positions", "int64")
-    length, cols = x.lens[axis], space.lens[-1]
     outer = [strides[:-1] for strides in space.strides]
     loop = RowLoop(arguments, space.lens[:-1], outer, cols, lanes, 2 * k * length)
     arguments.integers(length=length, step=text.stride, value_step=values.strides[axis])
