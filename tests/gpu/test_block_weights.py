@@ -80,6 +80,10 @@ CASES = [
     (F16, (1,), 1088, 9, 4, 32, True),
     (BF16, (9,), 384, 18, 4, 32, True),
     (F16, (9,), 512, 7, 4, 256, True),
+    (F16, (32,), 640, 35, 4, 32, False),
+    (BF16, (17,), 256, 16, 4, 32, True),
+    (F16, (33,), 256, 24, 4, 64, True),
+    (BF16, (40,), 384, 18, 4, 32, True),
     (F32, (1,), 64, 5, 4, 64, False),
     (BF16, (3,), 160, 7, 4, 32, True),
     (F16, (2, 2), 96, 6, 4, 32, False),
@@ -106,7 +110,7 @@ def test_products(
     assert made.executable is not None and not hosted(made), made.fallback_reasons()
     cores = type is not F32 and bits == 4 and size >= 32 and depth % max(128, size) == 0
     whole = depth % codes_of_vector(BlockFormat(bits, size, points)) == 0 and (bits, size) != (4, 16)
-    few = lens[-1] <= 8 if cores else lens[-1] <= 4 and whole
+    few = lens[-1] <= 32 if cores else lens[-1] <= 4 and whole
     labels = [step.label for step in made.executable.plan.steps]
     assert any(f"gemm_{bits}bits" in label for label in labels) == few, labels
     assert any(f"unpack_{bits}bits" in label for label in labels) == (not few)
@@ -141,7 +145,7 @@ def test_products_of_nothing_failed(type: Type, lens: tuple[int, ...], depth: in
         np.testing.assert_array_equal(got, wanted, strict=True)
 
 
-@pytest.mark.parametrize(("rows", "points"), [(1, False), (8, True)])
+@pytest.mark.parametrize(("rows", "points"), [(1, False), (8, True), (20, False)])
 def test_blocks_take_tile_after_tile(rows: int, points: bool, on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """With fewer multiprocessors than tiles, and a last tile that is no whole one."""
     monkeypatch.setattr(block_quant_mma, "multiprocessors", lambda: 1)
@@ -179,7 +183,7 @@ def test_chunks_are_waited_for(line: str, depth: int, said: str, monkeypatch: py
         compiled(program, interpreter()).run(inputs)
 
 
-@pytest.mark.parametrize(("rows", "depth", "kept"), [(1, 14336, True), (8, 4096, True), (8, 14336, False)])
+@pytest.mark.parametrize(("rows", "depth", "kept"), [(1, 14336, True), (8, 4096, True), (8, 14336, False), (16, 4096, True), (32, 4096, False)])
 def test_rows_are_kept_where_shared_memory_has_room(rows: int, depth: int, kept: bool) -> None:
     types = ElementTypes(*["float16"] * 4)
     problem = GemmProblem(rows, 640, depth, types=types, blocks=BlockFormat(4, 32, True))
@@ -293,7 +297,7 @@ def test_what_the_language_makes_of_codes_is_exact() -> None:
 
 
 @pytest.mark.parametrize("name", ["sm_75", "sm_80", "sm_90a", "gfx90a", "gfx1201"])
-@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize("rows", [1, 9, 32, 33])
 @pytest.mark.parametrize("type", [F16, BF16])
 def test_kernels_compile(type: Type, rows: int, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_GPU_ARCH", name)

@@ -64,6 +64,7 @@ def unit(shape: Shape, columns: int, bias: bool = False, residual: bool = False,
         (F16, (2, 7), 256, 64, True, True, False, True),
         (F16, (9,), 256, 48, False, False, False, True),
         (F16, (2, 20), 256, 64, True, True, True, True),
+        (F16, (33,), 256, 48, False, True, False, True),
         (F16, (1,), 256, 40, False, False, False, False),
     ],
 )
@@ -71,20 +72,20 @@ def test_gated_products_become_one(
     type: Type, lens: tuple[int, ...], depth: int, columns: int, bias: bool, residual: bool, points: bool,
     joined: bool, on: Engine,
 ) -> None:  # fmt: skip
-    """Both halves in one kernel for up to eight rows; for more rows a product for each half."""
+    """Both halves in one kernel for up to 32 rows; for more rows a product for each half."""
     program = unit(Shape(type, (*lens, depth)), columns, bias, residual, points)
     made, given = compiled(program, on, fast_math=True), inputs_of(program)
     (got,), (wanted,) = made.run(given), reference(program, given).results
     size = np.abs(wanted.astype(np.float64)).max()
     assert np.abs(got.astype(np.float64) - wanted.astype(np.float64)).max() <= ALLOWED[type] * size
     few = [label for label in labels(made) if "cores" in label]
-    assert len(few) == (0 if lens[-1] > 8 else 1 if joined else 2)
+    assert len(few) == (0 if lens[-1] > 32 else 1 if joined else 2)
 
 
 def test_open_numbers_of_rows_choose_among_kernels() -> None:
     """One row, few rows and many rows are computed by kernels of their own, in one plan."""
     plan = SymbolicPlan(unit(open_shape(F16, "b", 256, most=64), 48, residual=True, points=True))
-    plan.check((1,), (2,), (5,), (8,), (9,), (33,))
+    plan.check((1,), (2,), (5,), (8,), (9,), (16,), (17,), (32,), (33,))
 
 
 def normed(shape: Shape, columns: int, read: bool) -> Program:

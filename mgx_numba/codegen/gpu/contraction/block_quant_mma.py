@@ -1,6 +1,6 @@
-"""Products of up to 8 rows with 4-bit block-quantised weights on tensor cores (mma.sync, sm_80 and above).
+"""Products of up to 32 rows with 4-bit block-quantised weights on tensor cores (mma.sync, sm_80 and above).
 
-A warp multiplies 16 columns, whose codes it expands to 16-bit floats in registers, by up to eight rows. The float32
+A warp multiplies 16 columns, whose codes it expands to 16-bit floats in registers, by tiles of eight rows. The float32
 accumulators of a block of codes are multiplied by the block's scale. A multiprocessor has one thread block, for some
 tiles of 16 columns and all of K. The warps take units of one or two chunks of these tiles in turns. Each warp copies
 the codes and scales of its next unit to shared memory during the current one (cp.async), for the first unit before the
@@ -33,8 +33,11 @@ from .block_quant import blocks_solution
 from .contraction_text import ContractionText
 from .gpu_contraction import GpuContraction
 
-COLUMNS, MOST_ROWS = 16, 8
+COLUMNS, TILE_ROWS = 16, 8
 """Columns and rows of one MMA of a warp: PTX ISA, "mma.m16n8k16"."""
+MOST_ROWS = 32
+"""Most rows, for as many accumulators as a block has threads: `_results`. Unpacking weights for more than 8 rows took
+5.6 times as long as 8 rows do: 16 rows, six layers of 4096 elements and the head, 2.55 ms on an H200, and 0.45."""
 EXPONENTS = {"float16": 0x64006400, "bfloat16": 0x43004300}
 """Words of two exponents, to which a code is added as low mantissa bits (`lang.codes`). Passed as a kernel argument: an
 instruction takes one immediate, and the mask is another."""
@@ -171,23 +174,37 @@ def block_quant_mma_refusal(contraction: GpuContraction) -> str:
         return f"more than {MOST_ROWS} rows"
     if problem.a_strides[-1] != 1 or any(s % 8 for s in problem.a_strides[:-1]):
         return "the left operand's rows are no whole vectors"
-    units = -(-problem.k // (CHUNK * AHEAD)) * contraction.request.epilogue.sums
-    if AHEAD * WARPS * chunk_words(problem.blocks) * 4 + 4 * units * part_lanes(problem) > _most_shared():
+    if not _sums_fit(contraction, rows_of(problem)):
         return "the partial sums of a tile do not fit in shared memory"
     return ""
 
 
-def block_quant_mma_solution(contraction: GpuContraction, row: Launch | None = None) -> Solution:
-    """Return the launch of an applicable product, for a symbolic number of rows one of up to `MOST_ROWS`; ``w`` has the
-    layout of `pack_chunks`.
+def _sums_fit(contraction: GpuContraction, rows: int) -> bool:
+    """Return whether the partial sums of a tile of results fit in shared memory."""
+    problem = contraction.request.problem
+    assert isinstance(problem, GemmProblem) and problem.blocks is not None
+    units = -(-problem.k // (CHUNK * AHEAD)) * contraction.request.epilogue.sums
+    return AHEAD * WARPS * chunk_words(problem.blocks) * 4 + 4 * units * part_lanes(rows) <= _most_shared()
 
-    ``row`` is a launch that computes the only row, which `computes_row` accepts: each block then computes it. Its
-    operands have the prefix `ROW`, and nothing reads ``x``.
+
+def open_rows(contraction: GpuContraction) -> list[int]:
+    """Return the numbers of rows up to which kernels for a symbolic number of rows are made: whole tiles, each twice as
+    many as the one before."""
+    return [n for n in (TILE_ROWS, 2 * TILE_ROWS, MOST_ROWS) if _sums_fit(contraction, n)]
+
+
+def block_quant_mma_solution(contraction: GpuContraction, row: Launch | None = None, most: int = TILE_ROWS) -> Solution:
+    """Return the launch of an applicable product; ``w`` has the layout of `pack_chunks`.
+
+    Args:
+        row: launch that computes the only row, which `computes_row` accepts: each block then computes it. Its operands
+            have the prefix `ROW`, and nothing reads ``x``.
+        most: most rows of a symbolic number of rows.
 
     Raises:
         UnsupportedError: no kernel exists for an operation of the epilogue.
     """
-    text = _ChunksText(contraction, row)
+    text = _ChunksText(contraction, row, most)
     return blocks_solution(text, "_cores", text.lines(), text.blocks, WARPS, 1, text.shared_bytes)
 
 
@@ -221,7 +238,7 @@ class _ChunksText(ContractionText):
 
     Attributes:
         row: launch that computes the only row; None: the row is in memory.
-        rows: rows that the kernel computes.
+        rows: rows that the kernel computes; ``tiles``: tiles of them.
         last_row: expression of the last row of the operand.
         inside: scales per column and chunk.
         words: words per chunk.
@@ -239,13 +256,14 @@ class _ChunksText(ContractionText):
         shared_bytes: dynamic shared memory per block: units in flight, rows, partial sums.
     """
 
-    def __init__(self, contraction: GpuContraction, row: Launch | None = None) -> None:
+    def __init__(self, contraction: GpuContraction, row: Launch | None = None, most: int = TILE_ROWS) -> None:
         super().__init__(contraction)
         problem = self.request.problem
         assert isinstance(problem, GemmProblem) and problem.blocks is not None
         self.row = row
         self.problem, self.form = problem, problem.blocks
-        self.rows = rows_of(problem)
+        self.rows = rows_of(problem, most)
+        self.tiles = range(-(-self.rows // TILE_ROWS))
         self.last_row = "(rows - 1)" if isinstance(problem.m, Dim) else str(self.rows - 1)
         self.inside, self.words = scales_of_chunk(self.form), chunk_words(self.form)
         self.halves = self.request.epilogue.sums
@@ -257,7 +275,7 @@ class _ChunksText(ContractionText):
         self.tile_units = self.halves * self.units
         self.turns = AHEAD // self.ahead
         self.exact = chunks % self.ahead == 0
-        self.width, self.part = self.rows + self.rows % 2, part_lanes(problem)
+        self.width, self.part = self.rows + self.rows % 2, part_lanes(self.rows)
         results = THREADS // (COLUMNS * self.rows)
         self.together = max(1, min(own, PART_BYTES // (4 * self.tile_units * self.part), results))
         self.share = widest_share(results // self.together, self.units)
@@ -309,10 +327,12 @@ class _ChunksText(ContractionText):
             else:
                 tree = _OfRow().visit(ast.parse(renamed_statements(self.row.kernel, ROW)))
                 buffer.line(f"{ROW}args = offset(args, {self._own})", *ast.unparse(tree).splitlines())
-            kept = f"offset(dynamic_{self.problem.types.a}({self.rows_at}), "
-            buffer.line(f"row_x = {kept}imin(group, {self.last_row}) * {self.row_lanes} + quarter * 8)")
+            source, step = f"dynamic_{self.problem.types.a}({self.rows_at})", str(self.row_lanes)
         else:
-            buffer.line(f"row_x = offset(r_x, imin(group, {self.last_row}) * row_step + quarter * 8)")
+            source, step = "r_x", "row_step"
+        for tile in self.tiles:
+            number = f"imin(group + {TILE_ROWS * tile}, {self.last_row})"
+            buffer.line(f"row_x{tile} = offset({source}, {number} * {step} + quarter * 8)")
         buffer.line("barrier()", "begin = 0")
         with buffer.block("while begin < own:"):
             buffer.line(f"end = imin(begin + {self.together}, own)")
@@ -329,16 +349,16 @@ class _ChunksText(ContractionText):
 
     def _keep_rows(self, buffer: CodeBuffer) -> None:
         """Emit the copy of the rows to shared memory."""
-        batch, stride = max(1, MOST_KEPT // self.rows), 8 * THREADS
-        for start in range(0, self.problem.k, batch * stride):
-            steps = range(start, min(start + batch * stride, self.problem.k), stride)
-            places = [(row, step) for row in range(self.rows) for step in steps]
-            for row, step in places:
+        stride = 8 * THREADS
+        places = [(row, step) for step in range(0, self.problem.k, stride) for row in range(self.rows)]
+        for first in range(0, len(places), MOST_KEPT):
+            some = places[first : first + MOST_KEPT]
+            for row, step in some:
                 place = f"imin(thread * 8 + {step}, {self.problem.k - 8})"
                 buffer.line(
                     f"row{row}_{step} = load_aligned(r_x, imin({row}, {self.last_row}) * row_step + {place}, 8)"
                 )
-            for row, step in places:
+            for row, step in some:
                 with buffer.block(f"if thread * 8 + {step} < {self.problem.k}:"):
                     buffer.line(f"store_aligned(kept, {row * self.row_lanes} + thread * 8 + {step}, row{row}_{step})")
 
@@ -381,7 +401,8 @@ class _ChunksText(ContractionText):
             self._load(buffer, u)
         buffer.line("warp_barrier()")
         self._copy(buffer, "slot")
-        buffer.line("total = nothing", f"here = (unit - idiv32(unit, {self.units}) * {self.units}) * {self.ahead}")
+        buffer.line(*(f"total{tile} = nothing" for tile in self.tiles))
+        buffer.line(f"here = (unit - idiv32(unit, {self.units}) * {self.units}) * {self.ahead}")
         for u in range(self.ahead):
             if self.exact or not u:
                 self._add(buffer, u)
@@ -389,9 +410,11 @@ class _ChunksText(ContractionText):
                 with buffer.block(f"if here + {u} < {self.problem.k // CHUNK}:"):
                     self._add(buffer, u)
         buffer.line(f"to = (unit - begin * {self.tile_units}) * {self.part} + group * {self.width} + quarter * 2")
-        with buffer.block(f"if quarter < {self.width // 2}:"):
-            buffer.line("store_aligned(parts, to, low2(total))")
-            buffer.line(f"store_aligned(parts, to + {8 * self.width}, high2(total))")
+        for tile in self.tiles:
+            first = TILE_ROWS * tile
+            with buffer.block(f"if quarter < {(self.width - first) // 2}:"):
+                buffer.line(f"store_aligned(parts, to + {first}, low2(total{tile}))")
+                buffer.line(f"store_aligned(parts, to + {first + 8 * self.width}, high2(total{tile}))")
         buffer.line(f"unit = unit + {WARPS}")
         if self.turns > 1:
             buffer.line("slot = 1 - slot")
@@ -421,20 +444,27 @@ class _ChunksText(ContractionText):
         for p in range(PARTS):
             block = p // together
             if p % together == 0:
-                buffer.line("sums = nothing", *(["rows = nothing"] if self.form.offsets else []))
                 both = [f"splat(extract(points_{side}{u}, {block}), 1)" for side in ("low", "high")]
                 points = f"join2({', '.join(both)})" if self.form.zero_points else f"const_int32({self.form.middle}, 2)"
                 buffer.line(f"points = {points}")
-            buffer.line(f"x = pack_words(load_aligned(row_x, (here + {u}) * {CHUNK} + {32 * p}, 8))")
+                for tile in self.tiles:
+                    buffer.line(f"sums{tile} = nothing", *([f"rows{tile} = nothing"] if self.form.offsets else []))
+            for tile in self.tiles:
+                place = f"(here + {u}) * {CHUNK} + {32 * p}"
+                buffer.line(f"x{tile} = pack_words(load_aligned(row_x{tile}, {place}, 8))")
             for pair, half in enumerate(("low2", "high2")):
-                codes = f"codes_{types}(codes_low{u}, codes_high{u}, {p}, {pair}, points, exponents)"
-                buffer.line(f"sums = mma_{types}(sums, {codes}, {half}(x))")
-                if self.form.offsets:
-                    buffer.line(f"rows = mma_{types}(rows, const_int32({ONES[types]}, 4), {half}(x))")
+                buffer.line(f"codes = codes_{types}(codes_low{u}, codes_high{u}, {p}, {pair}, points, exponents)")
+                for tile in self.tiles:
+                    buffer.line(f"sums{tile} = mma_{types}(sums{tile}, codes, {half}(x{tile}))")
+                    if self.form.offsets:
+                        ones = f"const_int32({ONES[types]}, 4)"
+                        buffer.line(f"rows{tile} = mma_{types}(rows{tile}, {ones}, {half}(x{tile}))")
             if p % together == together - 1:
                 for what, factor in (("sums", "scales"), ("rows", "offsets"))[: 1 + self.form.offsets]:
                     both = [f"splat(extract({factor}_{side}{u}, {block}), 2)" for side in ("low", "high")]
-                    buffer.line(f"total = fma({what}, join2({', '.join(both)}), total)")
+                    for tile in self.tiles:
+                        own = f"total{tile}"
+                        buffer.line(f"{own} = fma({what}{tile}, join2({', '.join(both)}), {own})")
 
     def _results(self, buffer: CodeBuffer) -> tuple[str, list[VectorValue]]:
         """Emit a thread's result among those of some tiles, and the loads of the epilogue, which else would wait after
@@ -489,14 +519,13 @@ def _of_row(arg: Value) -> Value:
     return Operand(ROW + arg.name, arg.offset) if isinstance(arg, Operand) else arg
 
 
-def rows_of(problem: GemmProblem) -> int:
-    """Return the rows that the kernel computes."""
-    return MOST_ROWS if isinstance(problem.m, Dim) else problem.m
+def rows_of(problem: GemmProblem, most: int = TILE_ROWS) -> int:
+    """Return the rows that the kernel computes, ``most`` of a symbolic number."""
+    return most if isinstance(problem.m, Dim) else problem.m
 
 
-def part_lanes(problem: GemmProblem) -> int:
+def part_lanes(rows: int) -> int:
     """Return the float32 from one unit's partial sums to the next: so many that lanes read from different banks."""
-    rows = rows_of(problem)
     return COLUMNS * (rows + rows % 2) + 4
 
 

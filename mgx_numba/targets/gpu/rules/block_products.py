@@ -13,7 +13,6 @@ from ....codegen.alternatives import has_lengths, only_where
 from ....codegen.gpu.cluster.reduction_rows import reduction_launch
 from ....codegen.gpu.contraction.block_quant import block_quant_refusal, block_quant_solution, pack_codes
 from ....codegen.gpu.contraction.block_quant_mma import (
-    MOST_ROWS,
     ROW,
     THREADS,
     block_quant_mma_refusal,
@@ -22,6 +21,7 @@ from ....codegen.gpu.contraction.block_quant_mma import (
     computes_row,
     halves_hold,
     joins_blocks,
+    open_rows,
     pack_chunks,
     scale_type,
 )
@@ -164,8 +164,10 @@ def with_open_blocks(
             extras |= {ROW + name: view for name, view in row[1].items()}
         if chunked(problem):
             few = GpuContraction(own, alignment(fused, operands), low.options.precision)
-            launched.append(only_where(all_of(more, less_equal(problem.m, MOST_ROWS)), packed.solution(few)))
-            more = less(MOST_ROWS, problem.m)
+            for most in open_rows(few):
+                solution = block_quant_mma_solution(few, most=most)
+                launched.append(only_where(all_of(more, less_equal(problem.m, most)), solution))
+                more = less(most, problem.m)
         for solution in launched:
             low.launch_all(solution, {**operands, **extras}, ins)
     return _unpacked(low, ins, problem, packed, operands, more), places, more
