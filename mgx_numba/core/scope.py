@@ -37,6 +37,7 @@ class ExpressionSpace:
         extremes: minima and maxima, by "min" or "max" and the pair of lengths.
         lesser, equal: for pairs that were compared the condition that the first is less, or that they are equal.
         answers: answers to questions about problems, see `codegen.kept_answers`.
+        shapes: shapes with symbolic lengths by the arguments that they were made of.
     """
 
     def __init__(self) -> None:
@@ -50,6 +51,7 @@ class ExpressionSpace:
         self.lesser: dict[tuple[Length, Length], Length] = {}
         self.equal: dict[tuple[Length, Length], Length] = {}
         self.answers: dict[Hashable, Any] = {}
+        self.shapes: dict[object, Any] = {}
         self.used = _Used()
 
     @property
