@@ -33,7 +33,7 @@ class ExpressionSpace:
     Attributes:
         symbols: symbols by their number in a scope, name and range.
         interned: expressions by their terms; ``atoms`` by their operation.
-        sums, products, quotients: sums, products and quotients of pairs of lengths.
+        sums, differences, products, quotients: those of pairs of lengths.
         extremes: minima and maxima, by "min" or "max" and the pair of lengths.
         lesser, equal: for pairs that were compared the condition that the first is less, or that they are equal.
         answers: answers to questions about problems, see `codegen.kept_answers`.
@@ -45,6 +45,7 @@ class ExpressionSpace:
         self.interned: dict[Terms, Dim] = {}
         self.atoms: dict[Any, Atom] = {}
         self.sums: dict[tuple[Length, Length], Length] = {}
+        self.differences: dict[tuple[Length, Length], Length] = {}
         self.products: dict[tuple[Length, Length], Length] = {}
         self.quotients: dict[tuple[Length, Length], Length] = {}
         self.extremes: dict[tuple[str, Length, Length], Length] = {}
