@@ -5,11 +5,16 @@ This module does not import `logging`: in a process that has not imported `loggi
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from logging import Logger
 
 Messages = list[str]
 """A warning that was issued: its text, and the name of its class."""
@@ -27,9 +32,16 @@ _recording = threading.local()
 
 def tell(part: str, level: int, text: str, *values: object) -> None:
     """Log ``text % values`` with the logger ``mgx_numba.<part>``."""
-    logging = sys.modules.get("logging")
-    if logging is not None:
-        logging.getLogger(f"{NAME}.{part}").log(level, text, *values)
+    if "logging" in sys.modules:
+        _logger(part).log(level, text, *values)
+
+
+@functools.cache
+def _logger(part: str) -> Logger:
+    """Return the logger ``mgx_numba.<part>``; passes log thousands of times, and `getLogger` takes a lock."""
+    import logging
+
+    return logging.getLogger(f"{NAME}.{part}")
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:

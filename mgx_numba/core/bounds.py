@@ -31,7 +31,7 @@ FUNCTIONS: dict[str, Callable[..., int]] = {
 """Operations of atoms on plain integers. Division by 0 gives 0: plans evaluate all alternatives, even alternatives not
 taken because a divisor is 0."""
 
-POINTS = ((0, 0), (0, 48), (48, 0), (48, 48), (1000, 1000))
+POINTS = ((0, 0), (0, 48), (48, 0), (48, 48), (1000, 1000), (1 << 30, 1 << 30))
 """Sample values of symbols with even and with odd places, relative to their least values. A sum that is
 negative at a point needs no proof attempt."""
 

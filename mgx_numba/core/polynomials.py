@@ -140,12 +140,14 @@ class Dim:
         return self
 
     def __sub__(self, other: object) -> SharedLength:
-        if isinstance(other, (int, Dim)):
-            return self if self is not other and type(other) is int and not other else self + (-other)
+        if isinstance(other, Dim):
+            return _difference(self, other, self.space)
+        if isinstance(other, int):
+            return self + -other if other else self
         return _as_integer(other, self.__sub__)
 
     def __rsub__(self, other: object) -> SharedLength:
-        return (-self) + other
+        return _difference(other, self, self.space) if isinstance(other, int) else _as_integer(other, self.__rsub__)
 
     def __mul__(self, other: object) -> SharedLength:
         if not isinstance(other, (int, Dim)):
@@ -282,6 +284,15 @@ def range_of(length: Length) -> tuple[int | None, int | None]:
 def common_divisor(length: Length) -> int:
     """Return an integer that divides every value; 0 for 0."""
     return length.divisor if isinstance(length, Dim) else abs(length)
+
+
+def _difference(a: Length, b: Dim, space: ExpressionSpace) -> SharedLength:
+    """Return ``a - b``, without the expression ``-b``."""
+    found = space.differences.get((a, b))
+    if found is None:
+        terms = a.terms if isinstance(a, Dim) else (((), int(a)),)
+        found = space.differences[a, b] = polynomial([*terms, *[(m, -c) for m, c in b.terms]])
+    return found
 
 
 def _as_integer(value: Any, function: Callable[[int], Any]) -> Any:

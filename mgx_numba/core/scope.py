@@ -33,10 +33,11 @@ class ExpressionSpace:
     Attributes:
         symbols: symbols by their number in a scope, name and range.
         interned: expressions by their terms; ``atoms`` by their operation.
-        sums, products, quotients: sums, products and quotients of pairs of lengths.
+        sums, differences, products, quotients: those of pairs of lengths.
         extremes: minima and maxima, by "min" or "max" and the pair of lengths.
         lesser, equal: for pairs that were compared the condition that the first is less, or that they are equal.
         answers: answers to questions about problems, see `codegen.kept_answers`.
+        shapes: shapes with symbolic lengths by the arguments that they were made of.
     """
 
     def __init__(self) -> None:
@@ -44,12 +45,14 @@ class ExpressionSpace:
         self.interned: dict[Terms, Dim] = {}
         self.atoms: dict[Any, Atom] = {}
         self.sums: dict[tuple[Length, Length], Length] = {}
+        self.differences: dict[tuple[Length, Length], Length] = {}
         self.products: dict[tuple[Length, Length], Length] = {}
         self.quotients: dict[tuple[Length, Length], Length] = {}
         self.extremes: dict[tuple[str, Length, Length], Length] = {}
         self.lesser: dict[tuple[Length, Length], Length] = {}
         self.equal: dict[tuple[Length, Length], Length] = {}
         self.answers: dict[Hashable, Any] = {}
+        self.shapes: dict[object, Any] = {}
         self.used = _Used()
 
     @property

@@ -30,6 +30,7 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from math import prod
 from operator import mul
+from typing import Any
 
 from ..dataclass import dataclass
 from ..errors import ShapeError
@@ -42,11 +43,14 @@ within int64, with room for a sign."""
 _HOLDERS = (Type.sequence_type, Type.optional_type, Type.map_type)
 UNBOUNDED = (1 << 64) - 1
 """Upper end of the range of an unbounded length: MIGraphX's largest ``size_t``."""
-_PLAIN = frozenset({int, bool})
-"""Classes of lengths and strides that are numbers."""
+_PLAIN = frozenset({int})
+"""The class of lengths and strides that are numbers."""
 _class_of = type  # the name `type` is an element type below
 MAX_RANK = 64
 """Most axes of a tensor: NumPy's ``NPY_MAXDIMS``."""
+MOST_KNOWN = 1024
+"""Shapes that are kept, of about 1 KB each; all are dropped when it is reached. Six networks of 100 to 300 nodes have
+60 to 310 shapes without symbols, and up to 240 with symbols."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +113,11 @@ def _check_rank(rank: int) -> None:
 
 
 def _integers(values: Iterable[int]) -> Lens:
-    """Convert NumPy integers to int; int and `Dim` stay."""
+    """Convert bool and NumPy integers to int; int and `Dim` stay."""
     own = tuple(values)
     if _PLAIN.issuperset(map(type, own)):
         return own
-    return tuple([v if isinstance(v, (int, Dim)) else int(v) for v in own])
+    return tuple([v if isinstance(v, Dim) else int(v) for v in own])
 
 
 def _plain(dims: Iterable[DynamicDimension | int]) -> list[DynamicDimension | int]:
@@ -193,7 +197,8 @@ def other_rank(a: Shape, b: Shape) -> bool:
 class Shape:
     """Type, lengths and strides of a tensor. Immutable, hashable, compared by value, including strides.
 
-    Shapes with symbolic lengths are equal if they are equal for all lengths.
+    Shapes with symbolic lengths are equal if they are equal for all lengths. Shapes of equal arguments are one object,
+    which keeps its properties: passes and lowering make each shape of a model some ten times.
 
     Args:
         type: element type.
@@ -230,7 +235,24 @@ class Shape:
     """Whether a length (or a sub-shape's length) is a range, the rank is unknown, or this is a sequence, an optional or
     a map."""
 
-    def __init__(self, type: Type, lens: Iterable[int] | None = None, strides: Iterable[int] | None = None) -> None:
+    def __new__(cls, type: Type, lens: Iterable[int] | None = None, strides: Iterable[int] | None = None) -> Shape:
+        key = type, None if lens is None else tuple(lens), None if strides is None else tuple(strides)
+        found = _known.get(key)
+        if found is not None:
+            return found
+        given: list[object] = [*(key[1] or ()), *(key[2] or ())]
+        space = next((n.space for n in given if isinstance(n, Dim)), None)
+        known = _known if space is None else space.shapes
+        found = known.get(key)
+        if found is None:
+            found = object.__new__(cls)
+            found._set(*key)
+            if len(known) >= MOST_KNOWN:
+                known.clear()
+            known[key] = found
+        return found
+
+    def _set(self, type: Type, lens: Lens | None, strides: Lens | None) -> None:
         self.type = type
         self.dyn_dims = ()
         self.sub_shapes = ()
@@ -342,7 +364,7 @@ class Shape:
 
     @classmethod
     def _without_lens(cls, type: Type, dyn_dims: Ranges, sub_shapes: Members) -> Shape:
-        shape = cls.__new__(cls)
+        shape = object.__new__(cls)
         shape.type, shape.lens, shape.strides = type, (), ()
         shape.dyn_dims, shape.sub_shapes = dyn_dims, sub_shapes
         shape.ranked, shape.element = True, None
@@ -498,6 +520,10 @@ class Shape:
         """Whether its values are arrays of known lengths and of a type that kernels support."""
         return not (self.sub_shapes or self.is_dynamic or self.type.hosted)
 
+    def __reduce__(self) -> Any:
+        """Return how `copy` and `pickle` make an equal shape, of any kind."""
+        return object.__new__, (Shape,), (None, {name: getattr(self, name) for name in _MADE_OF})
+
     @property
     def _key(self) -> object:
         return (self.type, self.lens, self.strides, self.dyn_dims, self.sub_shapes, self.ranked, self.element)
@@ -532,6 +558,11 @@ class Shape:
 
     def __repr__(self) -> str:
         return f"Shape({self})"
+
+
+_MADE_OF = [name for name in Shape.__slots__ if name != "__dict__"]
+_known: dict[object, Shape] = {}
+"""Shapes of plain lengths by the arguments that they were made of; `ExpressionSpace.shapes` has those with symbols."""
 
 
 def covering(a: Shape, b: Shape) -> Shape | None:

@@ -419,9 +419,9 @@ def pointwise_shape(op: Operator, inputs: Sequence[Shape]) -> Shape:
     """Return the shape of a pointwise result: the inputs' common lengths, in the memory order of the packed
     non-broadcast inputs."""
     first = inputs[0]
-    if first.packed and not first.symbolic:
+    if first.packed:
         for s in inputs:
-            if s is not first and (s.symbolic or s.strides != first.strides or s.lens != first.lens):
+            if s is not first and (first.symbolic or s.symbolic or s.strides != first.strides or s.lens != first.lens):
                 break
         else:
             return first

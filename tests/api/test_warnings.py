@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import mgx_numba
 from mgx_numba.api import options
-from mgx_numba.messages import warn
+from mgx_numba.messages import INFO, tell, warn
 from mgx_numba.session import InferenceSession
 
 from .test_guides import small_model
@@ -51,3 +53,12 @@ def test_a_warning_of_a_thread_without_a_caller_is_told() -> None:
         thread = threading.Thread(target=warn, args=("told", RuntimeWarning))
         thread.start()
         thread.join()
+
+
+def test_a_logger_is_looked_up_once(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """Passes log each rewrite and refusal, and each message looked its logger up, which takes a lock."""
+    tell("looked_up_once", INFO, "first")
+    with caplog.at_level(INFO, "mgx_numba"), monkeypatch.context() as changed:
+        changed.setattr(logging, "getLogger", lambda *_: pytest.fail("looked up again"))
+        tell("looked_up_once", INFO, "second %d", 2)
+    assert [(r.name, r.getMessage()) for r in caplog.records] == [("mgx_numba.looked_up_once", "second 2")]

@@ -122,6 +122,15 @@ def test_the_sign_of_a_sum_without_products_is_looked_up_once(monkeypatch: pytes
         assert bounds.never_negative((a * b - 3 * a).terms) and expanded
 
 
+def test_a_sum_that_is_negative_at_great_lengths_alone_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of two quotients is smaller is a question of every kernel that divides its tasks among threads."""
+    with Scope() as scope:
+        tasks = scope.symbol("tasks", 1, None)
+        difference = (1 << 40) // tasks - tasks // 8
+        monkeypatch.setattr(bounds._Proof, "_low", lambda *_: pytest.fail("the sum was searched"))
+        assert not bounds.never_negative(difference.terms) and not bounds.never_negative((-difference).terms)
+
+
 def test_a_proof_drops_bounds_that_are_too_weak_at_sample_lengths() -> None:
     """The proof expanded the remaining operations of such a sum until it reached `MOST_WORK`."""
     with Scope() as scope:

@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
+from mgx_numba.core.shape import DynamicDimension
 from mgx_numba.errors import MgxError, ParseError, ShapeError, UnsupportedError
-from mgx_numba.frontends.onnx import parse_onnx
+from mgx_numba.frontends.onnx import inferred, parse_onnx
+from mgx_numba.graph.program import Program
 
 from ..exact_integers import ExactSession
 from ..values import normal
+from .onnx_cases import run_program
 from .support import FLOAT, assert_like_onnxruntime, run, single
 
 U8, I8, I32, I64 = TensorProto.UINT8, TensorProto.INT8, TensorProto.INT32, TensorProto.INT64
@@ -223,6 +226,31 @@ def test_lstm_with_weights_of_8_bits(direction: str, by_column: bool, dtype: Any
     pytest.importorskip("onnxruntime")
     for result, near in zip(found, ExactSession(quantised).run(feeds)):
         assert np.abs(result - near).max() < 3e-2 * np.abs(near).max()
+
+
+def test_weights_are_not_folded_to_infer_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parsing for each sample length folded all weights of a node with open lengths."""
+    tried: list[Program] = []
+    monkeypatch.setattr(inferred, "Program", lambda: tried.append(Program()) or tried[-1])  # type: ignore[func-returns-value]
+    steps, size = 4, 16
+    w, r = codes(1, 6, 4 * size, dtype=np.int8), codes(1, size, 4 * size, seed=1, dtype=np.int8)
+    scale, zero = np.full(1, 0.004, np.float32), np.zeros(1, np.int8)
+    hidden, state = normal(1, 3, size, seed=3), normal(1, 3, size, seed=4)
+    inputs = [
+        normal(steps, 3, 6), w, r, normal(1, 8 * size, seed=2), np.array([4, 1, 3], np.int32), hidden, state, None,
+        scale, zero, scale, zero,
+    ]  # fmt: skip
+    model, feeds = single(
+        "DynamicQuantizeLSTM", inputs, domain="com.microsoft", constant=[1, 2, 3, 8, 9, 10, 11], hidden_size=size,
+        outputs=(FLOAT,) * 3,
+    )  # fmt: skip
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "steps"
+    program = parse_onnx(model, default_dyn_dim_value=DynamicDimension(1, 64))
+    assert [shape.ndim for shape in program.output_shapes()] == [4, 3, 3]
+    sizes = [ins.shape.elements for made in tried for ins in made.main if ins.literal is not None]
+    assert sizes and max(sizes) <= inferred._SMALL < w.size
+    for result, same in zip(run_program(program, feeds), dynamic_lstm(inputs)):
+        np.testing.assert_allclose(result, same, rtol=1e-6, atol=1e-6)
 
 
 def test_scales_of_lstm_weights_that_do_not_fit() -> None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
+import numpy as np
 import pytest
 
+from mgx_numba.core import shape as shape_module
+from mgx_numba.core.dim import Scope
 from mgx_numba.core.shape import DynamicDimension, Shape, covering, other_rank
 from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
@@ -25,6 +31,25 @@ def test_equal_shapes_have_one_hash_in_all_processes() -> None:
     code = "from tests.graph.test_shapes import shapes; print([hash(shape) for shape in shapes()])"
     for seed in ("1", "2"):
         assert said(code, PYTHONHASHSEED=seed) == str(here)
+
+
+def test_shapes_of_equal_arguments_are_one_object() -> None:
+    """Passes make each shape of a model many times; properties were computed as often."""
+    made = [Shape(Type.float_type, lens, (1, 2)) for lens in ((2, 3), [2, 3], np.array([2, 3]), iter((2, 3)))]
+    assert all(one is made[0] for one in made) and Shape(Type.float_type, (2, 3)) is not made[0]
+    for lens in (np.array([7, 9]), (True, 9), (7.0, 9.0)):
+        assert all(type(n) is int for n in Shape(Type.float_type, lens).lens)  # type: ignore[arg-type]
+    for shape in [*shapes(), Shape.unranked(Type.int8_type), Shape.sequence(made[0])]:
+        assert {copy.copy(shape), copy.deepcopy(shape), pickle.loads(pickle.dumps(shape))} == {shape}
+    with Scope() as scope:
+        length = scope.symbol("n", 1, None)
+        assert Shape(Type.float_type, (length, 2)) is Shape(Type.float_type, [length, 2]) in scope.space.shapes.values()
+
+
+def test_few_shapes_are_kept() -> None:
+    for n in range(3 * shape_module.MOST_KNOWN):
+        assert Shape(Type.float_type, (1, n)).elements == n
+    assert len(shape_module._known) <= shape_module.MOST_KNOWN
 
 
 def test_tuples_have_no_size_that_limits_their_lengths() -> None:

@@ -33,7 +33,8 @@ SAME_RANK = ("MaxUnpool", "Split")
 """Operators whose results have the first input's rank, which ONNX's inference tells only for constant lengths."""
 
 _SMALL = 256
-"""Largest number of elements of a constant that shape inference receives."""
+"""Largest number of elements of a constant that shape inference receives. Parsing for sample lengths receives a larger
+constant only if it fails without: it would fold the weights once more for each sample."""
 
 SAMPLES = (8, 1, 2, 4, 16, 64)
 """Lengths that are tried in place of ranges, until a node can be parsed for two of them. They are far apart, so that
@@ -190,7 +191,7 @@ def _tried(g: Builder, model: ModelProto, inputs: Sequence[Instruction]) -> list
     seen: list[list[Shape]] = []
     fixed_lens = sorted({d.min for x in inputs for d in x.shape.dims if d.is_fixed})
     for sample in dict.fromkeys((*SAMPLES, *fixed_lens)):
-        shapes = _read_for(g, model, inputs, sample)
+        shapes = _read_for(g, model, inputs, sample, _SMALL) or _read_for(g, model, inputs, sample, UNBOUNDED)
         if shapes is not None:
             seen.append(shapes)
         if len(seen) == 2:
@@ -209,11 +210,15 @@ def _tried(g: Builder, model: ModelProto, inputs: Sequence[Instruction]) -> list
     return results
 
 
-def _read_for(g: Builder, model: ModelProto, inputs: Sequence[Instruction], sample: int) -> list[Shape] | None:
+def _read_for(
+    g: Builder, model: ModelProto, inputs: Sequence[Instruction], sample: int, most: int
+) -> list[Shape] | None:
+    """Return the node's result shapes for one sample length and the values of constants of up to ``most`` elements;
+    None if it cannot be parsed so."""
     program = Program()
     values = []
     for k, x in enumerate(inputs):
-        known = None if x.shape.is_dynamic else g.constants.value(x)
+        known = None if x.shape.is_dynamic or x.shape.elements > most else g.constants.value(x)
         if isinstance(known, np.ndarray):
             values.append(program.main.add_literal(known.reshape(()) if is_scalar(x) else known))
             continue
