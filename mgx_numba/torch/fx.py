@@ -93,7 +93,7 @@ def lower_to_mgx(
 
     Args:
         module: the module, which is put in eval mode; or an exported module.
-        input: example inputs, from which int8 takes its ranges: a tensor, a sequence of arguments, or arguments by name.
+        input: example inputs, from which int8 takes its ranges: a tensor, a sequence of arguments, or a dict of them.
         lower_precision: precision of contractions; ``fp16``, ``bf16`` and ``int8`` say the same.
         min_acc_module_size: least number of operators of a compiled part, if PyTorch runs some.
         save_subgraph_programs: write each program into the working directory, as ``mgx_region_0.mxr`` and so on.
