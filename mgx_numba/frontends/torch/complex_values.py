@@ -133,7 +133,7 @@ class _Reader(Interpreter):
             return _whole(n.target, *self.fetch_args_kwargs_from_env(n))
 
     def _note_view(self, n: Node) -> None:
-        """Keep the view of a complex input that a node is; what no result needs of it leaves the graph."""
+        """Record the value of a node that is a view of a complex input: a result takes it, and else it is dead code."""
         source = n.args[0] if n.args else None
         if n.op != "call_function" or source not in self._views:
             return
