@@ -166,6 +166,19 @@ class Scope:
     def __deepcopy__(self, memo: object) -> Scope:
         return self
 
+    @contextlib.contextmanager
+    def tentative(self) -> Iterator[None]:
+        """Forget all symbols, samples, guards and preferences of a block that raises."""
+        before = len(self.symbols), list(self.samples), dict(self.guards), dict(self.preferences), dict(self.usual)
+        closed = self._closed
+        try:
+            yield
+        except BaseException:
+            count, self.samples, self.guards, self.preferences, self.usual = before
+            del self.symbols[count:]
+            self._closed, self._ranges, self._implied, self._equals, self._values = closed, None, {}, {}, {}
+            raise
+
     def hints(self) -> dict[Dim, int]:
         """Return the example lengths of all symbols."""
         return {s: self._hints[s.terms[0][0][0]] for s in self.symbols}

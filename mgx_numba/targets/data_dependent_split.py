@@ -160,7 +160,7 @@ def _completed(head: Module, passed: int) -> tuple[Counted | Spaced, ...]:
             continue
         source, index, form, lens = counted
         if source not in forms:
-            forms[source] = head.add_instruction(form, source.inputs), kept + len(added)
+            forms[source] = head.insert_instruction(source, form, source.inputs), kept + len(added)
             added.append(head.add_instruction("get_tuple_elem", [forms[source][0]], index=len(lens)))
         every, place = forms[source]
         value = head.add_instruction("get_tuple_elem", [every], index=index)
@@ -169,9 +169,8 @@ def _completed(head: Module, passed: int) -> tuple[Counted | Spaced, ...]:
     head.replace_return([*replaced[:kept], *added, *replaced[kept:]])
     for source, (every, _) in forms.items():  # results of known lengths
         for ins in [user for user in source.users if isinstance(user.op, GetTupleElem) and user not in made]:
-            head.replace_instruction(
-                ins, head.add_instruction("get_tuple_elem", [every], index=ins.operator(GetTupleElem).index)
-            )
+            index = ins.operator(GetTupleElem).index
+            head.replace_instruction(ins, head.insert_instruction(ins, "get_tuple_elem", [every], index=index))
     head.remove_unused()
     numbers = [*range(kept), *range(kept + len(added), len(results) + len(added))]
     return tuple(made[ins][1](number) for number, ins in zip(numbers, results, strict=True) if ins in made)

@@ -188,8 +188,9 @@ class OpenPlans(ServingPlans[P], ABC):
             return self._lowered(program, scope, trees, progress)
         head, by_sizes = self._lowered(stages.head, scope, None, progress), stages.split_point.sizes > 0
         try:
-            tail = symbolic_program(stages.tail, scope, late[0] if late else None)
-            after = self._stage(tail, scope, late[1:], None, progress)
+            with scope.tentative():
+                tail = symbolic_program(stages.tail, scope, late[0] if late else None)
+                after = self._stage(tail, scope, late[1:], None, progress)
         except MgxError as error:
             if by_sizes and not late:  # sizes depend on each other: those of a run fit
                 tell("symbolic", INFO, "a later plan is made when the program runs: %s", error)

@@ -20,7 +20,7 @@ from .checks import check_divisors, unwrap_checks
 from .logs import warn_lacking, warn_once
 from .options import BackendOptions, parse_options
 from .overlaps import overlapping_write
-from .partition import REGION, divide, of_no_cost
+from .partition import REGION, divide, of_no_cost, views_at_end
 from .region import TorchRegion
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
@@ -136,7 +136,8 @@ def compiled_graph(
     if not failing:
         graph_module = prepared(graph_module)
     lacking = {**dict(unsupported(graph_module)), **(failing or {})}
-    warn_lacking(lacking)
+    ends = views_at_end(graph_module) if lacking else ()
+    warn_lacking({node: reason for node, reason in lacking.items() if node not in ends})
     if any(n.op == "call_function" and not of_no_cost(n) for n in graph_module.graph.nodes):
         divide(graph_module, lacking, options.min_size)
     placeholders = graph_module.graph.find_nodes(op="placeholder")

@@ -3,7 +3,8 @@
 A tensor has kept its values if its address and its version counter are the same. Two writers of PyTorch's do not count
 versions: fused optimizers, whose steps a hook reports, and batch normalisation in training mode, for which the contents
 of its running statistics are compared (on the CPU). Writing to the memory of other tensors by way of ``tensor.data`` or
-of a NumPy array is not detected. A tensor made in inference mode has no version counter, and is no constant.
+of a NumPy array is not detected. A tensor made in inference mode has no version counter, and the counter of one in
+shared memory leaves out other processes' writes: these are no constants.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ _CHANGES = 3
 _OF_INFERENCE = (
     "parameters or buffers were made in torch.inference_mode(), where PyTorch does not count changes: each call reads "
     "them again, which takes longer than constants of a module that is made outside"
+)
+_SHARED = (
+    "parameters or buffers lie in memory that processes share, whose changes PyTorch does not count: each call reads "
+    "them again, which takes longer than constants of a copy of the module (copy.deepcopy) that no process changes"
 )
 
 _version = torch.Tensor._version.__get__  # type: ignore[attr-defined]
@@ -102,6 +107,13 @@ def _state(tensor: torch.Tensor) -> tuple[int, int, bytes]:
     return _address(tensor), _version(tensor), content
 
 
+def _uncounted(tensor: torch.Tensor) -> str:
+    """Return why PyTorch does not count all changes of a tensor; an empty text if it does."""
+    if tensor.is_inference():
+        return _OF_INFERENCE
+    return _SHARED if tensor.device.type == "cpu" and tensor.is_shared() else ""
+
+
 def _optimizer_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
     """Note that an optimizer has written to its parameters."""
     with _VARIANTS_LOCK:
@@ -155,18 +167,18 @@ class Frozen(Generic[T]):
                     self._current = variant
                     return variant
             self._drop(args)
-            self._leave_inference_tensors(args)
+            self._leave_uncounted(args)
             made = _Variant(self._constants, args, self._compile(args, self._constants))
             self._variants.setdefault(self._address(args), []).append(made)
             self._current = made
             return made
 
-    def _leave_inference_tensors(self, args: Sequence[Any]) -> None:
-        """Let the tensors without a version counter be inputs from now on."""
-        kept = [place for place in self._constants if not args[place].is_inference()]
-        if len(kept) < len(self._constants):
-            warn_once(_OF_INFERENCE)
-            self._constants = kept
+    def _leave_uncounted(self, args: Sequence[Any]) -> None:
+        """Let the tensors whose changes PyTorch does not count be inputs from now on."""
+        reasons = {place: _uncounted(args[place]) for place in self._constants}
+        for reason in sorted({*reasons.values()} - {""}):
+            warn_once(reason)
+        self._constants = [place for place, reason in reasons.items() if not reason]
 
     def _address(self, args: Sequence[Any]) -> int:
         return int(args[self._constants[0]].data_ptr()) if self._constants else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,13 +12,14 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from ..errors import ParameterError, UnsupportedError
+from ..errors import OptionError, ParameterError, UnsupportedError
+from ..frontends.torch.export import example_call, exported_module
 from ..frontends.torch.flex_attention import plain_flex_attention
 from .backend import decompositions, prepared
 from .logs import log_info, warn_lacking
 from .module import MGXModule
 from .options import BackendOptions, parse_options
-from .partition import REGION, copied, divide
+from .partition import REGION, copied, divide, views_at_end
 from .region import lower
 
 __all__ = ["LowerPrecision", "MGXModule", "SplitModule", "lower_to_mgx"]
@@ -69,9 +70,9 @@ class SplitModule(torch.nn.Module):
 
 
 def lower_to_mgx(
-    module: torch.nn.Module,
-    input: Sequence[object],
-    lower_precision: LowerPrecision = LowerPrecision.FP32,
+    module: torch.nn.Module | ExportedProgram,
+    input: torch.Tensor | Sequence[object] | Mapping[str, object],
+    lower_precision: LowerPrecision | str = LowerPrecision.FP32,
     min_acc_module_size: int = 10,
     use_aten: bool = True,
     verbose_log: bool = False,
@@ -91,8 +92,8 @@ def lower_to_mgx(
     The module is exported by `torch.export`.
 
     Args:
-        module: the module; it is put in eval mode.
-        input: example inputs, from which int8 takes its ranges.
+        module: the module, which is put in eval mode; or an exported module.
+        input: example inputs, from which int8 takes its ranges: a tensor, a sequence of arguments, or a dict of them.
         lower_precision: precision of contractions; ``fp16``, ``bf16`` and ``int8`` say the same.
         min_acc_module_size: least number of operators of a compiled part, if PyTorch runs some.
         save_subgraph_programs: write each program into the working directory, as ``mgx_region_0.mxr`` and so on.
@@ -102,18 +103,19 @@ def lower_to_mgx(
         use_aten, suppress_accuracy_check, tracer_base_cls, leaf_modules: torch_migraphx's arguments, without effect.
 
     Raises:
+        OptionError: an argument has another type or value than described here.
         MgxError: a part cannot be compiled, or the module changes its buffers.
     """
-    kinds = [name for name, asked in (("fp16", fp16), ("bf16", bf16), ("int8", int8)) if asked]
-    if lower_precision is not LowerPrecision.FP32 and lower_precision.value not in kinds:
-        kinds.append(lower_precision.value)
+    kinds = _precisions(lower_precision, {"fp16": fp16, "bf16": bf16, "int8": int8})
     given = {"quantize": kinds, "exhaustive_tune": exhaustive_tune, "target": target}
     options = parse_options({**given, "min_acc_module_size": min_acc_module_size})
+    of = module.module() if isinstance(module, ExportedProgram) else module
+    args, kwargs = example_call(of, input)
     with contextlib.suppress(NotImplementedError):  # a module that was exported, such as PT2E's, has no modes
-        module.eval()
+        of.eval()
     with torch.no_grad(), plain_flex_attention():
-        exported = torch.export.export(module, tuple(input)).run_decompositions(decompositions())
-        made = _split(exported, tuple(input), options)
+        exported = module if isinstance(module, ExportedProgram) else exported_module(module, args, kwargs)
+        made = _split(exported.run_decompositions(decompositions()), args, kwargs, options)
     for number, part in enumerate(made.compiled_parts()):
         assert part.program is not None
         if verbose_log:
@@ -123,7 +125,23 @@ def lower_to_mgx(
     return made
 
 
-def _split(exported: ExportedProgram, inputs: tuple[Any, ...], options: BackendOptions) -> SplitModule:
+def _precisions(lower_precision: LowerPrecision | str, asked: Mapping[str, bool]) -> list[str]:
+    """Return the quantisations that arguments of `lower_to_mgx` ask for."""
+    try:
+        precision = LowerPrecision(lower_precision)
+    except ValueError:
+        known = ", ".join(p.value for p in LowerPrecision)
+        raise OptionError(f"lower_precision must be a LowerPrecision, or of {known}, got {lower_precision!r}") from None
+    for name, value in asked.items():
+        if not isinstance(value, bool):
+            raise OptionError(f"{name} must be True or False, got {value!r}")
+    own = [] if precision is LowerPrecision.FP32 else [precision.value]
+    return list(dict.fromkeys([*(name for name, value in asked.items() if value), *own]))
+
+
+def _split(
+    exported: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any], options: BackendOptions
+) -> SplitModule:
     """Return an exported program whose supported operators are in `MGXModule` objects."""
     from ..frontends.torch.parser import unsupported
 
@@ -136,7 +154,8 @@ def _split(exported: ExportedProgram, inputs: tuple[Any, ...], options: BackendO
     held = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     held.update(signature.inputs_to_lifted_tensor_constants)
     lacking = dict(unsupported(graph_module))
-    warn_lacking(lacking)
+    ends = views_at_end(graph_module) if lacking else ()
+    warn_lacking({node: reason for node, reason in lacking.items() if node not in ends})
     divide(graph_module, lacking, options.min_size)
     constants = _hold(graph_module, {name: values[of] for name, of in held.items()})
     for call in graph_module.graph.find_nodes(op="call_module"):
@@ -145,7 +164,7 @@ def _split(exported: ExportedProgram, inputs: tuple[Any, ...], options: BackendO
             assert isinstance(inner, GraphModule)
             setattr(graph_module, str(call.target), _First(inner, [s in constants for s in call.args], options))
     graph_module.recompile()
-    flat, in_spec = pytree.tree_flatten((inputs, {}))
+    flat, in_spec = pytree.tree_flatten((args, kwargs))
     graph_module(*flat)
     for call in graph_module.graph.find_nodes(op="call_module"):
         part = graph_module.get_submodule(str(call.target))

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch.fx import GraphModule, Node
 
+from ..frontends.torch.hints import hint
+
 Order = tuple[int, ...]
 
 
@@ -58,7 +60,7 @@ def _order(node: Node) -> Order | None:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.dim() < 2 or value.layout is not torch.strided:
         return None
-    lens, strides = [_hint(n) for n in value.shape], [_hint(n) for n in value.stride()]
+    lens, strides = [hint(n) for n in value.shape], [hint(n) for n in value.stride()]
     if None in lens or None in strides or 0 in lens:
         return None
     axes = sorted(range(len(lens)), key=lambda axis: (-strides[axis], lens[axis] == 1, axis))  # type: ignore[operator]
@@ -69,13 +71,6 @@ def _order(node: Node) -> Order | None:
             return None
         expected *= lens[axis]  # type: ignore[operator]
     return None if axes_of_many == sorted(axes_of_many) else tuple(axes)
-
-
-def _hint(length: int | torch.SymInt) -> int | None:
-    """Return a length, or the example of a symbolic one, without a guard on it."""
-    if not isinstance(length, torch.SymInt):
-        return int(length)
-    return int(length.node.hint) if length.node.has_hint() else None
 
 
 def _inverse(order: Order) -> list[int]:

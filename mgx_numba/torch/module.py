@@ -52,6 +52,9 @@ class MGXModule(torch.nn.Module):
         output_orders: Sequence[Sequence[int] | None] | None = None,
     ) -> None:
         super().__init__()
+        for argument, names in (("input_names", input_names), ("output_names", output_names)):
+            if names is not None and (isinstance(names, str) or not isinstance(names, Sequence)):
+                raise ParameterError(f"{argument} must be a sequence of names, got {names!r}")
         self.program = program
         self.input_names = None if input_names is None else list(input_names)
         self.output_names = None if output_names is None else list(output_names)
@@ -76,6 +79,8 @@ class MGXModule(torch.nn.Module):
 
     def _prepare(self, made: program) -> None:
         """Compile the program if it is not, and find out about inputs and results."""
+        if not isinstance(made, program):
+            raise ParameterError(f"MGXModule takes a program, got {type(made).__name__}: see from_torch")
         if not made.is_compiled():
             if self.quantize_fp16:
                 quantize_fp16(made)
@@ -89,6 +94,12 @@ class MGXModule(torch.nn.Module):
         self.output_names = made.get_output_names() if self.output_names is None else self.output_names
         self.input_orders = [None] * len(known) if self.input_orders is None else self.input_orders
         self.output_orders = [None] * len(self.output_names) if self.output_orders is None else self.output_orders
+        for argument, orders, names in (
+            ("input_orders", self.input_orders, self.input_names),
+            ("output_orders", self.output_orders, self.output_names),
+        ):
+            if len(orders) != len(names) or any(o is not None and sorted(o) != list(range(len(o))) for o in orders):
+                raise ParameterError(f"{argument} must have a permutation of axes, or None, for each of {names}")
         self._run: Any = None
 
     def forward(self, *inputs: object) -> Any:
@@ -117,7 +128,14 @@ class MGXModule(torch.nn.Module):
         return {"program": data, **{name: getattr(self, name) for name in _KEPT}}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_extra_state` has returned."""
+        """Take what `get_extra_state` has returned.
+
+        Raises:
+            ParameterError: the state is of another module.
+        """
+        lacking = {"program", *_KEPT} - set(state if isinstance(state, dict) else ())
+        if lacking:
+            raise ParameterError(f"the state of an MGXModule is expected; it lacks {', '.join(sorted(lacking))}")
         for name in _KEPT:
             setattr(self, name, state[name])
         self.program = load_buffer(state["program"].numpy().tobytes())

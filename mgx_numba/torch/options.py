@@ -75,6 +75,8 @@ def parse_options(given: Mapping[str, Any] | None, mode: str | None = None) -> B
     known = sorted({*_OWN, *COMPILE_OPTIONS} - (_LEFT_OUT - set(_OWN)))
     target, size, parks = None, MIN_MODULE_SIZE, False
     for name, value in (given or {}).items():
+        if not isinstance(name, str):
+            raise OptionError(f"names of options must be strings, got {name!r}")
         if name == "target":
             if value not in (None, "cpu", "gpu", "ref"):
                 raise OptionError(f"option target must be cpu, gpu, ref or None, got {value!r}")
@@ -104,7 +106,7 @@ def parse_options(given: Mapping[str, Any] | None, mode: str | None = None) -> B
 def _quantizations(value: str | Sequence[str] | None) -> list[str]:
     """Return the compile options of the quantisations that the option ``quantize`` names."""
     names = [] if value is None else [value] if isinstance(value, str) else value
-    if not isinstance(names, (list, tuple)) or not all(name in _QUANTIZATIONS for name in names):
+    if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) and n in _QUANTIZATIONS for n in names):
         raise OptionError(f"option quantize must be of {', '.join(_QUANTIZATIONS)}, or a list of these, got {value!r}")
     return [_QUANTIZATIONS[name] for name in names]
 

@@ -45,7 +45,7 @@ def divide(graph_module: GraphModule, unsupported: Collection[Node], min_size: i
     _give_views(graph_module)
     spread = _give_strides(graph_module, unsupported)
     lengths = _of_lengths(graph_module)
-    left = spread | set(unsupported) | _views_at_end(graph_module) | set(lengths)
+    left = spread | set(unsupported) | views_at_end(graph_module) | set(lengths)
     left.update(node for node in graph_module.graph.nodes if node.target in _OF_COMPLEX | _CHECKS)
     for node in graph_module.graph.find_nodes(op="call_function", target=operator.getitem):
         if node.args[0] in left:  # no region takes a tuple
@@ -77,6 +77,18 @@ def is_view(node: Node) -> bool:
 def of_no_cost(node: Node) -> bool:
     """Return whether a node computes nothing: it is a view, or takes a member of a tuple."""
     return node.target is operator.getitem or bool(getattr(node.target, "is_view", False))
+
+
+def views_at_end(graph_module: GraphModule) -> set[Node]:
+    """Return the views of computed values or inputs that only results and other such views read."""
+    found: set[Node] = set()
+    for node in reversed(graph_module.graph.nodes):
+        if node.op != "call_function":
+            continue
+        ends = all(user.op == "output" or user in found for user in node.users)
+        if ends and (is_view(node) or (node.target is operator.getitem and is_view(node.args[0]))):  # type: ignore[arg-type]
+            found.add(node)
+    return found
 
 
 def _give_bodies(graph_module: GraphModule) -> None:
@@ -153,18 +165,6 @@ def _is_apart(value: object) -> bool:
 def _with_bodies(group: Collection[Node]) -> list[Node]:
     """Return the nodes of a region with the attributes that they read: bodies of branches and loops, and constants."""
     return [own for node in group for own in (*(x for x in node.all_input_nodes if x.op == "get_attr"), node)]
-
-
-def _views_at_end(graph_module: GraphModule) -> set[Node]:
-    """Return the views of computed values or inputs that only results and other such views read."""
-    found: set[Node] = set()
-    for node in reversed(graph_module.graph.nodes):
-        if node.op != "call_function":
-            continue
-        ends = all(user.op == "output" or user in found for user in node.users)
-        if ends and (is_view(node) or (node.target is operator.getitem and is_view(node.args[0]))):  # type: ignore[arg-type]
-            found.add(node)
-    return found
 
 
 def _of_lengths(graph_module: GraphModule) -> list[Node]:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch._subclasses import FakeTensor
 from torch.fx import GraphModule
 
 from ..dataclass import dataclass
-from ..errors import IndexRangeError, MgxError, ShapeError, UnsupportedError
+from ..errors import IndexRangeError, MgxError, ParameterError, ShapeError, UnsupportedError
 from ..interrupts import whole_module
 from .content import digest_of, graph_text
 from .exchange import from_array, from_device, host_array, quick_array
@@ -216,7 +217,7 @@ def runner(lowered: Lowered, args: Sequence[object]) -> Run:
         return _on_device(lowered, _device(args))
     run, results = lowered.program.run, lowered.results
     turned = any(order is not None for order in results)
-    inputs = [(name, place, _entry(args[place], order)) for name, place, order in lowered.inputs]
+    inputs = [(name, place, _entry(name, args[place], order)) for name, place, order in lowered.inputs]
 
     def call(args: Sequence[object]) -> list[torch.Tensor]:
         found = [from_array(array) for array in run({name: entry(args[place]) for name, place, entry in inputs})]
@@ -241,17 +242,28 @@ def _on_device(lowered: Lowered, device: torch.device) -> Run:
     return call
 
 
-def _entry(example: object, order: Sequence[int] | None) -> Callable[[Any], Any]:
-    """Return the function that makes an array of a tensor like ``example``, or of a number."""
-    if not isinstance(example, torch.Tensor):
-        return np.asarray
+def _entry(name: str, example: object, order: Sequence[int] | None) -> Callable[[Any], Any]:
+    """Return the function that makes an array of an input, which is a tensor like ``example`` or a number."""
+
+    def slow(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            if isinstance(value, (int, float, complex)):
+                return np.asarray(value)
+            raise ParameterError(f"input {name!r} must be a tensor or a number, got {type(value).__name__}")
+        if value.layout is not torch.strided or value.is_meta or isinstance(value, FakeTensor):
+            of = f"layout {value.layout}, device {value.device}, class {type(value).__name__}"
+            raise ParameterError(f"input {name!r} must be a dense tensor with elements in memory, got one of {of}")
+        return host_array(ordered(value, order))
+
+    if not isinstance(example, torch.Tensor) or example.layout is not torch.strided:
+        return slow
     quick = quick_array(example)
 
     def entry(tensor: torch.Tensor) -> Any:
         try:
             return quick(tensor if order is None else tensor.permute(order))
-        except (RuntimeError, TypeError):  # a lazy conjugate or negative, or a tensor that now requires grad
-            return host_array(ordered(tensor, order))
+        except (AttributeError, RuntimeError, TypeError):  # a number, a lazy conjugate, or a tensor that requires grad
+            return slow(tensor)
 
     return entry
 

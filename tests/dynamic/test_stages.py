@@ -11,8 +11,10 @@ import pytest
 import mgx_numba as migraphx
 from mgx_numba.api.program import program as public_program
 from mgx_numba.core.device_array import DeviceArray
+from mgx_numba.core.scope import Scope
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
+from mgx_numba.errors import MgxError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.specialize import specialize
@@ -193,3 +195,34 @@ def test_a_run_that_finds_nothing_needs_no_further_plan() -> None:
         for mine, theirs in zip(compiled.run(feeds), session.run(None, feeds), strict=True):
             np.testing.assert_allclose(np.asarray(mine), theirs, rtol=1e-5, atol=1e-6)
     assert len(compiled.open_plans()) == plans
+
+
+def test_readers_of_known_lengths_beside_counted_ones_stay_behind_them() -> None:
+    """The form that counts came after those readers of its results whose lengths are known before a run."""
+    g = Graph()
+    values, _, places, counts = g.op("Unique", "x", outputs=4)
+    results = [g.op("Add", values, values), g.op("Reshape", places, g.ints(4, 3)), g.op("Add", counts, counts)]
+    program = parse_onnx(g.model({"x": (FLOAT, [12])}, results))
+    stages = split(program, on_host=True)
+    assert stages is not None
+    validate(stages.head)
+    made = public_program.wrap(program)
+    made.compile("cpu")
+    x = np.round(normal(12) * 2)
+    values, places, counts = np.unique(x, return_inverse=True, return_counts=True)
+    for found, expected in zip(made.run({"x": x}), (values * 2, places.reshape(4, 3), counts * 2), strict=True):
+        np.testing.assert_array_equal(np.asarray(found), expected)
+
+
+def test_an_attempt_at_a_second_stage_leaves_no_symbols_behind() -> None:
+    """The one plan then asked runs for lengths of the second stage's inputs, which they do not have."""
+    scope = Scope()
+    n = scope.symbol("n", 1, 100)
+    with pytest.raises(MgxError), scope.tentative():
+        m = scope.symbol("m", 1, 100)
+        assert m < n * 2 and scope.guards
+        raise MgxError("no second stage")
+    assert scope.symbols == [n] and not scope.guards
+    with scope.tentative():
+        scope.symbol("k", 1, 100, hint=7)
+    assert [scope.value(s) for s in scope.symbols] == [16, 7]

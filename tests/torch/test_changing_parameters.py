@@ -138,3 +138,21 @@ def test_running_statistics_that_eager_mode_updates_are_seen(made: list[Any]) ->
         model.eval()
     agree(found(x), model.forward(x))
     assert len(made) == 3
+
+
+def _scaled_by_another(weight: torch.Tensor) -> None:
+    weight.mul_(2)
+
+
+def test_parameters_in_shared_memory_that_another_process_writes(caplog: Any) -> None:
+    """The version counter of this process is the same after such a write."""
+    model, x = nn.Linear(8, 4).requires_grad_(False).share_memory(), torch.randn(3, 8)
+    compiled = torch.compile(model, backend="mgx_numba")
+    agree(compiled(x), model(x))
+    version = model.weight._version
+    process = torch.multiprocessing.get_context("spawn").Process(target=_scaled_by_another, args=(model.weight,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0 and model.weight._version == version
+    agree(compiled(x), model(x))
+    assert "memory that processes share" in caplog.text

@@ -135,3 +135,25 @@ def test_views_by_strides_of_one_complex_number() -> None:
     x = torch.randn(1, dtype=torch.complex64)
     found = torch.compile(lambda x: torch.as_strided(x, (1,), (1,), 0).clone() + 1, backend="mgx_numba")(x)
     torch.testing.assert_close(found, x + 1)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_views_of_complex_inputs_share_their_memory(dynamic: bool) -> None:
+    """Views were copies; with symbolic lengths, PyTorch looked for these copies' strides in the inputs."""
+
+    def function(a: Any, b: Any) -> Any:
+        return a.t(), a[1:, ::2], a.split(2)[1], a.real, b.expand(3, -1, 4), *torch.meshgrid(a[0], b[0, :, 0])
+
+    a, b = torch.randn(4, 6, dtype=torch.complex64), torch.randn(1, 5, 1, dtype=torch.complex64)
+    with torch.no_grad():
+        found = torch.compile(function, backend="mgx_numba", dynamic=dynamic)(a, b)
+    for x, y in zip(found, function(a, b), strict=True):
+        assert x.data_ptr() == y.data_ptr() and x.stride() == y.stride() and torch.equal(x, y)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_computed_complex_results_have_eager_modes_strides(dynamic: bool) -> None:
+    a = torch.randn(4, 6, dtype=torch.complex64)
+    with torch.no_grad():
+        found = torch.compile(lambda a: a.t() * 2, backend="mgx_numba", dynamic=dynamic)(a)
+    assert found.stride() == (a.t() * 2).stride() and torch.allclose(found, a.t() * 2)

@@ -20,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_any, tree_leaves, tree_map
 
 from .decompositions import decomposition_table
+from .hints import hint
 
 _aten = torch.ops.aten
 _MOST_POINTS = 512
@@ -87,8 +88,9 @@ def _joined(value: object, like: object = None) -> object:
     if not isinstance(value, ComplexTensor):
         return value
     axes = list(range(value.dim()))
-    if isinstance(like, torch.Tensor) and all(isinstance(n, int) for n in like.stride()):
-        axes.sort(key=lambda k: -like.stride(k))
+    strides = [hint(n) for n in like.stride()] if isinstance(like, torch.Tensor) else [None]
+    if None not in strides:
+        axes.sort(key=lambda k: -strides[k])  # type: ignore[operator]
     parts = value.re, value.im
     both = torch.stack(parts if axes == sorted(axes) else [part.permute(axes) for part in parts], -1)
     if axes != sorted(axes):
@@ -97,25 +99,49 @@ def _joined(value: object, like: object = None) -> object:
 
 
 class _Reader(Interpreter):
-    """An interpreter of a graph that has `ComplexTensor` in the place of complex tensors."""
+    """An interpreter of a graph that has `ComplexTensor` in the place of complex tensors.
+
+    Results that are views of complex inputs are such views, as in PyTorch: their strides say where they lie.
+    """
 
     def results(self, *values: Any) -> list[object]:
         """Return the graph's results for its inputs, then for its attributes."""
+        self._views: dict[object, object] = {}
         count = len(self.module.graph.find_nodes(op="placeholder"))  # type: ignore[union-attr, operator]
         self._attributes = iter(values[count:])
+        self._views.update(zip(self.module.graph.find_nodes(op="placeholder"), values))  # type: ignore[union-attr, operator]
         found = self.run(*values[:count], enable_io_processing=False)
         graph: Any = self.module.graph
         nodes = graph.output_node().args[0]
-        likes = [getattr(n, "meta", {}).get("val") for n in (nodes if isinstance(nodes, (list, tuple)) else [nodes])]
-        return [_joined(x, like) for x, like in zip(found if isinstance(found, (list, tuple)) else [found], likes)]
+        nodes = nodes if isinstance(nodes, (list, tuple)) else [nodes]
+        found = found if isinstance(found, (list, tuple)) else [found]
+        return [self._result(n, x) for n, x in zip(nodes, found)]
+
+    def _result(self, node: object, value: object) -> object:
+        """Return the result of a node, of which ``value`` is the value."""
+        if isinstance(node, Node) and node in self._views:
+            return self._views[node]
+        return _joined(value, node.meta.get("val") if isinstance(node, Node) else None)
 
     def run_node(self, n: Node) -> object:
         """Return the result of a node; of PyTorch's own operator if the parts have another type than its result."""
         found = super().run_node(n)
+        self._note_view(n)
         if n.op != "call_function" or _types(found) == _types(n.meta.get("val")):
             return found
         with self._set_current_node(n):
             return _whole(n.target, *self.fetch_args_kwargs_from_env(n))
+
+    def _note_view(self, n: Node) -> None:
+        """Record the value of a node that is a view of a complex input: a result takes it, and else it is dead code."""
+        source = n.args[0] if n.args else None
+        if n.op != "call_function" or source not in self._views:
+            return
+        if n.target is operator.getitem:
+            self._views[n] = self._views[source][n.args[1]]  # type: ignore[index]
+        elif getattr(n.target, "is_view", False):
+            args, kwargs = self.fetch_args_kwargs_from_env(n)
+            self._views[n] = n.target(self._views[source], *args[1:], **kwargs)  # type: ignore[operator]
 
     def placeholder(self, target: object, args: object, kwargs: object) -> object:
         """Return an input."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.export import ExportedProgram
+from torch.export import AdditionalInputs, ExportedProgram, ShapesCollection
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_leaves
 
 from ...errors import OptionError, UnsupportedError
 from ...graph.program import Program
@@ -29,7 +33,16 @@ def from_module(
     weights: str | os.PathLike[str] | None,
 ) -> Program:
     """Return the program of a model; see `mgx_numba.from_torch`."""
-    exported = model if isinstance(model, ExportedProgram) else _exported(model, example_inputs, dynamic_shapes)
+    if not isinstance(decompositions, (Mapping, type(None))):
+        raise OptionError(f"decompositions must be a dict by operator, got {_kind(decompositions)}")
+    if not isinstance(weights, (str, os.PathLike, type(None))):
+        raise OptionError(f"weights must be the path of a safetensors file or a folder, got {_kind(weights)}")
+    if isinstance(model, ExportedProgram):
+        exported = model
+    elif example_inputs is None:
+        raise OptionError("from_torch needs example_inputs to export a module")
+    else:
+        exported = exported_module(model, *example_call(model, example_inputs), dynamic_shapes)
     table = export_table()
     for op, made in (decompositions or {}).items():
         table[op] = made
@@ -44,18 +57,68 @@ def from_module(
     return parse_graph(without_complex(exported.graph_module), constants=constants, ranges=exported.range_constraints)
 
 
-def _exported(model: object, example_inputs: Any, dynamic_shapes: object) -> ExportedProgram:
-    if not isinstance(model, torch.nn.Module):
-        raise OptionError(f"from_torch takes an nn.Module or an ExportedProgram, not {type(model).__name__}")
-    if example_inputs is None:
-        raise OptionError("from_torch needs example_inputs to export a module")
-    if isinstance(example_inputs, Mapping):
-        args, kwargs = (), dict(example_inputs)
-    else:
-        single = isinstance(example_inputs, torch.Tensor)
-        args, kwargs = ((example_inputs,) if single else tuple(example_inputs)), {}
+def exported_module(
+    model: object, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: object = None
+) -> ExportedProgram:
+    """Return a module, exported by ``torch.export``, whose errors and the module's own are passed on.
+
+    Raises:
+        OptionError: ``dynamic_shapes`` has a type that ``torch.export`` does not take.
+    """
+    kinds = (Mapping, list, tuple, ShapesCollection, AdditionalInputs, type(None))
+    if not isinstance(dynamic_shapes, kinds):
+        raise OptionError(f"dynamic_shapes must be a dict or a sequence, got {_kind(dynamic_shapes)}")
     with torch.no_grad():
-        return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+        return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)  # type: ignore[arg-type]
+
+
+def example_call(model: object, example_inputs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the positional and the named arguments of a module's call with example inputs.
+
+    Args:
+        model: the module.
+        example_inputs: a tensor, a sequence of arguments, or a dict of arguments by name.
+
+    Raises:
+        OptionError: ``model`` is no module, has parameters without a shape, or does not take the inputs.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise OptionError(f"the model must be an nn.Module or an ExportedProgram, got {_kind(model)}")
+    name = type(model).__name__
+    named = itertools.chain(model.named_parameters(), model.named_buffers())
+    lazy = next((own for own, value in named if is_lazy(value)), None)
+    if lazy is not None:
+        raise OptionError(f"{lazy!r} of {name} has no shape yet: call the module once on an example")
+    args, kwargs = _arguments(example_inputs)
+    for value in tree_leaves((args, kwargs)):
+        if type(value).__module__ == "numpy":
+            raise OptionError(f"an example input must be a tensor or a number, got {_kind(value)}: see torch.as_tensor")
+        if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
+            raise OptionError(f"an example input must be a dense tensor, got one of layout {value.layout}")
+    try:
+        takes = inspect.signature(model.forward)
+    except ValueError:  # a method that is not Python's
+        return args, kwargs
+    try:
+        takes.bind(*args, **kwargs)
+    except TypeError as error:
+        raise OptionError(f"the example inputs do not fit {name}.forward{takes}: {error}") from None
+    return args, kwargs
+
+
+def _arguments(example_inputs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(example_inputs, Mapping):
+        return (), dict(example_inputs)
+    if isinstance(example_inputs, torch.Tensor):
+        return (example_inputs,), {}
+    if isinstance(example_inputs, Sequence) and not isinstance(example_inputs, str):
+        return tuple(example_inputs), {}
+    expected = "a tensor, a sequence of arguments, or a dict of arguments by name"
+    raise OptionError(f"the example inputs must be {expected}, got {_kind(example_inputs)}")
+
+
+def _kind(value: object) -> str:
+    return "a NumPy array" if type(value).__name__ == "ndarray" else type(value).__name__
 
 
 def _constants(exported: ExportedProgram, weights: str | os.PathLike[str] | None) -> dict[str, object]:

@@ -240,6 +240,8 @@ class AtenGraphParser:
 
     def shape(self, value: torch.Tensor) -> Shape:
         """Return the shape of a value of a graph, with ranges for open lengths."""
+        if value.layout is not torch.strided:
+            raise UnsupportedError(f"a tensor of layout {value.layout} is not supported")
         value = _parts(value)
         type = ir_type(value.dtype)
         return Shape.dynamic(type, [self.symbols.dimension(n) for n in value.shape]) if value.dim() else Shape(type)

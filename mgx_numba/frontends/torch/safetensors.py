@@ -54,6 +54,8 @@ def tensors_of(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 def _read(file: Path) -> dict[str, np.ndarray]:
     with file.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
+        if size > file.stat().st_size:
+            raise ValueError(f"its header would have {size} bytes")
         header = json.loads(stream.read(size))
         data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     found = {}
