@@ -183,7 +183,10 @@ def test_chunks_are_waited_for(line: str, depth: int, said: str, monkeypatch: py
         compiled(program, interpreter()).run(inputs)
 
 
-@pytest.mark.parametrize(("rows", "depth", "kept"), [(1, 14336, True), (8, 4096, True), (8, 14336, False), (16, 4096, True), (32, 4096, False)])
+@pytest.mark.parametrize(
+    ("rows", "depth", "kept"),
+    [(1, 14336, True), (8, 4096, True), (8, 14336, False), (16, 4096, True), (32, 4096, False)],
+)
 def test_rows_are_kept_where_shared_memory_has_room(rows: int, depth: int, kept: bool) -> None:
     types = ElementTypes(*["float16"] * 4)
     problem = GemmProblem(rows, 640, depth, types=types, blocks=BlockFormat(4, 32, True))
