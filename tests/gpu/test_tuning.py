@@ -180,7 +180,8 @@ def test_weights_in_blocks_have_one_solver_which_is_not_measured(hopper: None) -
     assert [c.solver.name for c in SOLVER_SET.candidates(own)] == [BACKEND.solvers.choose(own).solver.name]
     with interpreted(), pytest.raises(UnsupportedError, match="have one kernel"):
         DeviceBench(engine(), own)
-    many = dataclasses.replace(own, request=dataclasses.replace(own.request, problem=dataclasses.replace(problem, m=9)))
+    rows = dataclasses.replace(own.request, problem=dataclasses.replace(problem, m=33))
+    many = dataclasses.replace(own, request=rows)
     with pytest.raises(UnsupportedError, match="no solver for .*tiled: its weights are in blocks"):
         BACKEND.solvers.choose(many)
 
