@@ -344,20 +344,21 @@ class Shape:
     @classmethod
     def sequence(cls, element: Shape) -> Shape:
         """Return the shape of a sequence of any number of tensors of one element type."""
-        return cls._holding(Type.sequence_type, element)
+        return cls.holding(Type.sequence_type, element)
 
     @classmethod
     def optional(cls, element: Shape) -> Shape:
         """Return the shape of an optional tensor or sequence."""
-        return cls._holding(Type.optional_type, element)
+        return cls.holding(Type.optional_type, element)
 
     @classmethod
     def map(cls, key: Type, value: Type) -> Shape:
         """Return the shape of a map from numbers or strings to numbers or strings."""
-        return cls._holding(Type.map_type, cls.tuple([cls(key), cls(value)]))
+        return cls.holding(Type.map_type, cls.tuple([cls(key), cls(value)]))
 
     @classmethod
-    def _holding(cls, type: Type, element: Shape) -> Shape:
+    def holding(cls, type: Type, element: Shape) -> Shape:
+        """Return the shape of a value of ``type`` that holds values of the shape ``element``."""
         shape = cls._without_lens(type, (), ())
         shape.element, shape.is_dynamic = element, True
         return shape
@@ -505,7 +506,7 @@ class Shape:
             return self
         if self.element is None:
             return Shape.unranked(self.type)
-        return Shape._holding(self.type, self.element.opened())
+        return Shape.holding(self.type, self.element.opened())
 
     def to_dynamic(self) -> Shape:
         """Return the shape with every axis as a range, dynamic even if all are fixed."""
@@ -563,30 +564,6 @@ class Shape:
 _MADE_OF = [name for name in Shape.__slots__ if name != "__dict__"]
 _known: dict[object, Shape] = {}
 """Shapes of plain lengths by the arguments that they were made of; `ExpressionSpace.shapes` has those with symbols."""
-
-
-def covering(a: Shape, b: Shape) -> Shape | None:
-    """Return a shape that covers values of both shapes: ranges where lengths differ, unranked where ranks differ.
-
-    None if the types differ, or one shape is a tuple.
-    """
-    if a == b:
-        return a
-    if a.type is not b.type or a.sub_shapes or b.sub_shapes:
-        return None
-    if a.element is not None and b.element is not None:
-        element = covering(a.element, b.element)
-        return None if element is None else Shape._holding(a.type, element)
-    if a.rank is None or a.rank != b.rank:
-        return Shape.unranked(a.type)
-    dims = [x if x == y else _either(x, y) for x, y in zip(a.dims, b.dims)]
-    return Shape.dynamic(a.type, dims)
-
-
-def _either(x: DynamicDimension, y: DynamicDimension) -> DynamicDimension:
-    """Return the range that contains two ranges; symbolic lengths count with their ranges."""
-    low, high = [range_of(d.min)[0] or 0 for d in (x, y)], [range_of(d.max)[1] for d in (x, y)]
-    return DynamicDimension(min(low), max(UNBOUNDED if most is None else most for most in high))
 
 
 def find_permutation(shapes: Sequence[Shape]) -> tuple[int, ...]:

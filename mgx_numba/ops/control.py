@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..core.covering import covering
 from ..core.dim import Dim
-from ..core.shape import DynamicDimension, Shape, covering
+from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type, from_numpy
 from ..dataclass import dataclass
 from ..errors import MgxError, ShapeError

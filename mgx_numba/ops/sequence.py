@@ -11,7 +11,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..core.shape import UNBOUNDED, DynamicDimension, Shape, covering
+from ..core.covering import covering
+from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type
 from ..dataclass import dataclass
 from .base import Operator, register

@@ -116,7 +116,7 @@ def agree(found: list[Any], wanted: list[Any], kind: str) -> None:
 
 
 def absorbed(names: list[str]) -> list[str]:
-    """Return the steps that an attention with rows of its own leaves to others."""
+    """Return the names of the launches that remain beside attention that writes the cache rows."""
     assert sum("attention_of_new_rows" in name for name in names), names
     own = [part for name in names for part in name.split("+")]
     return [n for n in own if not any(word in n for word in ("attention", "cache_copy", "last_rows", "clear"))]

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from mgx_numba.core import shape as shape_module
+from mgx_numba.core.covering import covering
 from mgx_numba.core.dim import Scope
-from mgx_numba.core.shape import DynamicDimension, Shape, covering, other_rank
+from mgx_numba.core.shape import DynamicDimension, Shape, other_rank
 from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
 

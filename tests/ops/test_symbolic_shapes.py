@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from mgx_numba.core.covering import covering
 from mgx_numba.core.dim import Dim, Scope, evaluate, same
-from mgx_numba.core.shape import UNBOUNDED, Shape, covering, find_permutation
+from mgx_numba.core.shape import UNBOUNDED, Shape, find_permutation
 from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
 from mgx_numba.ops.base import Operator, Pointwise, known_operators, make_op, operator_class

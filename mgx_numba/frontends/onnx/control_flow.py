@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...core.covering import covering
 from ...core.dim import SymbolicLengthError, maximum
-from ...core.shape import UNBOUNDED, DynamicDimension, Shape, covering
+from ...core.shape import UNBOUNDED, DynamicDimension, Shape
 from ...core.types import Type
 from ...errors import MgxError, ParseError, ShapeError, UnknownValueError, UnsupportedError
 from ...graph.instruction import Instruction

@@ -91,8 +91,8 @@ class _JoinedLaunches:
         self.uses: list[tuple[View, bool]] = []
 
     def independent(self, uses: list[tuple[View, bool]]) -> bool:
-        """Return whether a step with these views and the group may run in either order: neither writes what the other
-        uses."""
+        """Return whether a step with these views and the group may run in either order: neither writes memory of the
+        other."""
         return not any(
             (written or other) and _same(view, own) and not (written and other and _apart(view, own))
             for view, written in uses

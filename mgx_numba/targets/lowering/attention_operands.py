@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...codegen.problems.cluster import PointwiseProblem
-from ...core.dim import known_equal, known_in, known_less_equal, less, select
+from ...core.dim import known_equal, known_less_equal, less, select
 from ...core.shape import Shape
 from ...core.types import Type
 from ...graph.instruction import Instruction
@@ -58,12 +58,10 @@ def as_type(low: Lowering, ins: Instruction, view: View, type: Type) -> View:
     """Return the view if it has the element type, else a converted copy, in which broadcast axes stay broadcast."""
     if view.type is type:
         return view
-    lens = tuple(1 if known_in(s, 0) else n for n, s in zip(view.lens, view.strides))
-    stored = view.with_shape(Shape(view.type, lens, view.strides))
-    target = low.allocate(Shape(type, lens))
+    stored = view.without_repeats()
+    target = low.allocate(Shape(type, stored.lens))
     convert(low, ins, stored, target)
-    strides = [0 if known_less_equal(n, 1) else s for n, s in zip(lens, target.strides)]
-    return target.with_shape(Shape(type, view.lens, strides))
+    return target.repeated(view.lens)
 
 
 def convert(low: Lowering, ins: Instruction, source: View, target: View) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 
 from ...codegen.problems.cluster import Tensor
-from ...core.dim import Dim, Length, SharedLength, hint, known_equal, known_less_equal, maximum
+from ...core.dim import Dim, Length, SharedLength, hint, known_equal, known_in, known_less_equal, maximum
 from ...core.shape import Shape
 from ...core.strided import Strided
 from ...core.types import Type
@@ -108,6 +108,16 @@ class View:
     def with_shape(self, shape: Shape, offset: int = 0) -> View:
         """Return another window of the same buffer, ``offset`` elements after this view's start."""
         return View(self.buffer, shape, self.offset + offset)
+
+    def without_repeats(self) -> View:
+        """Return the view with length 1 along axes along which it repeats."""
+        lens = [1 if known_in(s, 0) else n for n, s in zip(self.lens, self.strides)]
+        return self.with_shape(Shape(self.type, lens, self.strides))
+
+    def repeated(self, lens: Sequence[int]) -> View:
+        """Return the view with these lengths, which repeats along its own axes of length 1."""
+        strides = [0 if known_less_equal(n, 1) else s for n, s in zip(self.lens, self.strides)]
+        return self.with_shape(Shape(self.type, lens, strides))
 
     def viewed(self, function: Callable[[Strided], Strided | None]) -> View | None:
         """Return the view that ``function`` makes of this tensor's lengths and strides.

@@ -284,7 +284,7 @@ class FinishWriter(ThinWriter):
 
     def _prefetched(self, w: ir.Value, index: ir.Value) -> list[tuple[ir.Value, int, int]]:
         far = self.at(self.ahead, self.ir.mul(index, constant(self.line))), host.CACHE_LINE, 2
-        return [far] if self.written and self.unrolled > 1 else [*super()._prefetched(w, index), far]
+        return [far] if self.in_assembly and self.unrolled > 1 else [*super()._prefetched(w, index), far]
 
     def row_pointers(self, tap: ir.Value, start: ir.Value | None = None) -> Values:
         self.ahead = self.part

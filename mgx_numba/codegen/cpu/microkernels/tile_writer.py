@@ -17,7 +17,7 @@ from .multiply_add_steps import FLOATS, VECTOR_BYTES, Products, multiply_add_ste
 from .register_tile import FMA_CHAINS
 from .tile_table import PREFETCH_STEPS, TILE_BLOCK, TILE_TABLE_ROWS
 
-UNROLLED, WRITTEN = 4, 8
+UNROLLED, UNROLLED_ASSEMBLY = 4, 8
 """How many k of contiguous operands the loop of a tile of AVX2's vectors takes at once, as LLVM's instructions and in
 assembly.
 
@@ -240,7 +240,7 @@ class ProductWriter(TileWriter):
             whole = self.ir.and_(depth, constant(-self.split))
 
             def step(count: int, packed: bool = False) -> Callable[[ir.Value, Values], Values]:
-                emit = self._written_steps if packed and self.written else self._step
+                emit = self._assembly_steps if packed and self.in_assembly else self._step
                 return lambda _, inner: emit(rows, count, inner, packed)
 
             state = [constant(0), *state]
@@ -286,9 +286,9 @@ class ProductWriter(TileWriter):
             w = self.at(w, w_step)
         return [index, w, *sums]
 
-    def _written_steps(self, rows: Values, count: int, state: Values, packed: bool) -> Values:
+    def _assembly_steps(self, rows: Values, count: int, state: Values, packed: bool) -> Values:
         """Emit ``count`` successive k of `_step` in assembly."""
-        assert self.assembly is not None and packed
+        assert self.assembly is not None and packed  # by `in_assembly`
         index, w, *sums = state
         following = self.at(w, constant(count * self.panel_vectors * self.lanes))
         sums = multiply_add_steps(self.ir, self.assembly, count, sums, rows, index, w, self._prefetched(w, index))
@@ -302,7 +302,7 @@ class ProductWriter(TileWriter):
         return FLOATS[self.align] if plain else None
 
     @property
-    def written(self) -> bool:
+    def in_assembly(self) -> bool:
         """Return whether a loop over several k is in assembly."""
         able = {"avx2", "fma"} <= host.features() and host.has_assembler()
         return able and self.assembly is not None and self.panel_vectors == self.vectors
@@ -312,7 +312,7 @@ class ProductWriter(TileWriter):
         """Return how many k of contiguous operands a loop takes at once: several for whole blocks with AVX2."""
         if self.lanes * self.align != VECTOR_BYTES or self.masks or self.rows * self.vectors <= FMA_CHAINS:
             return 1
-        return WRITTEN if self.written else UNROLLED
+        return UNROLLED_ASSEMBLY if self.in_assembly else UNROLLED
 
     def _packed(self) -> ir.Value:
         """Return whether successive k are contiguous in both operands."""

@@ -103,7 +103,7 @@ def lower_contraction(low: Lowering, ins: Instruction) -> None:
 
 
 def _launch(low: Lowering, ins: Instruction, contraction: Contraction) -> None:
-    contraction = _with_terms_in_turn(low, ins, contraction)
+    contraction = _with_contiguous_terms(low, ins, contraction)
     places = tuple(map(plain_ints, contraction.strides))
     layer = Layer(low, ins, contraction, places)
     problem, x = _prepared(layer), contraction.operands["x"]
@@ -132,7 +132,7 @@ def _launch(low: Lowering, ins: Instruction, contraction: Contraction) -> None:
     contraction_problem.note_solver(low, ins, request, choice.candidate)
 
 
-def _with_terms_in_turn(low: Lowering, ins: Instruction, contraction: Contraction) -> Contraction:
+def _with_contiguous_terms(low: Lowering, ins: Instruction, contraction: Contraction) -> Contraction:
     """Return a product whose left-hand side has contiguous terms: itself, or with a copy where that pays."""
     problem, x = contraction.problem, contraction.operands["x"]
     if not isinstance(problem, GemmProblem) or x.type not in (Type.float_type, Type.double_type):
@@ -145,10 +145,8 @@ def _with_terms_in_turn(low: Lowering, ins: Instruction, contraction: Contractio
     )
     if not preferred(all_of(less_equal(LEAST_ROWS, problem.m), columns)):
         return contraction
-    once = [1 if known_in(s, 0) else n for n, s in zip(x.lens, x.strides)]
-    copied = low.materialized(x.with_shape(Shape(x.type, once, x.strides)), row_major_strides(once), ins)
-    strides = [0 if known_in(n, 1) else s for n, s in zip(once, copied.strides)]
-    x = copied.with_shape(Shape(x.type, x.lens, strides))
+    once = x.without_repeats()
+    x = low.materialized(once, row_major_strides(once.lens), ins).repeated(x.lens)
     problem = replace(problem, a_strides=x.strides)
     return replace(contraction, problem=problem, operands={**contraction.operands, "x": x})
 

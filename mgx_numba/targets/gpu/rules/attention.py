@@ -198,15 +198,13 @@ def _keys_in_turn(low: Lowering, ins: Instruction, mask: View) -> View:
     """
     if known_in(mask.strides[-1], 0, 1) or known_less_equal(mask.lens[-1], 1):
         return mask
-    lens = [1 if known_in(s, 0) else n for n, s in zip(mask.lens, mask.strides)]
-    once = mask.with_shape(Shape(mask.type, lens, mask.strides))
+    once = mask.without_repeats()
     value = low.constant_of(once) if once.buffer.region is Region.CONSTANT else None
     if value is None:
-        copied = low.materialized(once, row_major_strides(lens), ins)
+        copied = low.materialized(once, row_major_strides(once.lens), ins)
     else:
         copied = low.packed_constant(value, "keys in turn", lambda: aligned_copy(value))
-    strides = [0 if known_in(n, 1) else s for n, s in zip(lens, copied.strides)]
-    return copied.with_shape(Shape(mask.type, mask.lens, strides))
+    return copied.repeated(mask.lens)
 
 
 def _in_vectors(low: Lowering, ins: Instruction, view: View) -> View:
