@@ -36,6 +36,7 @@ class Machine:
             written past the caches, and read with prefetching.
         l1_bytes: the L1 data cache of a core. It limits how much of a row or column is kept on a kernel's stack. It is
             not asked of the system, as results of reductions would depend on it.
+        l1_sets, l1_ways: sets of the L1 data cache, and lines of a set, by the machine record.
         l2_bytes: the L2 cache of a core by the machine record, which blocks of contractions share.
         clock: half of the vector multiply-adds a second, which the estimates of solvers call cycles: the clock rate of
             a CPU with two units.
@@ -54,6 +55,8 @@ class Machine:
     cpu: Host
     last_cache_bytes: int
     l1_bytes: int = 48 << 10
+    l1_sets: int = 64
+    l1_ways: int = 12
     l2_bytes: int = 1 << 20
     clock: float = 3.5e9
     bytes_per_second: float = 9.0e10
@@ -110,6 +113,8 @@ def machine_of(record: MachineRecord, cpu: Host) -> Machine:
     return Machine(
         cpu,
         last_cache_bytes(),
+        l1_sets=record.l1_sets,
+        l1_ways=record.l1_ways,
         l2_bytes=record.l2_bytes,
         clock=clock,
         bytes_per_second=1e9 * every,
@@ -127,6 +132,18 @@ def _machine(cpu: Host, _name: str, _record: str) -> Machine:
 def last_cache_bytes() -> int:
     """Return the bytes of the first CPU's largest cache, 32 MiB if unknown."""
     return cache_bytes() or _USUAL_LAST_CACHE
+
+
+def l1_sets_and_ways() -> tuple[int, int]:
+    """Return the sets of the first CPU's L1 data cache and the lines of a set, as Linux reports them; those of a cache
+    of 48 KiB if unknown."""
+    for path in _CACHES.glob("index*"):
+        with contextlib.suppress(OSError, ValueError):
+            if ((path / "level").read_text().strip(), (path / "type").read_text().strip()) == ("1", "Data"):
+                sets, ways = (int((path / name).read_text()) for name in ("number_of_sets", "ways_of_associativity"))
+                if sets > 0 and ways > 0:
+                    return sets, ways
+    return Machine.l1_sets, Machine.l1_ways
 
 
 def cache_bytes(level: int = 0) -> int:

@@ -53,6 +53,7 @@ class MachineRecord:
         model: name of the CPU as the system states it, and where the record comes from; for readers.
         threads: threads of the rates "of all threads".
         l2_bytes: size of a core's L2 cache.
+        l1_sets, l1_ways: sets of a core's L1 data cache, and lines of a set.
         fma: 1e9 vector instructions per second of one thread, by vector width in bits: fused multiply-adds of float32.
         tiles: 1e9 operations per second of one thread that runs a register tile over operands in the L2 cache, by
             `RegisterTile.name`.
@@ -67,6 +68,8 @@ class MachineRecord:
     model: str = ""
     threads: int = 1
     l2_bytes: int = 1 << 20
+    l1_sets: int = 64
+    l1_ways: int = 12
     fma: Mapping[str, float] = field(default_factory=dict)
     tiles: Mapping[str, float] = field(default_factory=dict)
     load: Mapping[str, tuple[float, float]] = field(default_factory=dict)

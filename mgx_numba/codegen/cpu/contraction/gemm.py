@@ -28,7 +28,7 @@ from .dequant_on_the_fly import DequantOnTheFly
 from .macro_kernel import MacroKernel
 from .pack_kernel import pack_launch
 from .panels import aligned_zeros, pack_panels, panel_count, without_repeats
-from .prologue import PrologueRows
+from .prologue import PrologueRows, rows_conflict
 from .roofline import seconds
 from .solver import Setting, Solver, stored_types_refused
 from .split_on_the_fly import SplitOnTheFly
@@ -257,8 +257,10 @@ def _launch(
     before: PrologueRows | SplitOnTheFly | None = split if isinstance(split, SplitOnTheFly) else None
     if problem.prologue and before is None:
         before = PrologueRows(problem.prologue, problem.dtype, tile)
-    forming = isinstance(before, SplitOnTheFly)
-    blocking = cut(tile, batched.m, problem.n, depth, 1, batched.count, threads, given, forming=forming)
+    copying = copies_rows(problem, batched, tile) and not (before or masked or scratch or split)
+    if copying:
+        before, name = PrologueRows(None, tile.left_word, tile), f"{name}_copying"
+    blocking = cut(tile, batched.m, problem.n, depth, 1, batched.count, threads, given, forming=before is not None)
     if before:
         blocking = before.fit(blocking, batched.m, problem.n, depth)
     scratch = scratch or convert_on_the_fly(tile, problem.types, batched.m, blocking, w_steps[1])
@@ -270,7 +272,7 @@ def _launch(
     macro = MacroKernel(name, accumulator, tile, epilogue, masked=masked)
     arguments = macro.arguments
     x = Operand(x.name, x.offset + offsets["x"] * left) if problem.k else w
-    arguments.pointer("x", x, problem.types.a if before else tile.left_word)
+    arguments.pointer("x", x, problem.types.a if before and not copying else tile.left_word)
     arguments.pointer(
         "w", Operand(w.name, w.offset + offsets["w"] * right), scratch.word if scratch else tile.right_word
     )
@@ -314,6 +316,15 @@ def _launch(
     flops = 2 * rows * problem.n * problem.k
     tasks = blocking.tasks(batched.m, panels, batched.count)
     return Launch(macro.source(), arguments.values, TaskRange(tasks, 1), flops, moved, epilogue.moving)
+
+
+def copies_rows(problem: GemmProblem, batched: Batched, tile: RegisterTile) -> bool:
+    """Return whether tiles read copies of the left-hand side's rows, as the rows themselves conflict in the L1 cache."""
+    if tile.step > 1 or known_less(problem.m, tile.rows) or not known_less(0, problem.k):
+        return False
+    row = batched.strides["x"][-1]
+    contiguous = known_equal(problem.a_strides[-1], 1)
+    return contiguous and isinstance(row, int) and rows_conflict(tile, row * ITEMSIZE[tile.left_word])
 
 
 def read_parts(macro: MacroKernel, k: int) -> None:
