@@ -36,7 +36,8 @@ def rows_conflict(tile: RegisterTile, row_bytes: int) -> bool:
         row_bytes: distance of the rows in bytes.
     """
     of = machine()
-    sets = Counter(row * row_bytes // LINE % of.l1_sets for row in range(tile.rows))
+    lines = {row * row_bytes // LINE for row in range(tile.rows)}
+    sets = Counter(line % of.l1_sets for line in lines)
     return max(sets.values()) > of.l1_ways
 
 
