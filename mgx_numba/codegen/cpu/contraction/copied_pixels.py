@@ -1,8 +1,9 @@
 """Text that copies the input pixels of a register tile's rows to a small buffer, tap by tap.
 
-Input pixels that are a multiple of 4 KiB apart (512 channels at stride 2, 1024 at stride 1) share a set of the L1 cache,
-see `prologue.rows_conflict`. In the buffer a row has the terms of all its taps, one tap behind the other, so the tile
-reads evenly spaced rows of one tap.
+Input pixels that are a multiple of 4 KiB apart (512 channels at stride 2, 1024 at stride 1) share a set of the L1
+cache (`prologue.rows_conflict`). In the buffer a row has the terms of all its taps, one tap behind the other, so the
+tile reads evenly spaced rows of one tap. One thread of Zen 4, 512 channels to 512, 3 taps at stride 2: 92 GFLOP/s, in
+place 49.
 """
 
 from __future__ import annotations
