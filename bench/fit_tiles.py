@@ -22,7 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.random_problems import Product
 from mgx_numba.codegen.gpu.contraction import wgmma_tiles
+from mgx_numba.codegen.gpu.contraction.wgmma import tile_question
 from mgx_numba.codegen.gpu.contraction.wgmma_tiles import TileQuestion, WarpgroupTile
 
 DATA = Path(__file__).parent / "data" / "gpu_tiles.json"
@@ -32,7 +34,7 @@ SLICE = 64
 """Elements of 16 bits along K in a ring stage."""
 CONSTANTS = (
     "MULTIPLIES PAIRED IN_TURNS DELIVERY DISTINCT GATHERING BESIDE_PIXELS LEAST_SLICE BEGINNING STORING ACTIVATING"
-    " READING LAUNCH PAIRING PAIRING_CONSTANTS ADDING LATENCY OUTSIDE OUTSIDE_ROW TILE_LATENCY"
+    " READING LAUNCH PAIRING PAIRING_CONSTANTS ADDING LATENCY OUTSIDE STARTING"
 ).split()
 LARGEST, ACCURACY = 1.5, 0.03
 """Regret that counts at most, so that no single problem rules; and the weight of the estimates' own accuracy, by which
@@ -85,6 +87,9 @@ def _question(name: str, epilogue: str) -> TileQuestion:
         slices = kernel * kernel * -(-channels // SLICE)
         return TileQuestion(batch * pixels**2, out, slices, 1, taps=kernel * kernel, constant=True)
     rows, columns, depth = numbers
+    right = name.partition(" ")[2]
+    if right:
+        return tile_question(Product(rows, columns, depth, right).contraction(padded=True))
     reads, activates = epilogue == "residual", epilogue in ("gelu", "silu")
     alignment = max(16, gcd(128, 2 * depth))  # bytes, of the left operand's rows; shorter ones are copied
     return TileQuestion(

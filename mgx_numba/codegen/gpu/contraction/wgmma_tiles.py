@@ -194,20 +194,20 @@ NEIGHBOURS = 8
 WIDEST = 8
 """Most neighbouring results of 16 bits per store of a thread: 16 bytes."""
 # In cycles of a multiprocessor; fitted by `python -m bench.fit_tiles` to the times of 16-bit products, with and without
-# epilogues, and convolutions in `bench/data/gpu_tiles.json`: tiles that are chosen lose 1.6% in the mean to the fastest
-# of products, 0.6% with GELU, 3.9% with a float32 residual, and 3.8% of convolutions, most of which take a few us. Of
-# random products of odd sizes, measured later, they lose 7.8%. Constants fitted to these, too, chose better among
-# tiles, but lost to them what products took by other solvers' kernels.
+# epilogues, and convolutions in `bench/data/gpu_tiles.json`, and to those of 400 random products (`bench.gpu_random
+# products --seed 91 --tiles 12`, and 92) on an H200: tiles that are chosen take 4.5% longer in the mean than the fastest
+# of random products, 3.7% of the others, most of which take a few us. Among the tiles of all solvers the choices for
+# random products take 5.6% longer (6.8% before these products were measured), for 200 random convolutions 8.8%.
 MULTIPLIES = 3934
 """Bytes of K multiplied per cycle, of 4096 at peak, for any element type (measured with 16 bits)."""
-PAIRED = 150
+PAIRED = 170
 """Cycles that a slice takes longer in blocks of a cluster, which load shared operands once and wait for one another."""
-IN_TURNS = 2772
+IN_TURNS = 2720
 """The same for a warpgroup with ping-pong scheduling."""
 LONG_TURN, LEAST_TURNS = 12, 4
 """Least slices, and least tiles per multiprocessor, for ping-pong scheduling: measured with 12 and 6; with few tiles
 nothing alternates."""
-DELIVERY, DISTINCT = 11900, 3024
+DELIVERY, DISTINCT = 12050, 3860
 """L2 bandwidth to all multiprocessors in bytes/cycle; and the rate of distinct bytes of concurrent blocks, each counted
 once. A slice waits for both."""
 LINE_RATES = {128: 90.0, 64: 39.0, 32: 38.0, 16: 26.4}
@@ -227,28 +227,25 @@ with them. Found, with `PIXEL_RATES[16]`, by the times of 300 tiles of 25 convol
 PIXEL_RATES = {16: (25.0, 38.0), SHORT_PIXELS: (8.5, 38.0)}
 """The same by the alignment in bytes of pixels, where it is less. On an H200 64 images of 192 x 192 x 88 channels take
 8 to 9 cycles for each pixel of a slice, 8 of 144 x 144 x 40 take 15 to 17."""
-OUTSIDE, OUTSIDE_ROW = 8, 4
-"""Cycles for each column, and row, of a tile behind the last, which TMA fills with zeros: 8 images of 128 x 128 x 64
-channels, 3 x 3, take 884 cycles for each slice of 128 by 64 with 16 outputs, 787 with 32, and 510 with 64; 6303 x 144
-x 4624 takes 827 for 64 by 192."""
-LEAST_SLICE = 297
+OUTSIDE = 3
+"""Cycles for each column of a tile behind the last, which TMA fills with zeros."""
+STARTING = 9.7
+"""Cycles by which each block of the first wave delays the others: all fetch the same descriptors from L2."""
+LEAST_SLICE = 295
 """Least cycles per slice, however small the tile."""
-BEGINNING = 2099
+BEGINNING = 1250
 """Cycles of pipeline fill and drain of a launch."""
-STORING, ACTIVATING = 9.42, 2.1
+STORING, ACTIVATING = 7.3, 1.9
 """Accumulators/cycle that the epilogue processes and stores; and how much longer it takes with an exponential or error
 function."""
-LAUNCH = 3036
+LAUNCH = 2650
 """Cycles of the split-K sum's launch."""
-PAIRING, PAIRING_CONSTANTS = 1418, 218
+PAIRING, PAIRING_CONSTANTS = 740, 9
 """Cycles of cluster synchronisation at start and end; and the cycles that non-clustered kernels save by loading
 constants before the preceding launch ends."""
-ADDING = 2014.0
+ADDING = 1450.0
 """Split-K partial sums that the whole device writes and reads back, in bytes/cycle."""
-TILE_LATENCY = 3000
-"""Least cycles that a tile's slices take where a block computes several tiles: of 25 tiles of one or two slices on an
-H200 each takes 3500 cycles and the time of its stores."""
-LATENCY = 1735
+LATENCY = 1766
 """Cycles of latency of a slice's load; the ring's stages share it."""
 PART_PRODUCTS, NARROW_PART_PRODUCTS = 1.42, 2.27
 """Time of a float32 slice as halves relative to a 16-bit slice (six MMAs instead of four, left operand from registers);
@@ -258,7 +255,7 @@ WIDE_PARTS = 128
 HALVING = 210
 """Cycles that splitting delays the MMAs of a warpgroup alone on its multiprocessor. With the two constants above,
 estimates of 12 tiles are 0.9 to 1.2 of the measured times of BERT's products and 4096 by 4096 by 4096 on an H200."""
-READING = 2077
+READING = 1980
 """Cycles until the epilogue operands that a lane loads together have arrived. On an H200 a convolution of 64 to 256
 channels takes 24 us, and 59 with a residual; of 128 to 512 channels 12 and 34."""
 
@@ -369,14 +366,13 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
     columns = tile.columns // tile.cluster
     part_rows = columns % TRANSPOSED_COLUMNS if question.transposed else 0
     if not question.taps:
-        outside += OUTSIDE_ROW * (tile.rows - question.rows / down)
         left, right = LINE_RATES[question.left_alignment], LINE_RATES[question.right_alignment]
         rows = tile.rows // tile.across / left
         if part_rows:
             columns += PARTS_OF_ROWS * TRANSPOSED_COLUMNS - part_rows
         bringing = max(bringing, SLICE_BYTES * (rows + columns / right) + outside)
     slice = max(sharing * max(multiplying, bringing), LATENCY / tile.stages, LEAST_SLICE)
-    storing = tile.rows * tile.columns / STORING
+    storing = tile.rows * min(tile.columns, question.columns) / STORING
     width = question.width if splits == 1 else 2 * question.width  # partial sums have 32 bits
     if width in STORED_BY_WIDTH:
         storing = max(storing, tile.rows * min(tile.columns, question.columns) / STORED_BY_WIDTH[width])
@@ -386,10 +382,10 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
     if question.reads and splits == 1:
         storing += READING * max(1, tile.columns / 16 / tile.reads_at_once)
     if tile.pingpong == 1:
-        sliced = max(part * slice, TILE_LATENCY) if rounds > 1 and not question.reads else part * slice
-        cycles = rounds * (sliced + storing) + BEGINNING
+        cycles = rounds * (part * slice + storing) + BEGINNING
     else:  # one of multiplying and storing waits for the other
         cycles = max(rounds * part * slice + storing, part * slice + rounds * storing) + BEGINNING
+    cycles += STARTING * min(blocks, cores)
     if shared > 1:
         cycles += PAIRING + PAIRING_CONSTANTS * question.constant
     if splits > 1:
