@@ -196,18 +196,18 @@ WIDEST = 8
 # In cycles of a multiprocessor; fitted by `python -m bench.fit_tiles` to the times of 16-bit products, with and without
 # epilogues, and convolutions in `bench/data/gpu_tiles.json`, and to those of 400 random products (`bench.gpu_random
 # products --seed 91 --tiles 12`, and 92) on an H200: tiles that are chosen take 4.5% longer in the mean than the fastest
-# of random products, 3.7% of the others, most of which take a few us. Among the tiles of all solvers the choices for
-# random products take 5.6% longer (6.8% before these products were measured), for 200 random convolutions 8.8%.
+# of random products, 0.9% of products of networks, 1.1% of their convolutions, 0.6% with GELU, 4.2% with a float32
+# residual. Most of these take a few us.
 MULTIPLIES = 3934
 """Bytes of K multiplied per cycle, of 4096 at peak, for any element type (measured with 16 bits)."""
-PAIRED = 170
+PAIRED = 222
 """Cycles that a slice takes longer in blocks of a cluster, which load shared operands once and wait for one another."""
-IN_TURNS = 2720
+IN_TURNS = 2780
 """The same for a warpgroup with ping-pong scheduling."""
 LONG_TURN, LEAST_TURNS = 12, 4
 """Least slices, and least tiles per multiprocessor, for ping-pong scheduling: measured with 12 and 6; with few tiles
 nothing alternates."""
-DELIVERY, DISTINCT = 12050, 3860
+DELIVERY, DISTINCT = 11870, 3070
 """L2 bandwidth to all multiprocessors in bytes/cycle; and the rate of distinct bytes of concurrent blocks, each counted
 once. A slice waits for both."""
 LINE_RATES = {128: 90.0, 64: 39.0, 32: 38.0, 16: 26.4}
@@ -227,25 +227,25 @@ with them. Found, with `PIXEL_RATES[16]`, by the times of 300 tiles of 25 convol
 PIXEL_RATES = {16: (25.0, 38.0), SHORT_PIXELS: (8.5, 38.0)}
 """The same by the alignment in bytes of pixels, where it is less. On an H200 64 images of 192 x 192 x 88 channels take
 8 to 9 cycles for each pixel of a slice, 8 of 144 x 144 x 40 take 15 to 17."""
-OUTSIDE = 3
+OUTSIDE = 3.1
 """Cycles for each column of a tile behind the last, which TMA fills with zeros."""
-STARTING = 9.7
+STARTING = 5.2
 """Cycles by which each block of the first wave delays the others: all fetch the same descriptors from L2."""
-LEAST_SLICE = 295
+LEAST_SLICE = 327
 """Least cycles per slice, however small the tile."""
-BEGINNING = 1250
+BEGINNING = 1630
 """Cycles of pipeline fill and drain of a launch."""
-STORING, ACTIVATING = 7.3, 1.9
+STORING, ACTIVATING = 9.42, 2.08
 """Accumulators/cycle that the epilogue processes and stores; and how much longer it takes with an exponential or error
 function."""
-LAUNCH = 2650
+LAUNCH = 3020
 """Cycles of the split-K sum's launch."""
-PAIRING, PAIRING_CONSTANTS = 740, 9
+PAIRING, PAIRING_CONSTANTS = 1370, 280
 """Cycles of cluster synchronisation at start and end; and the cycles that non-clustered kernels save by loading
 constants before the preceding launch ends."""
-ADDING = 1450.0
+ADDING = 1600.0
 """Split-K partial sums that the whole device writes and reads back, in bytes/cycle."""
-LATENCY = 1766
+LATENCY = 1150
 """Cycles of latency of a slice's load; the ring's stages share it."""
 PART_PRODUCTS, NARROW_PART_PRODUCTS = 1.42, 2.27
 """Time of a float32 slice as halves relative to a 16-bit slice (six MMAs instead of four, left operand from registers);
@@ -255,7 +255,7 @@ WIDE_PARTS = 128
 HALVING = 210
 """Cycles that splitting delays the MMAs of a warpgroup alone on its multiprocessor. With the two constants above,
 estimates of 12 tiles are 0.9 to 1.2 of the measured times of BERT's products and 4096 by 4096 by 4096 on an H200."""
-READING = 1980
+READING = 3475
 """Cycles until the epilogue operands that a lane loads together have arrived. On an H200 a convolution of 64 to 256
 channels takes 24 us, and 59 with a residual; of 128 to 512 channels 12 and 34."""
 
