@@ -16,7 +16,7 @@ def test_chosen_tiles_are_near_the_fastest_that_were_measured() -> None:
     """Of each kind of epilogue, and of convolutions; see `bench.fit_tiles`."""
     found = fit_tiles.regrets(fit_tiles.read())
     assert {"products", "conv", "gelu", "silu", "residual", "odd sizes", "random products"} == set(found)
-    assert all(np.mean(regrets) < 1.06 for regrets in found.values())
+    assert all(np.mean(regrets) < 1.07 for regrets in found.values())
 
 
 def test_fitting_finds_back_what_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:

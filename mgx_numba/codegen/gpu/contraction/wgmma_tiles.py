@@ -18,8 +18,8 @@ TRANSPOSED_COLUMNS = SLICE_BYTES // 2
 """Columns (16 bits) per row of a stage for a transposed right operand."""
 WARPGROUP = 128
 """Threads per warpgroup."""
-OWN_ROWS = 64
-"""Rows per warpgroup: PTX ISA, "wgmma.mma_async"."""
+OWN_ROWS, WARP_ROWS = 64, 16
+"""Rows per warpgroup, and per warp: PTX ISA, "wgmma.mma_async"."""
 PARTS, PART_REGISTERS, MOST_REGISTERS = 4, 1 << 14, 255
 """Schedulers per multiprocessor, registers of each, and most registers per thread: CUDA C++ programming guide,
 "Technical specifications per compute capability"."""
@@ -195,8 +195,8 @@ WIDEST = 8
 """Most neighbouring results of 16 bits per store of a thread: 16 bytes."""
 # In cycles of a multiprocessor; fitted by `python -m bench.fit_tiles` to the times of 16-bit products, with and without
 # epilogues, and convolutions in `bench/data/gpu_tiles.json`, and to those of 400 random products (`bench.gpu_random
-# products --seed 91 --tiles 12`, and 92) on an H200: tiles that are chosen take 4.5% longer in the mean than the fastest
-# of random products, 0.9% of products of networks, 1.1% of their convolutions, 0.6% with GELU, 4.2% with a float32
+# products --seed 91 --tiles 12`, and 92) on an H200: tiles that are chosen take 4.7% longer in the mean than the fastest
+# of random products, 1.6% of products of networks, 1.1% of their convolutions, 0.6% with GELU, 4.2% with a float32
 # residual. Most of these take a few us.
 MULTIPLIES = 3934
 """Bytes of K multiplied per cycle, of 4096 at peak, for any element type (measured with 16 bits)."""
@@ -307,7 +307,8 @@ def weighed_tiles(question: TileQuestion, cores: int) -> tuple[tuple[float, Warp
     """Return (estimated cycles, tile, splits) of each applicable tile on a device of ``cores`` multiprocessors, fastest
     first."""
     if question.slices < SPLITS[1] * LEAST_SLICES:  # without parts only rows of tiles count: many products are alike
-        question = replace(question, rows=-(-question.rows // OWN_ROWS) * OWN_ROWS)
+        unit = OWN_ROWS if question.rows > OWN_ROWS else WARP_ROWS
+        question = replace(question, rows=-(-question.rows // unit) * unit)
     return _weighed(question, cores)
 
 
@@ -372,10 +373,11 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
             columns += PARTS_OF_ROWS * TRANSPOSED_COLUMNS - part_rows
         bringing = max(bringing, SLICE_BYTES * (rows + columns / right) + outside)
     slice = max(sharing * max(multiplying, bringing), LATENCY / tile.stages, LEAST_SLICE)
-    storing = tile.rows * min(tile.columns, question.columns) / STORING
+    stored = min(tile.rows, question.rows) * min(tile.columns, question.columns)
+    storing = stored / STORING
     width = question.width if splits == 1 else 2 * question.width  # partial sums have 32 bits
     if width in STORED_BY_WIDTH:
-        storing = max(storing, tile.rows * min(tile.columns, question.columns) / STORED_BY_WIDTH[width])
+        storing = max(storing, stored / STORED_BY_WIDTH[width])
     storing *= sharing
     if question.activates and splits == 1:
         storing *= ACTIVATING
