@@ -61,8 +61,15 @@ def _look_later() -> None:
         gc.unfreeze()
 
 
+def _has_finalisers() -> bool:
+    """Return whether freeing an object may have an effect, such as writing the end of a file."""
+    objects = gc.get_objects()
+    types = {one for one in set(map(type, objects)) if hasattr(one, "__del__")}
+    return any(type(one) in types and _has_effect(one) for one in objects)
+
+
 def _has_effect(value: object) -> bool:
-    """Return whether freeing an object of a type with ``__del__`` may have an effect, such as writing a file's end."""
+    """Return whether freeing an object of a type with ``__del__`` may have an effect."""
     if type(value) in (io.BytesIO, io.StringIO):
         return False
     try:
@@ -76,12 +83,14 @@ def _collect_less() -> None:
     """Leave the objects of reference cycles to the end of the process, unless one has a finaliser.
 
     At exit the interpreter visits all objects twice, and frees those of reference cycles: 0.1 s for the 100,000 objects
-    of a process that has compiled a network. If an object has a finaliser, the second visit calls it.
+    of a process that has compiled a network. Objects with finalisers may be garbage: they are collected, once, before
+    modules are cleared. If others are in use, the interpreter's second visit finalises them as usual.
     """
     if sys.implementation.name != "cpython" or not gc.isenabled():
         return
-    gc.disable()  # omits the first visit
-    objects = gc.get_objects()
-    finalised = {one for one in set(map(type, objects)) if hasattr(one, "__del__")}
-    if not any(type(one) in finalised and _has_effect(one) for one in objects):
-        gc.freeze()
+    if _has_finalisers():
+        gc.collect()
+        gc.disable()  # the first visit is done
+        if _has_finalisers():
+            return
+    gc.freeze()

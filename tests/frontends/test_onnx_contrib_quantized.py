@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import ModelProto, TensorProto
 
 from mgx_numba.core.shape import DynamicDimension
 from mgx_numba.errors import MgxError, ParseError, ShapeError, UnsupportedError
@@ -232,12 +232,24 @@ def test_weights_are_not_folded_to_infer_shapes(monkeypatch: pytest.MonkeyPatch)
     """Parsing for each sample length folded all weights of a node with open lengths."""
     tried: list[Program] = []
     monkeypatch.setattr(inferred, "Program", lambda: tried.append(Program()) or tried[-1])  # type: ignore[func-returns-value]
-    steps, size = 4, 16
+    monkeypatch.setattr(inferred, "INFERRED_AS", {})
+    model, feeds, inputs = open_lstm()
+    program = parse_onnx(model, default_dyn_dim_value=DynamicDimension(1, 64))
+    assert [shape.ndim for shape in program.output_shapes()] == [4, 3, 3]
+    sizes = [ins.shape.elements for made in tried for ins in made.main if ins.literal is not None]
+    assert sizes and max(sizes) <= inferred._SMALL < inputs[1].size
+    for result, same in zip(run_program(program, feeds), dynamic_lstm(inputs)):
+        np.testing.assert_allclose(result, same, rtol=1e-6, atol=1e-6)
+
+
+def open_lstm() -> tuple[ModelProto, dict[str, np.ndarray], list[Any]]:
+    """Return a DynamicQuantizeLSTM of 3 sequences of any length, with its inputs."""
+    size = 16
     w, r = codes(1, 6, 4 * size, dtype=np.int8), codes(1, size, 4 * size, seed=1, dtype=np.int8)
     scale, zero = np.full(1, 0.004, np.float32), np.zeros(1, np.int8)
     hidden, state = normal(1, 3, size, seed=3), normal(1, 3, size, seed=4)
     inputs = [
-        normal(steps, 3, 6), w, r, normal(1, 8 * size, seed=2), np.array([4, 1, 3], np.int32), hidden, state, None,
+        normal(4, 3, 6), w, r, normal(1, 8 * size, seed=2), np.array([4, 1, 3], np.int32), hidden, state, None,
         scale, zero, scale, zero,
     ]  # fmt: skip
     model, feeds = single(
@@ -245,10 +257,17 @@ def test_weights_are_not_folded_to_infer_shapes(monkeypatch: pytest.MonkeyPatch)
         outputs=(FLOAT,) * 3,
     )  # fmt: skip
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "steps"
+    return model, feeds, inputs
+
+
+def test_a_quantised_lstm_has_the_lengths_of_an_lstm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only ranks were inferred, by parsing the node for up to 18 sample lengths, all of which failed if the initial
+    states' lengths were not known."""
+    monkeypatch.setattr(inferred, "_tried", None)  # not called
+    model, feeds, inputs = open_lstm()
     program = parse_onnx(model, default_dyn_dim_value=DynamicDimension(1, 64))
-    assert [shape.ndim for shape in program.output_shapes()] == [4, 3, 3]
-    sizes = [ins.shape.elements for made in tried for ins in made.main if ins.literal is not None]
-    assert sizes and max(sizes) <= inferred._SMALL < w.size
+    fixed = [[d.min for d in shape.dims if d.is_fixed] for shape in program.output_shapes()]
+    assert fixed == [[1, 3, 16], [1, 3, 16], [1, 3, 16]]
     for result, same in zip(run_program(program, feeds), dynamic_lstm(inputs)):
         np.testing.assert_allclose(result, same, rtol=1e-6, atol=1e-6)
 
