@@ -29,7 +29,6 @@ from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from ..rewrite_log import RewriteLog
-from ..validate import validate as validate_program
 from .capabilities import Capabilities
 from .foreign import NEEDLESS, OTHER_NAMES
 from .needed import NEEDED, is_needless
@@ -268,6 +267,8 @@ def run_passes(
         if trace is not None:
             trace(step.name, program)
         if validate:
+            from ..validate import validate as validate_program  # late: for tests
+
             try:
                 validate_program(program)
             except ValidationError as error:
