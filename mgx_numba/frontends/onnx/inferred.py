@@ -18,7 +18,6 @@ from ...graph.program import Program
 from .builder import Builder, is_scalar
 from .model import canonical_domain, load_model, opset_versions
 from .onnx_package import infer_shapes
-from .registry import MICROSOFT
 from .schema import find_schema
 from .tensors import ir_type, onnx_number
 from .value_types import declared_shape
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
 SHARED = {("GroupQueryAttention", 1): 3, ("GroupQueryAttention", 2): 4, ("QLinearConcat", 0): 1}
 """Input that a result shares its type with, by operator and result, for operators that ONNX does not define. Results of
 all other operators named QLinear have the type of the first input."""
-
-INFERRED_AS = {"DynamicQuantizeLSTM": ("LSTM", 8)}
-"""ONNX operator whose inference serves an operator of com.microsoft, and the number of inputs that both have."""
 
 SAME_RANK = ("MaxUnpool", "Split")
 """Operators whose results have the first input's rank, which ONNX's inference tells only for constant lengths."""
@@ -119,11 +115,6 @@ def _inferred(
                 entry.dim_param = dim.symbol or f"input {k} axis {axis}"
                 ranges[entry.dim_param] = dim
         _show(g, copy, info.name, x)
-    node = copy.graph.node[0]
-    if node.domain == MICROSOFT and node.op_type in INFERRED_AS:
-        node.op_type, most = INFERRED_AS[node.op_type]
-        node.domain = ""
-        del node.input[most:]
     try:
         copy = infer_shapes(copy)
     except Exception:  # parsing the node will report the fault
