@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         own = backend(options.target)
         record = {"environment": describe(), "threads": options.threads, "family": own.family()}
         if options.solvers:
-            record["record"] = json.loads(measure_machine(strict=False).to_json())
+            record["record"] = json.loads(measure_machine().to_json())
             record["features"] = sorted(own.fingerprint().features)
         record["problems"] = measure(
             options.models or case_names(), options.threads, "full", options.target, options.quantize,

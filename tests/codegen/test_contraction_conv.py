@@ -20,6 +20,7 @@ from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.winograd.form import Form
 from mgx_numba.codegen.cpu.contraction.winograd.solver import ConvWinograd
 from mgx_numba.codegen.cpu.contraction.winograd.strided import ConvWinogradStrided
+from mgx_numba.codegen.cpu.machine import machine, using
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.errors import ShapeError
@@ -62,6 +63,13 @@ def quick(examples: int) -> Callable[[Any], Any]:
 @given(problems(), st.integers(1, 3), st.sampled_from([0, 7]))
 def test_direct(problem: ConvProblem, threads: int, gap: int) -> None:
     assert run_conv(ConvDirect(), problem, 1, threads, gap) < TOLERANCE
+
+
+@quick(60)
+@given(problems(), st.integers(1, 3), st.sampled_from([0, 7]))
+def test_direct_with_copied_pixels(problem: ConvProblem, threads: int, gap: int) -> None:
+    with using(dataclasses.replace(machine(), l1_sets=1, l1_ways=1)):
+        assert run_conv(ConvDirect(), problem, 1, threads, gap) < TOLERANCE
 
 
 @quick(60)
@@ -121,9 +129,11 @@ def same(channels: int, outputs: int, size: int, kernel: int = 3, **options: Any
         same(5, 33, 40, types=element_types("float64")),
     ],
 )
-def test_direct_blocks(problem: ConvProblem) -> None:
-    for threads in (1, 4):
-        assert run_conv(ConvDirect(), problem, 5, threads) < TOLERANCE
+@pytest.mark.parametrize("copied", [False, True])
+def test_direct_blocks(problem: ConvProblem, copied: bool) -> None:
+    with using(dataclasses.replace(machine(), l1_sets=1 if copied else 64, l1_ways=1 if copied else 64)):
+        for threads in (1, 4):
+            assert run_conv(ConvDirect(), problem, 5, threads) < TOLERANCE
 
 
 @pytest.mark.parametrize(

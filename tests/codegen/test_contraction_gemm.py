@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu.contraction.blocking import cut
 from mgx_numba.codegen.cpu.contraction.gemm import GemmInPlace, GemmPacked, GemmPacking
 from mgx_numba.codegen.cpu.contraction.gemm_solvers import GEMM_SOLVERS
+from mgx_numba.codegen.cpu.contraction.prologue import rows_conflict
 from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.machine import machine, using
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILES
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.gemm import GemmProblem
@@ -285,3 +289,37 @@ def test_an_empty_sum_reads_no_left_operand() -> None:
     packed = GuardedPages().place(GemmPacked().pack_weights(problem, b))
     run_plan(GemmPacked().plan(problem), {"x": a, "w": packed, "out": out})
     assert not out.any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("m", [1, 11, 12, 13, 25, 37])
+def test_rows_that_conflict_in_the_l1_cache_are_copied(dtype: str, m: int) -> None:
+    with using(replace(machine(), l1_ways=1)):
+        for n, k, batch in ((1, 1024, ()), (33, 1024, (2,)), (70, 2048, ()), (17, 5120, ())):
+            a, b = pair(m, n, k, batch, dtype)
+            check(a, b, constant=True, threads=2)
+            a[..., m // 2, k - 3 :] = [np.nan, np.inf, -np.inf]
+            special(a, b)
+        wide = pair(m, 33, 2048, (), dtype)[0]
+        check(wide[:, 5:1030], pair(m, 33, 1025, (), dtype)[1], constant=True)  # views whose lengths are odd
+
+
+def special(a: np.ndarray, b: np.ndarray) -> None:
+    """Compare the packed product of rows that hold NaN and infinities with NumPy's."""
+    problem, solver = gemm_problem(a, b, True), GemmPacked()
+    out = np.full((*a.shape[:-1], b.shape[-1]), 7, a.dtype)
+    run_plan(solver.plan(problem, threads=2), {"x": a, "w": solver.pack_weights(problem, b), "out": out})
+    with np.errstate(invalid="ignore"):
+        expected = a.astype(np.float64) @ b.astype(np.float64)
+    assert (np.isnan(out) == np.isnan(expected)).all()
+    np.testing.assert_allclose(out, expected, rtol=0, atol=1e-3, equal_nan=True)
+
+
+def test_rows_conflict_by_their_distance_and_the_cache() -> None:
+    tile = next(t for t in TILES if t.name == "avx512_12x2" and t.dtype == "float32")
+    with using(replace(machine(), l1_sets=64, l1_ways=8)):
+        assert [rows_conflict(tile, 4 * k) for k in (768, 1024, 1040, 512, 3072, 0)] == [
+            False, True, False, False, True, False,
+        ]  # fmt: skip
+    with using(replace(machine(), l1_sets=64, l1_ways=12)):
+        assert not rows_conflict(tile, 4096)

@@ -284,10 +284,7 @@ def test_one_scale_for_any_lengths_does_not_wait_for_them(op_type: str, lens: tu
     form = (1,) if vector else ()
     one, zero = np.full(form, 0.03, np.float32), np.full(form, 7, np.uint8)
     inputs = [x] if op_type == "DynamicQuantizeLinear" else [x, one, zero]
-    types = {
-        "DynamicQuantizeLinear": (TensorProto.UINT8, FLOAT, TensorProto.UINT8),
-        "QuantizeLinear": (TensorProto.UINT8,),
-    }.get(op_type, (FLOAT,))
+    types = {"DynamicQuantizeLinear": (U8, FLOAT, U8), "QuantizeLinear": (U8,)}.get(op_type, (FLOAT,))
     model, feeds = single(op_type, inputs, outputs=types)
     expected = run(model, feeds)
     for k in range(len(lens)):

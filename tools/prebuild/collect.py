@@ -91,7 +91,7 @@ class Collector:
         """Plan the measurement of a machine record for all machines."""
         for one in self._machines:
             with self._collecting(one):
-                measure_machine(0.0, strict=False)
+                measure_machine(0.0)
 
     def _plan(self, item: Item, program: Any) -> None:
         for threads in item.threads:

@@ -36,6 +36,8 @@ cache's rate from the L2 cache, and one thread's share of the memory's.
 """
 GENERIC = "generic"
 MEASURED = "measured"
+ESTIMATED = "estimated"
+"""Name of a record whose measurement was disturbed by other work: it applies until a measurement is not."""
 STEPS_OF_OCTAVE = 4
 """Values of a quantised rate between a number and its double: neighbours are 19% apart."""
 KEPT = 1.3
@@ -49,7 +51,7 @@ class MachineRecord:
     """Measured rates of one machine; a mapping without an entry leaves the rate open.
 
     Attributes:
-        name: LLVM's name of the CPU, `GENERIC`, or `MEASURED`.
+        name: LLVM's name of the CPU, `GENERIC`, `MEASURED`, or `ESTIMATED`.
         model: name of the CPU as the system states it, and where the record comes from; for readers.
         threads: threads of the rates "of all threads".
         l2_bytes: size of a core's L2 cache.
@@ -200,18 +202,22 @@ def generic_record(cpu: Host) -> MachineRecord:
 
 
 def to_be_measured(cpu: Host) -> bool:
-    """Return whether this machine's record should be measured: neither named nor shipped nor kept."""
-    return record_for(cpu).name == GENERIC and not os.environ.get(ENVIRONMENT) and not is_pretended()
+    """Return whether this machine's record should be measured: neither named nor shipped nor measured undisturbed."""
+    return record_for(cpu).name in (GENERIC, ESTIMATED) and not os.environ.get(ENVIRONMENT) and not is_pretended()
 
 
 def keep_record(cpu: Host, measured: MachineRecord) -> MachineRecord:
     """Store a quantised measurement in the cache folder for later processes, and return it.
 
-    Values of an earlier record that still hold are kept. A folder that cannot be written is no error.
+    Values of an earlier record that still hold are kept, and all of them if this measurement was disturbed. A folder
+    that cannot be written is no error.
     """
     made, path = measured.quantised(), record_path(cpu)
     with contextlib.suppress(OSError, ValueError, TypeError):
-        made = made.steadied(MachineRecord.from_json(read_trusted(path)))
+        before = MachineRecord.from_json(read_trusted(path))
+        if made.name == ESTIMATED:
+            return before
+        made = made.steadied(before)
     with contextlib.suppress(OSError):
         make_folder(path.parent)
         replace_file(path, made.to_json().encode())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from ...codegen.cpu import host
 from ...codegen.cpu.machine import cache_bytes, l1_sets_and_ways, last_cache_bytes
-from ...codegen.cpu.machine_record import LEVELS, MEASURED, MachineRecord, keep_record
+from ...codegen.cpu.machine_record import ESTIMATED, LEVELS, MEASURED, MachineRecord, keep_record
 from ...codegen.cpu.microkernels.register_tile import RegisterTile
 from ...codegen.cpu.microkernels.tile_table import declared_tile, matrix_tile
 from ...codegen.kernel import KernelSource
@@ -23,7 +22,7 @@ from ...errors import MgxError
 from ..memory import aligned_empty
 from ..plan import Plan
 from .executor import Executable
-from .rates import Disturbed, best_seconds, idle_plan, peak_plan, stream_plan, tile_plan
+from .rates import best_and_repeated, idle_plan, peak_plan, stream_plan, tile_plan
 from .threads import available_cores
 
 SECONDS = 0.02
@@ -36,10 +35,6 @@ TILE_TYPES = (
     ElementTypes("int8", "int8", "int32", "int32"),
 )
 """Element types whose register tiles are measured."""
-LONGEST_SECONDS = 1.0
-"""Time after which a measurement is given up: it takes 0.5 s on an idle Zen 5."""
-_ATTEMPTS_SECONDS = 0.5
-"""Time after which no further attempt begins; one attempt takes about as long."""
 _STREAM_BYTES = 16 << 20
 """Bytes that a task loads or stores from a cache in one run, in several rounds."""
 _MOST_BYTES = 256 << 20
@@ -50,25 +45,19 @@ _STEPS, _CLAIMS = 64, 4096
 """Steps of the plan that times barriers, and tasks of the plan that times claims."""
 
 
-def measure_machine(seconds: float = SECONDS, strict: bool = True) -> MachineRecord:
+def measure_machine(seconds: float = SECONDS) -> MachineRecord:
     """Return the record of this machine, not quantised; the best of several runs counts.
 
-    Raises:
-        Disturbed: with ``strict``, other work on the machine does not let two runs take equal time, or measuring takes
-            longer than `LONGEST_SECONDS`. Barriers and claims need not repeat: how threads meet varies on an idle
-            machine, too.
+    Its name is `ESTIMATED` if other work on the machine did not let two runs of a measurement take equal time. Barriers
+    and claims need not repeat: how threads meet varies on an idle machine, too.
     """
-    threads, cpu, spent = available_cores(), host.host(), 0.0
+    threads, cpu, name = available_cores(), host.host(), MEASURED
     l1_sets, l1_ways = l1_sets_and_ways()
 
-    def timed(plan: Plan, using: int, repeats: bool = True) -> float:
-        nonlocal spent
-        executable = Executable(plan, num_threads=using)  # may compile kernels, which is not measuring
-        begin = time.monotonic()
-        found = best_seconds(executable, seconds, strict and repeats)
-        spent += time.monotonic() - begin
-        if strict and spent > LONGEST_SECONDS:
-            raise Disturbed
+    def timed(plan: Plan, using: int) -> float:
+        nonlocal name
+        found, repeated = best_and_repeated(Executable(plan, num_threads=using), seconds)
+        name = name if repeated else ESTIMATED
         return found
 
     def per_second(made: tuple[Plan, int], using: int = 1) -> float:
@@ -90,19 +79,19 @@ def measure_machine(seconds: float = SECONDS, strict: bool = True) -> MachineRec
                 rates.append(per_second(stream_plan(is_store, array, chunk // 4, using, rounds, width), using))
             found[level] = (rates[0], max(rates))
     model = f"{platform().cpu} {cpu_model()}"
-    record = MachineRecord(MEASURED, model, threads, l2_bytes, l1_sets, l1_ways, fma, tiles, load, store)
+    record = MachineRecord(name, model, threads, l2_bytes, l1_sets, l1_ways, fma, tiles, load, store)
     if threads == 1:
         return record
-    barrier = timed(idle_plan(_STEPS, threads), threads, repeats=False) / _STEPS
-    claim = timed(idle_plan(1, _CLAIMS), threads, repeats=False) / _CLAIMS * threads
+    barrier = timed(idle_plan(_STEPS, threads), threads) / _STEPS
+    claim = timed(idle_plan(1, _CLAIMS), threads) / _CLAIMS * threads
     return replace(record, barrier=barrier, claim=claim)
 
 
 def measure_in_background() -> threading.Thread | None:
     """Measure this machine in another thread, and keep the record for later processes.
 
-    A machine that is too busy is measured by a later process. This process keeps to its record, so that all its plans
-    are for one machine.
+    If other work disturbs the measurement, later processes measure again. This process keeps to its record, so that all
+    its plans are for one machine.
 
     Returns:
         The thread; None if this process has measured the machine before.
@@ -113,11 +102,7 @@ def measure_in_background() -> threading.Thread | None:
 
     def measure() -> None:
         objects_of(_kernels(), workers=1)  # by another process, so that the compilation at hand is not held up
-        end = time.monotonic() + _ATTEMPTS_SECONDS
-        while time.monotonic() < end:
-            with contextlib.suppress(Disturbed):
-                keep_record(host.host(), measure_machine())
-                return
+        keep_record(host.host(), measure_machine())
 
     thread = threading.Thread(target=_quietly, args=(measure,), name="mgx-machine-rates")
     thread.start()

@@ -36,16 +36,14 @@ _SAME = 1.15
 """Ratio of the second best to the best run up to which a measurement counts as undisturbed."""
 
 
-class Disturbed(Exception):
-    """The fastest runs of a measurement differ too much: other work runs on the machine."""
+def best_seconds(executable: Executable, seconds: float) -> float:
+    """Return the time of the fastest run within ``seconds``, after a first run."""
+    return best_and_repeated(executable, seconds)[0]
 
 
-def best_seconds(executable: Executable, seconds: float, strict: bool = False) -> float:
-    """Return the time of the fastest run within ``seconds``, after a first run.
-
-    Raises:
-        Disturbed: with ``strict``, no second run takes about as long as the fastest.
-    """
+def best_and_repeated(executable: Executable, seconds: float) -> tuple[float, bool]:
+    """Return the time of the fastest run within ``seconds``, after a first run, and whether a second run took about as
+    long: if none did, other work runs on the machine."""
     executable.run([])
     times: list[float] = []
     end = time.perf_counter() + seconds
@@ -54,9 +52,7 @@ def best_seconds(executable: Executable, seconds: float, strict: bool = False) -
         executable.run([])
         times.append(time.perf_counter() - start)
     times.sort()
-    if strict and times[1] > _SAME * times[0]:
-        raise Disturbed
-    return times[0]
+    return times[0], times[1] <= _SAME * times[0]
 
 
 def peak_plan(width: int, tasks: int = 64) -> tuple[Plan, int]:

@@ -17,7 +17,7 @@ from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE, ElementTypes
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
 from ...problems.gemm import GemmProblem
-from ..microkernels.register_tile import RegisterTile
+from ..microkernels.register_tile import Packing, RegisterTile
 from ..microkernels.tile_table import tile_for
 from .blocking import Blocking, cut
 from .conv_output_rows import (
@@ -30,11 +30,13 @@ from .conv_output_rows import (
     stride_arguments,
 )
 from .convert_on_the_fly import convert_on_the_fly
+from .copied_pixels import CopiedPixels
 from .gemm import GemmPacked
 from .indirection import call_places, place_locals, spatial_arguments
 from .int8_residual import residual_rows
 from .macro_kernel import MacroKernel
 from .panels import aligned_zeros, pack_panels, panel_count
+from .prologue import rows_conflict
 from .roofline import seconds
 from .shuffled_rows import ShuffledRows, shuffled_order
 from .solver import Setting, Solver, stored_types_refused
@@ -210,6 +212,15 @@ def _evenly_spaced(problem: ConvProblem) -> bool:
     )
 
 
+def copied_pixels(problem: ConvProblem, tile: RegisterTile) -> CopiedPixels | None:
+    """Return how the tile's rows are copied if successive pixels of a line evict each other from the L1 cache."""
+    apart = problem.stride[2] * problem.x_strides[3]
+    plain = tile.step == 1 and tile.packing == Packing()
+    if not plain or not isinstance(apart, int) or not rows_conflict(tile, apart * ITEMSIZE[tile.left_word]):
+        return None
+    return CopiedPixels(tile)
+
+
 def direct_launch(
     problem: ConvProblem,
     epilogue: Epilogue,
@@ -239,7 +250,11 @@ def direct_launch(
     lens = panel_lens(problem, tile)
     groups, panels, taps, depth, columns = lens
     rows = problem.batch * problem.out_pixels
-    blocking = cut(tile, rows, problem.group_out, depth, taps, groups, threads, given, beside=True)
+    even = (phased or not lattice) and _evenly_spaced(problem)
+    copied = None if lattice or even or problem.shuffled else copied_pixels(problem, tile)
+    blocking = cut(
+        tile, rows, problem.group_out, depth, taps, groups, threads, given, beside=True, forming=copied is not None
+    )
     sums_row = int(tile.packing.column_sums)
     packed_panel = (sums_row + taps * depth + residual_rows(tile, taps, depth)) * columns
     w_steps: tuple[int, Length] = columns, packed_panel
@@ -255,7 +270,9 @@ def direct_launch(
         blocking = replace(blocking, depth=depth)
         name = "conv_shuffled"
     name = "conv_phases" if phased else "conv_transposed" if lattice else name
-    even = (phased or not lattice) and _evenly_spaced(problem)
+    if copied and not scratch:
+        blocking = copied.fit(blocking, rows, problem.group_out, depth, taps)
+        name = f"{name}_copying"
     accumulator = problem.types.accumulator
     macro = MacroKernel(name, accumulator, tile, epilogue, several_taps=not even)
     arguments = macro.arguments
@@ -279,6 +296,8 @@ def direct_launch(
         if tile.packing.residuals:
             runs = f"2 if {macro.block.get('taps')} < taps_now else 0"
             macro.table.append(macro.block.put("residual_place", runs))
+        if copied and not scratch:
+            copied.declare(macro, blocking)
     arguments.pointer("x", x, tile.left_word)
     arguments.pointer(
         "w", Operand("w", (start + sums_row * columns) * right), scratch.word if scratch else tile.right_word
@@ -289,7 +308,8 @@ def direct_launch(
         alike = (equal(image, pixel * problem.out_pixels) for image, pixel in strides.values())
         steady = any_of(equal(problem.batch, 1), all_of(*alike))
         arguments.integers(steady=steady)
-        macro.steady, macro.x_row, macro.in_place = "steady", "x_ld" if even else "", even
+        macro.steady, macro.in_place = "steady", even
+        macro.x_row = "x_ld" if even else macro.x_row
     macro.sizes(blocking, rows, problem.group_out, panels, depth, taps, groups, beside=True)
     arguments.integers(x_step=1, w_step=w_steps[0], w_panel=w_steps[1], w_group=panels * packed_panel)
     if scratch:

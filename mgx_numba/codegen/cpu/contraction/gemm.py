@@ -319,7 +319,7 @@ def _launch(
 
 
 def copies_rows(problem: GemmProblem, batched: Batched, tile: RegisterTile) -> bool:
-    """Return whether tiles read copies of the left-hand side's rows, as the rows themselves conflict in the L1 cache."""
+    """Return whether tiles read copies of the left-hand rows, which evict each other from the L1 cache."""
     if tile.step > 1 or known_less(problem.m, tile.rows) or not known_less(0, problem.k):
         return False
     row = batched.strides["x"][-1]

@@ -422,14 +422,14 @@ def _hashable(part: object) -> Hashable:
     return tuple(part) if isinstance(part, list) else part
 
 
-def even_table(apart: str) -> list[str]:
-    """Return statements that fill the table with rows ``apart`` elements apart, unless it already has that number of
-    rows."""
+def even_table(apart: str, table: str = "table") -> list[str]:
+    """Return statements that fill the array ``table`` with rows ``apart`` elements apart, unless it already has that
+    number of rows."""
     return [
         "if left != filled:",
         "    filled = left",
         f"    for i in range({TILE_TABLE_ROWS}):",
-        f"        table[i] = imin(i, left - 1) * {apart}",
+        f"        {table}[i] = imin(i, left - 1) * {apart}",
     ]
 
 

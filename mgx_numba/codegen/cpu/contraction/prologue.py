@@ -36,7 +36,8 @@ def rows_conflict(tile: RegisterTile, row_bytes: int) -> bool:
         row_bytes: distance of the rows in bytes.
     """
     of = machine()
-    sets = Counter(row * row_bytes // LINE % of.l1_sets for row in range(tile.rows))
+    lines = {row * row_bytes // LINE for row in range(tile.rows)}
+    sets = Counter(line % of.l1_sets for line in lines)
     return max(sets.values()) > of.l1_ways
 
 
@@ -87,14 +88,19 @@ class PrologueRows:
             *indent(self._vectors(vectors, tail=False), 2),
         ]
 
+    def _computed(self) -> tuple[list[str], str]:
+        """Return the statements that compute a vector of ``term``, and the name of the result."""
+        if self.prologue is None:
+            return [], "term"
+        names = ("term", *(f"a{k}" for k in range(len(self.prologue.operands))))
+        body, result = print_body(self.prologue.body, names, self.tile.lanes, self.prologue.fast_math, "u")
+        return list(body), result
+
     def _vectors(self, operands: list[str], tail: bool) -> list[str]:
         """Return statements that compute one vector of each row of a group."""
         lanes = self.tile.lanes
         load, more, store = ("load_tail", ", rest, 1", "store_tail") if tail else ("load", "", "store")
-        body, result = [], "term"
-        if self.prologue:
-            names = ("term", *(f"a{k}" for k in range(len(self.prologue.operands))))
-            body, result = print_body(self.prologue.body, names, lanes, self.prologue.fast_math, "u")
+        body, result = self._computed()
         lines = [f"{a} = {load}({a}_at, {a}0 + k0 + k{more}, {lanes})" for a in operands]
         for r in range(TOGETHER):
             lines.append(f"term = {load}(x, x_row{r} + k{more}, {lanes})")
