@@ -119,7 +119,7 @@ class _Needless(Pass):
         """Change nothing."""
 
 
-class _Late(Pass):
+class _WhenNeeded(Pass):
     """A pass that is imported when a program has an operator that the pass needs."""
 
     def __init__(self, name: str) -> None:
@@ -241,7 +241,7 @@ def run_passes(
         ValidationError: ``validate`` is set and a pass broke an invariant; the message names the pass.
     """
     _load(p for p in passes if isinstance(p, str) and p not in NEEDED)
-    steps = [p if isinstance(p, Pass) else _Late(p) if p in NEEDED else make_pass(p) for p in passes]
+    steps = [p if isinstance(p, Pass) else _WhenNeeded(p) if p in NEEDED else make_pass(p) for p in passes]
     left_out = _disabled(disabled, steps)
     settings = options or Options()
     print_program = environment_flag("MIGRAPHX_TRACE_PASSES") or environment_flag("MIGRAPHX_TRACE_COMPILE")
