@@ -115,6 +115,11 @@ class Ending(Cycle):
         ("kept = Ending()", "False end", ""),
         ("Ending()", "end True", ""),
         ("gc.disable(); kept = Cycle()", "False", ""),
+        (
+            "class Odd(type): __eq__ = None\nclass Own(metaclass=Odd): pass\nkept = Cycle(), Own()",
+            "False",
+            "",
+        ),
         ("gc.disable(); kept = Ending()", "False end", ""),
     ],
 )
