@@ -24,6 +24,7 @@ from typing import Any
 from bench.table import show
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.contraction import blocking, select, symbolic_lengths
+from mgx_numba.codegen.cpu.contraction.solvers import solvers_of
 from mgx_numba.codegen.cpu.contraction.strassen import strassen_blocking
 from mgx_numba.codegen.cpu.contraction.winograd import winograd_amx, winograd_blocking
 from mgx_numba.codegen.cpu.fingerprint import device_fingerprint
@@ -102,7 +103,7 @@ class Data:
 
 
 def _others(measured: Measured) -> list[str]:
-    return [s.name for s in select.all_solvers(measured.problem) if s.name not in measured.seconds]
+    return [s.name for s in solvers_of(measured.problem) if s.name not in measured.seconds]
 
 
 def read(path: Path) -> Data:
@@ -117,7 +118,7 @@ def _problems(given: Sequence[dict[str, Any]]) -> Iterator[Measured]:
         fields = entry["problem"]
         key = Problem.of(entry["operation"], fields["threads"], fields)
         problem = problem_of(TuningRecord(key, device_fingerprint(), "", {}, 1.0))
-        known = {s.name for s in select.all_solvers(problem)} if problem else set()
+        known = {s.name for s in solvers_of(problem)} if problem else set()
         seconds = {name: value for name, value in entry["seconds"].items() if name in known}
         if problem is not None and "prologue" not in fields and len(seconds) > 1:
             yield Measured(problem, entry["count"], seconds)

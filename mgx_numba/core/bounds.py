@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
+from operator import add, attrgetter, mul
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -173,18 +173,21 @@ def values_at_points(terms: Terms) -> tuple[int, ...]:
     return tuple(values_of_sum(terms, len(POINTS), _AT))
 
 
-def values_of_sum(terms: Iterable[tuple[Monomial, int]], count: int, of: Callable[[Atom], Sequence[int]]) -> list[int]:
+def values_of_sum(
+    terms: Iterable[tuple[Monomial, int]], count: int, of: Callable[[Atom], Sequence[int]]
+) -> Sequence[int]:
     """Return the ``count`` values of a sum, from those of its atoms."""
-    found = [0] * count
+    found: Sequence[int] | None = None
     for monomial, coefficient in terms:
-        if len(monomial) == 1:
-            found = [value + coefficient * own for value, own in zip(found, of(monomial[0]))]
-        else:
-            products = [coefficient] * count
-            for atom in monomial:
-                products = [product * own for product, own in zip(products, of(atom))]
-            found = [value + product for value, product in zip(found, products)]
-    return found
+        values: Sequence[int] = (coefficient,) * count
+        if monomial:
+            values = of(monomial[0])
+            for atom in monomial[1:]:
+                values = list(map(mul, values, of(atom)))
+            if coefficient != 1:
+                values = [coefficient * value for value in values]
+        found = values if found is None else list(map(add, found, values))
+    return (0,) * count if found is None else found
 
 
 def values_of_atom(atom: Atom) -> tuple[int, ...]:

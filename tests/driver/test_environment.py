@@ -181,12 +181,12 @@ def test_clusters_have_one_result(monkeypatch: Any) -> None:
 
 
 def test_broken_rewrites_are_found(monkeypatch: Any) -> None:
-    from mgx_numba.graph.passes import rewriter
+    from mgx_numba.graph import validate
 
     def broken(module: Any) -> None:
         raise ValidationError("shape rule gives another")
 
-    monkeypatch.setattr(rewriter, "validate_module", broken)
+    monkeypatch.setattr(validate, "validate_module", broken)
     monkeypatch.setenv("MIGRAPHX_VALIDATE_MATCHES", "1")
     p = mgx_numba.program()
     m = p.get_main_module()

@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import ModelProto, TensorProto
 
 from mgx_numba.core.shape import DynamicDimension
 from mgx_numba.errors import MgxError, ParseError, ShapeError, UnsupportedError
@@ -232,12 +232,26 @@ def test_weights_are_not_folded_to_infer_shapes(monkeypatch: pytest.MonkeyPatch)
     """Parsing for each sample length folded all weights of a node with open lengths."""
     tried: list[Program] = []
     monkeypatch.setattr(inferred, "Program", lambda: tried.append(Program()) or tried[-1])  # type: ignore[func-returns-value]
-    steps, size = 4, 16
+    w = normal(16, 48, seed=1)
+    inputs = [normal(2, 4, 16), w, normal(48, seed=2)]
+    model, feeds = single("Attention", inputs, domain="com.microsoft", constant=[1, 2], num_heads=2)
+    (expected,) = run(model, feeds)
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "steps"
+    program = parse_onnx(model, default_dyn_dim_value=DynamicDimension(1, 64))
+    assert [shape.ndim for shape in program.output_shapes()] == [3]
+    sizes = [ins.shape.elements for made in tried for ins in made.main if ins.literal is not None]
+    assert sizes and max(sizes) <= inferred._SMALL < w.size
+    np.testing.assert_allclose(run_program(program, feeds)[0], expected, rtol=1e-5, atol=1e-6)
+
+
+def open_lstm() -> tuple[ModelProto, dict[str, np.ndarray], list[Any]]:
+    """Return a DynamicQuantizeLSTM of 3 sequences of any length, with its inputs."""
+    size = 16
     w, r = codes(1, 6, 4 * size, dtype=np.int8), codes(1, size, 4 * size, seed=1, dtype=np.int8)
     scale, zero = np.full(1, 0.004, np.float32), np.zeros(1, np.int8)
     hidden, state = normal(1, 3, size, seed=3), normal(1, 3, size, seed=4)
     inputs = [
-        normal(steps, 3, 6), w, r, normal(1, 8 * size, seed=2), np.array([4, 1, 3], np.int32), hidden, state, None,
+        normal(4, 3, 6), w, r, normal(1, 8 * size, seed=2), np.array([4, 1, 3], np.int32), hidden, state, None,
         scale, zero, scale, zero,
     ]  # fmt: skip
     model, feeds = single(
@@ -245,12 +259,42 @@ def test_weights_are_not_folded_to_infer_shapes(monkeypatch: pytest.MonkeyPatch)
         outputs=(FLOAT,) * 3,
     )  # fmt: skip
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "steps"
+    return model, feeds, inputs
+
+
+def test_a_quantised_lstm_of_any_length_is_parsed_at_once() -> None:
+    """It waited for the lengths, and its results' ranks were sought by parsing it for up to 18 sample lengths."""
+    model, feeds, inputs = open_lstm()
     program = parse_onnx(model, default_dyn_dim_value=DynamicDimension(1, 64))
-    assert [shape.ndim for shape in program.output_shapes()] == [4, 3, 3]
-    sizes = [ins.shape.elements for made in tried for ins in made.main if ins.literal is not None]
-    assert sizes and max(sizes) <= inferred._SMALL < w.size
+    assert not any(ins.name == "deferred" for ins in program.main)
+    fixed = [[d.min for d in shape.dims if d.is_fixed] for shape in program.output_shapes()]
+    assert fixed == [[1, 3, 16], [1, 3, 16], [1, 3, 16]]
     for result, same in zip(run_program(program, feeds), dynamic_lstm(inputs)):
         np.testing.assert_allclose(result, same, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("op_type", ["DynamicQuantizeLinear", "QuantizeLinear", "DequantizeLinear"])
+@pytest.mark.parametrize("lens", [(3, 4), (1, 1), (0, 4), (5,)])
+@pytest.mark.parametrize("vector", [False, True])
+def test_one_scale_for_any_lengths_does_not_wait_for_them(op_type: str, lens: tuple[int, ...], vector: bool) -> None:
+    """Each such node was kept as a model of its own, and was parsed once more for given lengths."""
+    if op_type == "DynamicQuantizeLinear" and 0 in lens:
+        pytest.skip("the range of no values")
+    x = normal(*lens) if op_type != "DequantizeLinear" else codes(*lens)
+    form = (1,) if vector else ()
+    one, zero = np.full(form, 0.03, np.float32), np.full(form, 7, np.uint8)
+    inputs = [x] if op_type == "DynamicQuantizeLinear" else [x, one, zero]
+    types = {"DynamicQuantizeLinear": (U8, FLOAT, U8), "QuantizeLinear": (U8,)}.get(op_type, (FLOAT,))
+    model, feeds = single(op_type, inputs, outputs=types)
+    expected = run(model, feeds)
+    for k in range(len(lens)):
+        model.graph.input[0].type.tensor_type.shape.dim[k].dim_param = f"n{k}"
+    program = parse_onnx(model, default_dyn_dim_value=DynamicDimension(0, 64))
+    assert not any(ins.name == "deferred" for ins in program.main)
+    for result, same in zip(run_program(program, feeds), expected, strict=True):
+        np.testing.assert_array_equal(result, same)
+    pytest.importorskip("onnxruntime")
+    assert_like_onnxruntime(model, feeds)
 
 
 def test_scales_of_lstm_weights_that_do_not_fit() -> None:

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from mgx_numba.graph import passes
-from mgx_numba.graph.passes.base import Options, run_passes
+from mgx_numba.graph.passes.base import Options, make_pass, run_passes
 from mgx_numba.graph.passes.match import RewriteRule, explain
+from mgx_numba.graph.passes.needed import NEEDED, is_needless
 from mgx_numba.graph.passes.rewriter import Rewriter, RuleIndex
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.validate import validate
@@ -73,3 +74,14 @@ def test_all_passes_keep_values_and_lengths(name: str) -> None:
             after = program.clone()
             run_passes(after, PASSES, Options(fast_math=seed % 2 == 0), validate=True)
             same(program, after)
+
+
+@pytest.mark.parametrize("name", sorted(rules()))
+def test_a_pass_changes_nothing_without_the_operators_that_it_needs(name: str) -> None:
+    for seed, lens in enumerate(LENS[2::3]):
+        program = matching_program(rules()[name], lens, seed)
+        for needless in NEEDED if program is not None else ():
+            if program is not None and is_needless(needless, program):
+                before, own = str(program), make_pass(needless)
+                own.run(program, FAST)
+                assert str(program) == before and not own.log.refusals(), needless

@@ -71,6 +71,17 @@ def test_passes_run_by_name_in_order() -> None:
     assert names(program) == ["relu"]
 
 
+def test_a_pass_is_imported_only_for_an_operator_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported: list[str] = []
+    monkeypatch.setattr(base, "make_pass", lambda name: imported.append(name) or make_pass(name))  # type: ignore[func-returns-value]
+    run_passes(chain(), ["rewrite_softmax", "rewrite_gelu", "eliminate_identity"])
+    assert imported == ["eliminate_identity"]
+    g, timings = Graph(), dict[str, float]()
+    program = g.ret(g.op("softmax", g.param("x", [2, 3]), axis=1))
+    run_passes(program, ["rewrite_softmax", "rewrite_resize"], timings=timings)
+    assert imported == ["eliminate_identity", "rewrite_softmax"] and [*timings] == ["rewrite_softmax", "rewrite_resize"]
+
+
 def test_an_unknown_pass_lists_the_known_ones() -> None:
     with pytest.raises(OptionError, match="eliminate_identity"):
         run_passes(chain(), ["fuse_everything"])

@@ -1,4 +1,4 @@
-"""The generator of each type of problem on the CPU."""
+"""The generator of each type of problem on the CPU. Generators that few programs need are imported when they are."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ from ..problems.indexed_copy import IndexedCopy
 from ..problems.numbers import NumbersProblem, RangeProblem
 from .cluster.pointwise import pointwise_launch
 from .cluster.reduce import reduce_launch
-from .data.indexed import indexed_launch
-from .data.numbers import numbers_launch, range_launch
-from .data.short_runs import runs_launch
-from .data.transpose import transpose_launch, transposes_short_rows
 from .kernel import NAME
 
 
@@ -29,6 +25,9 @@ def _pointwise(problem: PointwiseProblem) -> Launch:
 
 
 def _copy(problem: CopyProblem) -> Launch:
+    from .data.short_runs import runs_launch
+    from .data.transpose import transpose_launch, transposes_short_rows
+
     transposing = transpose_launch(problem.source, problem.target, problem.origin)
     if transposing is not None:
         return transposing
@@ -41,11 +40,23 @@ def _copy(problem: CopyProblem) -> Launch:
     return pointwise_launch(module, [problem.source], [problem.target], origin=problem.origin, order_by=order_by)
 
 
+def _indexed_copy(problem: IndexedCopy) -> Launch:
+    from .data.indexed import indexed_launch
+
+    return indexed_launch(problem)
+
+
+def _numbers(problem: NumbersProblem | RangeProblem) -> Launch:
+    from .data.numbers import numbers_launch, range_launch
+
+    return numbers_launch(problem) if isinstance(problem, NumbersProblem) else range_launch(problem)
+
+
 PLANNERS: Planners = {
     PointwiseProblem: _pointwise,
     ReductionProblem: reduce_launch,
     CopyProblem: _copy,
-    IndexedCopy: indexed_launch,
-    NumbersProblem: numbers_launch,
-    RangeProblem: range_launch,
+    IndexedCopy: _indexed_copy,
+    NumbersProblem: _numbers,
+    RangeProblem: _numbers,
 }

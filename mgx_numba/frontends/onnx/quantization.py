@@ -24,10 +24,11 @@ def along_axis(g: Builder, value: Instruction, x: Instruction, axis: int, block:
     Raises:
         ShapeError: its lengths fit no form.
     """
-    lens = g.lens(x)
-    if value.shape.elements == 1 and rank(value) <= 1:
-        return g.broadcast(g.reshape(value, ()), lens)
     given = g.lens(value)
+    if value.shape.elements == 1 and len(given) <= 1:
+        one = g.reshape(value, ())
+        return g.same_lens(x, one)[1] if x.shape.is_dynamic else g.broadcast(one, g.lens(x))
+    lens = g.lens(x)
     if block == 0:
         axis = g.axis(axis, len(lens))
         if len(given) != 1 or given[0] != lens[axis]:

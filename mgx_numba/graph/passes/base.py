@@ -29,9 +29,9 @@ from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from ..rewrite_log import RewriteLog
-from ..validate import validate as validate_program
 from .capabilities import Capabilities
 from .foreign import NEEDLESS, OTHER_NAMES
+from .needed import NEEDED, is_needless
 
 KERNEL_OPERATORS = frozenset(
     "pointwise fused_reduce split_fused_reduce fused_concat fused_contraction fused_attention".split()
@@ -73,6 +73,11 @@ class Options:
         """Return these options with ``fast_math=False``, for rules that are exact."""
         return dataclasses.replace(self, fast_math=False) if self.fast_math else self
 
+    @property
+    def reads_blocks(self) -> bool:
+        """Whether the target has kernels for ``matmul_nbits``."""
+        return self.capabilities is not None and self.capabilities.block_weights
+
 
 class Pass:
     """A named program rewrite; a subclass sets ``name`` and defines ``apply`` (or ``run``)."""
@@ -112,6 +117,20 @@ class _Needless(Pass):
 
     def run(self, program: Program, options: Options) -> None:
         """Change nothing."""
+
+
+class _WhenNeeded(Pass):
+    """A pass that is imported when a program has an operator that the pass needs."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name  # type: ignore[misc]
+
+    def run(self, program: Program, options: Options) -> None:
+        """Run the pass, unless the program has no operator that it needs."""
+        if not is_needless(self.name, program):
+            own = make_pass(self.name)
+            own.log = self.log
+            own.run(program, options)
 
 
 def known_passes() -> list[str]:
@@ -204,7 +223,8 @@ def run_passes(
 ) -> None:
     """Run passes in order over all modules of a program, in place; results keep their ranks.
 
-    Overflow and NaN in constants cause no warning.
+    Overflow and NaN in constants cause no warning. A pass that is given by name is imported only if the program has an
+    operator that the pass needs (`needed.NEEDED`).
 
     Args:
         program: the program to rewrite.
@@ -220,8 +240,8 @@ def run_passes(
         CompileError: a pass failed; the message names it, the cause is chained.
         ValidationError: ``validate`` is set and a pass broke an invariant; the message names the pass.
     """
-    _load(p for p in passes if isinstance(p, str))
-    steps = [make_pass(p) if isinstance(p, str) else p for p in passes]
+    _load(p for p in passes if isinstance(p, str) and p not in NEEDED)
+    steps = [p if isinstance(p, Pass) else _WhenNeeded(p) if p in NEEDED else make_pass(p) for p in passes]
     left_out = _disabled(disabled, steps)
     settings = options or Options()
     print_program = environment_flag("MIGRAPHX_TRACE_PASSES") or environment_flag("MIGRAPHX_TRACE_COMPILE")
@@ -247,6 +267,8 @@ def run_passes(
         if trace is not None:
             trace(step.name, program)
         if validate:
+            from ..validate import validate as validate_program  # late: for tests
+
             try:
                 validate_program(program)
             except ValidationError as error:

@@ -16,7 +16,6 @@ from ..program import Program
 from .base import Options, Pass
 from .capabilities import Capabilities
 from .eliminate_data_type import is_stored_weight
-from .fuse_matmul_nbits import reads_blocks
 from .fuse_reduce import REDUCTIONS
 from .prologue import pointwise_over, prologue_of
 from .regions import Refuses, extract, grow, order_of, unfusable
@@ -104,7 +103,7 @@ class FuseContraction(Pass):
         for ins in module.named(CONTRACTIONS):
             if ins.module is not module:
                 continue
-            if ins.name == "matmul_nbits" and not reads_blocks(options):
+            if ins.name == "matmul_nbits" and not options.reads_blocks:
                 continue
             reason = unfusable(ins) or _refused_types(ins, options.epilogue_types)
             if reason is not None:

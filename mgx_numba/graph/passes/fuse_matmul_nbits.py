@@ -30,18 +30,13 @@ CODES = {Type.int8_type: 128, Type.uint8_type: 0}
 """Offset that makes a type's values unsigned."""
 
 
-def reads_blocks(options: Options) -> bool:
-    """Return whether the target has kernels for ``matmul_nbits``."""
-    return options.capabilities is not None and options.capabilities.block_weights
-
-
 class FuseMatMulNBits(Pass):
     """Rewrite for targets whose kernels read block-quantised weights; see the module."""
 
     name = "fuse_matmul_nbits"
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
-        if not reads_blocks(options):
+        if not options.reads_blocks:
             return
         known: dict[Instruction, tuple[Operator, list[Instruction]] | str] = {}
         for ins in module.named(("dot",)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ...ops.rnn import Recurrent, RecurrentBase
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
@@ -31,6 +30,8 @@ class MergeRnnOutputs(Pass):
             found = last_states(ins)
             if not found:
                 continue
+            from ...ops.rnn import Recurrent, RecurrentBase  # late: `last_states` is read for any program
+
             layer = ins.operator(RecurrentBase)
             builder = RewriteBuilder(module, ins)
             whole = builder.op(Recurrent.of(layer), *ins.inputs)

@@ -15,7 +15,6 @@ from ..instruction import Instruction, Parameter, Return
 from ..module import Module
 from ..program import Program
 from ..rewrite_log import Refusal, RewriteLog
-from ..validate import validate_module
 from .base import Options, Pass
 from .build import RewriteBuilder
 from .match import RewriteRule, explain
@@ -146,6 +145,8 @@ class Rewriter:
 
 
 def _validate(module: Module, rule: str) -> None:
+    from ..validate import validate_module  # late: for developers
+
     try:
         validate_module(module)
     except ValidationError as error:

@@ -11,10 +11,8 @@ from typing import Any
 from ...codegen.cpu.cluster.byte_table import LEAST_ELEMENTS
 from ...codegen.cpu.cluster.vectors import Vectors, vectors_of
 from ...codegen.cpu.cluster.walk import SHORTEST_PIPELINE
-from ...codegen.cpu.contraction.conv_amx import ConvAmx
-from ...codegen.cpu.contraction.padded_input import PaddedInput, padded_input_refusal
 from ...codegen.cpu.contraction.select import select
-from ...codegen.cpu.contraction.solvers import CONV_SOLVERS
+from ...codegen.cpu.contraction.solvers import solvers_of
 from ...codegen.cpu.loops import lanes_for
 from ...codegen.cpu.machine import machine
 from ...codegen.cpu.microkernels.tile_table import declared_tile, matrix_tile
@@ -39,8 +37,6 @@ from ..options import TargetOptions
 
 NARROW_LEFT, WIDE_LEFT = (element_types(f"{left} bfloat16 float32 float32") for left in ("bfloat16", "float32"))
 UNSIGNED_LEFT = element_types("uint8 int8 int32 int32")
-LINES_APART = frozenset(solver.name for solver in CONV_SOLVERS if solver.line_gaps)
-"""Names of solvers that write a result with gaps between its lines."""
 SHUFFLED_ROWS = 12
 """Least number of rows of a register tile with which grouped convolutions read shuffled channels, run by run, faster
 than a copy of them. light_shufflenet takes 4% less on one thread of a Zen 5, but 2% more with AVX2's tiles of 6 rows.
@@ -160,6 +156,9 @@ def _reads_padding(options: TargetOptions) -> Callable[[Instruction], bool] | No
     in place."""
     if matrix_tile(UNSIGNED_LEFT) is None:
         return None
+    from ...codegen.cpu.contraction.conv_amx import ConvAmx
+    from ...codegen.cpu.contraction.padded_input import PaddedInput, padded_input_refusal
+
     threads = resolve_num_threads(options.num_threads or None)
 
     def reads(ins: Instruction) -> bool:
@@ -179,7 +178,10 @@ def _reads_padding(options: TargetOptions) -> Callable[[Instruction], bool] | No
 def line_gaps(core: Instruction) -> bool:
     """Return whether the quickest kernel of a convolution, possibly fused, writes lines with gaps."""
     problem = None if matrix_tile(UNSIGNED_LEFT) is None else _stored_problem(core)
-    return problem is not None and _taken(problem, resolve_num_threads(None)) in LINES_APART
+    if problem is None:
+        return False
+    taken = _taken(problem, resolve_num_threads(None))
+    return any(solver.name == taken and solver.line_gaps for solver in solvers_of(problem))
 
 
 def _taken(problem: ConvProblem, threads: int) -> str:

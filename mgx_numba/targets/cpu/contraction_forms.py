@@ -19,10 +19,9 @@ import numpy as np
 
 from ...codegen.alternatives import at_lengths, has_lengths, lengths_in
 from ...codegen.cpu.contraction.conv import ConvDirect
-from ...codegen.cpu.contraction.runtime_packing import SOLVERS
 from ...codegen.cpu.contraction.select import select
 from ...codegen.cpu.contraction.solver import AnySolver, UnsuitedWeights
-from ...codegen.cpu.contraction.solvers import CONV_SOLVERS
+from ...codegen.cpu.contraction.solvers import solvers_of
 from ...codegen.cpu.data.packing import packing_places
 from ...codegen.launch import Solution
 from ...codegen.problems.convolution import ConvProblem
@@ -146,7 +145,7 @@ class Layer:
         saturates, slow = self.contraction.epilogue.saturates, self._slow_packers(problem)
         return [
             own.name
-            for own in SOLVERS
+            for own in solvers_of(problem)
             if (self.constant is None and (own.looks_at_values or own in slow))
             or (saturates and own.rounds_weights)
             or (own.error_variance > 1 and over_budget(self.low, problem))
@@ -165,7 +164,7 @@ class Layer:
 
         def slow() -> list[AnySolver]:
             computing, moving = list[AnySolver](), math.inf
-            for own in CONV_SOLVERS:
+            for own in solvers_of(problem):
                 if own.refusal(problem) is not None or not own.packed_lens(problem) or own.looks_at_values:
                     continue
                 pack = partial(own.pack_weights, problem)

@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ...codegen.cpu.contraction.select import select
-from ...codegen.cpu.contraction.solvers import CONV_SOLVERS
+from ...codegen.cpu.contraction.solvers import solvers_of
 from ...codegen.cpu.microkernels.tile_table import matrix_tile
 from ...codegen.problems.convolution import ConvProblem
 from ...codegen.problems.element_types import FLOAT32
@@ -37,7 +37,6 @@ largest result, would be 6.6e-5 without a limit, 5.1e-5 with 1.4, 4.2e-5 with 1.
 _EXPONENTIAL = frozenset({"exp", "softmax"})
 _GATED = frozenset({"gru", "lstm", "recurrent_steps", "rnn"})
 _SUMS = frozenset({"reduce_mean", "reduce_sum"})
-_COARSE = frozenset(solver.name for solver in CONV_SOLVERS if solver.error_variance > 1)
 
 _refused: WeakKeyDictionary[Lowering, frozenset[Hashable]] = WeakKeyDictionary()
 
@@ -113,16 +112,17 @@ def _saving(problem: ConvProblem, threads: int) -> tuple[tuple[bool, float], flo
         variance of its errors. A tuning record may choose such a method where the estimates do not.
     """
     problem = replace(problem, types=FLOAT32)
-    able = [solver for solver in CONV_SOLVERS if solver.name in _COARSE and solver.refusal(problem) is None]
+    coarse = [solver for solver in solvers_of(problem) if solver.error_variance > 1]
+    able = [solver for solver in coarse if solver.refusal(problem) is None]
     if not able:
         return (False, 0.0), 1.0
     try:
         quickest = select(problem, threads)
-        other = select(problem, threads, unsuited=_COARSE)
+        other = select(problem, threads, unsuited={solver.name for solver in coarse})
     except UnsupportedError:
         return (False, 0.0), 1.0
-    coarse = quickest if quickest in able else min(able, key=lambda solver: solver.estimate(problem, threads))
-    seconds = other.estimate(problem, threads) - coarse.estimate(problem, threads)
+    taken = quickest if quickest in able else min(able, key=lambda solver: solver.estimate(problem, threads))
+    seconds = other.estimate(problem, threads) - taken.estimate(problem, threads)
     return (quickest in able, seconds), max(solver.error_variance for solver in able)
 
 

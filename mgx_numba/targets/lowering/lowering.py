@@ -42,7 +42,6 @@ from ...runtime.plan import (
 )
 from .buffers import Buffer, View, color
 from .caches import updates
-from .fallback_call import FallbackCall, ReturnCall
 from .fallback_values import (
     flatten,
     has_memory,
@@ -471,6 +470,8 @@ class Lowering(PlanConstants):
         sources = [*ins.inputs, *captured]
         flat: list[View] = []
         layout = [flatten(self.values[i], flat) for i in sources]
+        from .fallback_call import FallbackCall  # late: kernels compute most programs
+
         call = FallbackCall(ins, layout, captured, bodies)
         if call.symbolic and ins.module_args and bodies is None and on_device is None:
             raise SymbolicLengthError(f"a fallback step would run submodules of {ins.name} that have symbolic lengths")
@@ -515,6 +516,8 @@ class Lowering(PlanConstants):
                 except UnsupportedError as error:
                     reason = str(error)
             if reason:
+                from .fallback_call import ReturnCall
+
                 call = ReturnCall(ins.shape)
                 step = PendingStep(None, {}, "ref::@return", ins, call, [value], [target], reason=reason)
                 step.bind, step.write = call.at if ins.shape.symbolic else None, call.write

@@ -29,7 +29,6 @@ from ...runtime.plan import (
     Step,
     TensorView,
 )
-from ..ref.interpreter import named
 from .buffers import View
 from .function_call import FunctionCall
 
@@ -168,7 +167,7 @@ def resolved(step: PendingStep, number: int, text: Callable[[Instruction], str])
         outputs=tuple(
             [v.plan_view() for n, v in operands.items() if is_output(n)] or [v.plan_view() for v in step.outputs]
         ),
-        checks=tuple([(named(step.instruction), what) for what in launch.checks]),
+        checks=tuple([(step.instruction.located(step.instruction.name), what) for what in launch.checks]),
     )
 
 

@@ -6,13 +6,10 @@ import numpy as np
 
 from ...problems.convolution import ConvProblem
 from ...problems.gemm import GemmProblem
-from .solver import AnySolver
-from .solvers import CONV_SOLVERS, GEMM_SOLVERS
-
-SOLVERS: tuple[AnySolver, ...] = (*GEMM_SOLVERS, *CONV_SOLVERS)
+from .solvers import solvers_of
 
 
 def packed_weights(solver: int, problem: GemmProblem | ConvProblem, weights: np.ndarray) -> np.ndarray:
-    """Return weights packed by the solver with index ``solver`` in `SOLVERS`."""
-    packed: np.ndarray = SOLVERS[solver].pack_weights(problem, weights)
+    """Return weights packed by the solver with index ``solver`` among the problem's solvers."""
+    packed: np.ndarray = solvers_of(problem)[solver].pack_weights(problem, weights)
     return packed

@@ -10,7 +10,7 @@ from ...problems.gemm import GemmProblem
 from ...tuning.solver_set import unsupported
 from ..machine import Machine, machine
 from .solver import AnySolver
-from .solvers import CONV_SOLVERS, GEMM_SOLVERS
+from .solvers import solvers_of
 
 LEAST_GAIN = 1.05
 """Ratio of a plain solver's estimate to the estimate of a solver that rewrites the arithmetic (`Solver.rewrites`) from
@@ -35,7 +35,7 @@ def select(
     Raises:
         UnsupportedError: no solver applies; the message has every solver's reason.
     """
-    solvers = all_solvers(problem)
+    solvers = solvers_of(problem)
     collect_refusals: Callable[..., tuple[str | None, ...]] = _refusals
     estimate_cost: Callable[..., float] = _cost
     if problem.symbolic:  # solvers' queries about lengths have to be recorded each time
@@ -52,22 +52,17 @@ def select(
     return solvers[min(applicable, key=lambda k: estimate_cost(problem, k, threads, machine()))]
 
 
-def all_solvers(problem: GemmProblem | ConvProblem) -> tuple[AnySolver, ...]:
-    """Return all solvers for problems of this kind, applicable or not."""
-    return GEMM_SOLVERS if isinstance(problem, GemmProblem) else CONV_SOLVERS
-
-
 @functools.lru_cache(maxsize=REMEMBERED)
 def _refusals(problem: GemmProblem | ConvProblem, of: Machine) -> tuple[str | None, ...]:
     """Return for each solver why it does not apply, or None, on machine ``of``."""
-    return tuple([solver.refusal(problem) for solver in all_solvers(problem)])
+    return tuple([solver.refusal(problem) for solver in solvers_of(problem)])
 
 
 @functools.lru_cache(maxsize=REMEMBERED)
 def _cost(problem: GemmProblem | ConvProblem, number: int, threads: int, of: Machine) -> float:
     """Return the estimated time (s) of a solver on machine ``of``, plus the time that rewritten arithmetic and larger
     weights have to save."""
-    solver = all_solvers(problem)[number]
+    solver = solvers_of(problem)[number]
     return weighed_seconds(solver, problem, threads) + SECONDS_PER_BYTE * solver.packing_growth(problem)
 
 

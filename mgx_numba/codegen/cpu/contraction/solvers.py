@@ -6,61 +6,17 @@ operands. Nothing here imports Numba.
 
 from __future__ import annotations
 
-from .bfloat16 import ConvBfloat16, GemmBfloat16
-from .conv import ConvDirect, ConvPointwise
-from .conv_amx import ConvAmx
-from .conv_int8 import ConvInt8, ConvInt8Residual
-from .conv_transposed import ConvTransposed
-from .conv_transposed_amx import ConvTransposedAmx
-from .depthwise import ConvDepthwise, ConvDepthwiseAny
-from .gemm import GemmInPlace, GemmPacked, GemmPacking
-from .gemm_amx import ConvPointwiseAmx, GemmAmx
-from .gemm_block_quant import GemmBlockQuant, GemmBlockQuantBytes
-from .gemm_int8 import GemmInt8, GemmInt8Residual, GemmPackingInt8
-from .gemv import GemvPacked
-from .gemv_block_quant import GemvBlockQuant
-from .gemv_int16 import GemvInt16
-from .gemv_rows import GemvColumns, GemvRows
-from .strassen.solver import GemmStrassen
-from .winograd.form import Form
-from .winograd.int8 import ConvWinogradInt8
-from .winograd.solver import ConvWinograd
-from .winograd.strided import ConvWinogradStrided
-from .winograd.winograd_amx import ConvWinogradAmx
+from ...problems.convolution import ConvProblem
+from ...problems.gemm import GemmProblem
+from .solver import AnySolver
 
-GEMM_SOLVERS = (
-    GemmPacked(),
-    GemvPacked(),
-    GemvInt16(),
-    GemmInPlace(),
-    GemmPacking(),
-    GemvRows(),
-    GemvColumns(),
-    GemmStrassen(1),
-    GemmStrassen(2),
-    GemmInt8(),
-    GemmInt8Residual(),
-    GemmPackingInt8(),
-    GemmBfloat16(),
-    GemmAmx(),
-    GemvBlockQuant(),
-    GemmBlockQuant(),
-    GemmBlockQuantBytes(),
-)
-CONV_SOLVERS = (
-    ConvPointwise(),
-    ConvPointwiseAmx(),
-    ConvDepthwise(),
-    ConvDepthwiseAny(),
-    ConvDirect(),
-    ConvInt8(),
-    ConvInt8Residual(),
-    ConvBfloat16(),
-    ConvAmx(),
-    ConvTransposed(),
-    ConvTransposedAmx(),
-    *(ConvWinograd(Form(out, taps, stored)) for out, taps in ((2, 3), (4, 3), (2, 5)) for stored in (False, True)),
-    ConvWinogradAmx(Form(2, 3, True)),
-    *(ConvWinogradInt8(Form(2, 3, stored)) for stored in (False, True)),
-    *(ConvWinogradStrided(Form(out, taps, stored)) for out, taps in ((4, 3), (3, 4)) for stored in (False, True)),
-)
+
+def solvers_of(problem: GemmProblem | ConvProblem) -> tuple[AnySolver, ...]:
+    """Return all solvers for problems of this type, applicable or not."""
+    if isinstance(problem, GemmProblem):
+        from .gemm_solvers import GEMM_SOLVERS
+
+        return GEMM_SOLVERS
+    from .conv_solvers import CONV_SOLVERS  # late: many programs have no convolution
+
+    return CONV_SOLVERS

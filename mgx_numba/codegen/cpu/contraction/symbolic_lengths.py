@@ -40,7 +40,7 @@ from .blocking import samples_along, values_of
 from .gemm import distinct_matrices
 from .select import SECONDS_PER_BYTE
 from .solver import AnySolver
-from .solvers import CONV_SOLVERS, GEMM_SOLVERS
+from .solvers import solvers_of
 
 MOST_SOLVERS = 4
 """Most solvers of one contraction: each has kernels, and some have packed weights of their own."""
@@ -170,11 +170,6 @@ def _never_applies(solver: AnySolver, problem: GemmProblem | ConvProblem, scope:
     """Return whether a solver that accepts the types refuses the problem without a question about its lengths."""
     with scope.trial({}):
         return solver.refused_lengths(problem) is not None and not scope.guards and not scope.preferences
-
-
-def solvers_of(problem: GemmProblem | ConvProblem) -> Sequence[AnySolver]:
-    """Return all solvers for problems of this type."""
-    return GEMM_SOLVERS if isinstance(problem, GemmProblem) else CONV_SOLVERS
 
 
 def flattened(request: Request) -> Request:

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from ...tuning.request import Candidate, Request
 from ...tuning.solver_set import SolverSet
 from .blocking import Blocking
-from .select import all_solvers, select, weighed_seconds
+from .select import select, weighed_seconds
 from .solver import AnySolver
+from .solvers import solvers_of
 
 _BLOCKING = ("rows", "panels", "taps", "depth", "parts")
 
@@ -17,7 +18,7 @@ class CpuSolvers(SolverSet[Request, AnySolver]):
     """See `SolverSet`."""
 
     def solvers(self, request: Request) -> Sequence[AnySolver]:
-        return all_solvers(request.problem)
+        return solvers_of(request.problem)
 
     def refusal(self, solver: AnySolver, request: Request) -> str | None:
         return solver.refusal(request.problem)

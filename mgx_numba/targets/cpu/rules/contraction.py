@@ -11,9 +11,10 @@ import numpy as np
 
 from ....codegen.alternatives import at_lengths, has_lengths, lengths_in
 from ....codegen.cpu.contraction.block_quant import halves_are_read, halves_hold
-from ....codegen.cpu.contraction.runtime_packing import SOLVERS, packed_weights
+from ....codegen.cpu.contraction.runtime_packing import packed_weights
 from ....codegen.cpu.contraction.solver import AnySolver, UnsuitedWeights
-from ....codegen.cpu.contraction.symbolic_lengths import SolverShare, flattened, solve_open, solvers_of
+from ....codegen.cpu.contraction.solvers import solvers_of
+from ....codegen.cpu.contraction.symbolic_lengths import SolverShare, flattened, solve_open
 from ....codegen.cpu.machine import machine
 from ....codegen.launch import Launch, Solution
 from ....codegen.printer import check_body
@@ -324,7 +325,7 @@ def _packed_at_run_time(
     low: Lowering, ins: Instruction, solver: AnySolver, problem: GemmProblem | ConvProblem, weights: View
 ) -> View:
     """Append a step that packs weights, which are not constant, in every run; return the packed weights."""
-    call = FunctionCall(packed_weights, SOLVERS.index(solver), problem)
+    call = FunctionCall(packed_weights, solvers_of(problem).index(solver), problem)
     return pack_in_every_run(low, ins, f"cpu::pack_{solver.name}", call, weights)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from ....codegen.cpu import host
-from ....codegen.cpu.data.row_tasks import mover
-from ....codegen.cpu.data.transpose import transpose_launch
 from ....codegen.problems.cluster import Tensor
 from ....codegen.space import collapse
 from ....core.dim import hint
@@ -18,6 +16,9 @@ from .table import lowering
 
 def copies_in_runs(read: View, written: View) -> bool:
     """Return whether a copy moves vectors: both sides are contiguous along one axis, or blocks can be transposed."""
+    from ....codegen.cpu.data.row_tasks import mover  # late: few programs copy reshaped values
+    from ....codegen.cpu.data.transpose import transpose_launch
+
     source, target = (_at_hints(view.tensor) for view in (read, written))  # either answer gives correct code
     space = collapse(target.lens, [source.strides, target.strides], order_by=1)
     if not space.rank:
