@@ -12,6 +12,7 @@ from mgx_numba.codegen.cpu.contraction.panels import aligned_zeros
 from mgx_numba.codegen.tuning.session import Tuning
 from mgx_numba.codegen.tuning.source import Sources
 from mgx_numba.core.types import Type
+from mgx_numba.ops.window import PaddingMode
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.memory import scratch
 from mgx_numba.runtime.plan import FallbackStep
@@ -190,6 +191,34 @@ def test_transposed_convolution(stride, padding, kernel):
         return add_bias(m, y, m.add_literal(normal(10, seed=2)), 1)
 
     check([normal(2, 6, 5, 7)], build)
+
+
+TAPS_ADDED = {
+    "stride": (2, 16, (9, 8), (3, 3, 3), {"stride": (2, 2), "padding": (1, 1)}),
+    "dilation": (1, 20, (9, 17), (1, 3, 2), {"stride": (1, 2), "dilation": (2, 3), "padding": (0, 1, 2, 0)}),
+    "groups": (2, 64, (7, 11), (2, 5, 4), {"stride": (2, 3), "padding": (2, 1), "group": 2}),
+    "empty phases": (1, 24, (6, 12), (40, 1, 1), {"stride": (2, 3), "padding": (0, 0)}),
+    "1 axis": (3, 32, (33,), (2, 9), {"stride": (4,), "dilation": (1,), "padding": (3,)}),
+    "3 axes": (1, 16, (3, 4, 8), (1, 2, 3, 2), {"stride": (2, 1, 2), "dilation": (1, 1, 1), "padding": (0, 1, 0)}),
+    "same_upper": (1, 32, (8, 9), (1, 4, 3), {"stride": (2, 2), "padding_mode": PaddingMode.same_upper}),
+}
+
+
+@pytest.mark.parametrize("type_", [np.float32, np.float64])
+@pytest.mark.parametrize("case", TAPS_ADDED)
+def test_transposed_convolution_of_few_channels(case, type_):
+    """The product of all taps, whose columns are added up, followed by other operators."""
+    batch, channels, lens, weights, attributes = TAPS_ADDED[case]
+    attributes = {"dilation": (1,) * len(lens), **attributes}
+
+    def build(m, p):
+        w = m.add_literal(normal(channels, *weights, seed=1).astype(type_))
+        y = m.add_instruction("convolution_backwards", [p[0], w], **attributes)
+        bias = m.add_literal(normal(y.shape.lens[1], seed=2).astype(type_))
+        return m.add_instruction("relu", [add_bias(m, y, bias, 1)])
+
+    optimized = check([normal(batch, channels, *lens).astype(type_)], build)
+    assert not list(optimized.main.named(frozenset({"convolution_backwards"})))
 
 
 def test_convolution_with_weights_of_a_parameter():
