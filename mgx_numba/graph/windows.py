@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from ..core.dim import Length, known_equal
 from ..core.shape import row_major_strides
 from .emitter import Emitter
 from .instruction import Instruction
@@ -28,16 +29,33 @@ def add_windows(
         columns: [n, c * prod(kernel), prod(steps)], an element of a window a row.
         size, kernel, stride, dilation: lengths of images and windows, and distances of windows and of their elements.
         begins: elements of padding before each axis.
-        steps: windows along each axis.
+        steps: windows along each axis. Lengths are symbolic only where `windows_apart`.
     """
+    n, channels, rank = e.lens(columns)[0], e.lens(columns)[1] // prod(kernel), len(kernel)
+    if windows_apart(size, kernel, stride, dilation, begins, steps):
+        apart = e.reshape(columns, (n, channels, *kernel, *steps))
+        order = (0, 1, *(axis for k in range(rank) for axis in (2 + rank + k, 2 + k)))
+        return e.reshape(e.transpose(apart, order), (n, channels, *size))
     places = window_places(size, kernel, stride, dilation, begins, steps)
-    n, channels = e.lens(columns)[0], e.lens(columns)[1] // prod(kernel)
     rows = n * channels
     zeros = e.broadcast(e.like(0, columns), (rows, prod(size)))
     index = e.broadcast(e.literal(places.reshape(1, -1)), (rows, places.size))
     updates = e.reshape(columns, (rows, places.size))
     added = e.op("scatter_add", zeros, index, updates, axis=1, skip_out_of_bounds=True)
     return e.reshape(added, (n, channels, *size))
+
+
+def windows_apart(
+    size: Sequence[Length],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    begins: Sequence[int],
+    steps: Sequence[Length],
+) -> bool:
+    """Return whether windows cover the image side by side, so that nothing is added; lengths may be symbolic."""
+    dense = all(k == s and (d == 1 or k == 1) for k, s, d in zip(kernel, stride, dilation))
+    return dense and not any(begins) and all(known_equal(n, k * m) for n, k, m in zip(size, kernel, steps))
 
 
 def window_places(

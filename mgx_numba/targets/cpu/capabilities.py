@@ -113,9 +113,9 @@ def _adds_columns(options: TargetOptions) -> Callable[[Instruction], bool]:
     threads = resolve_num_threads(options.num_threads or None)
 
     def adds(ins: Instruction) -> bool:
-        if ins.shape.type not in (Type.float_type, Type.double_type) or 0 in ins.shape.lens:
+        if ins.shape.type not in (Type.float_type, Type.double_type) or 0 in map(hint, ins.shape.lens):
             return False
-        problem = bare_problem(ins)
+        problem = bare_problem(ins, hint)
         assert isinstance(problem, ConvProblem)
         types = element_types(" ".join([ins.shape.type.dtype_name] * 4))
         pixels, taps, terms = problem.in_pixels, problem.taps, problem.group_in
