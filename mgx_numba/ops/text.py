@@ -283,7 +283,7 @@ class StringIndex(_OfStrings):
 @register
 @dataclass(frozen=True)
 class ParseNumber(_OfStrings):
-    """Strings as numbers: decimals, exponents, ``INF``, ``NaN`` as C's ``strtod`` reads them, truncated for integers."""
+    """Strings as numbers: decimals, exponents, ``INF``, ``NaN`` as C's ``strtod`` reads them; integers truncated."""
 
     name: ClassVar[str] = "parse_number"
     target_type: Type = Type.float_type

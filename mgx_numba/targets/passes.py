@@ -78,6 +78,11 @@ ORDER: tuple[PassRun, ...] = (
         before={"optimize_module": "the weights are folded, and the reshapes merged with others"},
         targets=CPU,
     ),
+    PassRun(
+        "rewrite_col2im",
+        after={"rewrite_transposed": "it makes windows that may lie side by side"},
+        before={"optimize_module": "its reshapes and transposes are merged with others"},
+    ),
     PassRun("eliminate_pad", before={"rewrite_pooling": "a reduction cannot take the padding of its input"}),
     PassRun("rewrite_pooling", before={"optimize_module": "its reductions are merged with others"}),
     PassRun("rewrite_gelu", before={"optimize_module": "the constants of the formula move into other factors"}),

@@ -15,7 +15,7 @@ from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction
-from ...graph.windows import add_windows
+from ...ops.col2im import Col2Im
 from ..arithmetic import mul_scalar
 from ..sampling import SampleAxis, sampled
 from .builder import Builder, rank
@@ -108,7 +108,7 @@ def col2im(g: Builder, node: Node, x: Instruction, image: Instruction, block: In
         raise ShapeError(f"input {list(lens)} does not have blocks of {kernel} at {steps} positions")
     if prod(kernel) * prod(steps) > LARGEST:
         raise UnsupportedError(f"blocks of {kernel} at {steps} positions are too many")
-    return add_windows(g, x, size, kernel, stride, dilation, pads[:count], steps)
+    return g.op(Col2Im(*map(tuple, (size, kernel, stride, dilation, pads[:count], steps))), x)
 
 
 @register("ImageScaler")

@@ -12,7 +12,7 @@ from ...core.dim import Dim, Length, known_equal
 from ...core.types import Type
 from ...errors import ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
-from ...graph.windows import add_windows
+from ...ops.col2im import Col2Im
 from ..sampling import SampleAxis, sampled, window_sums
 from .builder import AtenBuilder, rank
 from .convolution import spread
@@ -193,5 +193,5 @@ def col2im(
     if any(isinstance(v, Dim) for v in (n, columns, count, *size)):
         raise UnsupportedError("col2im of open lengths is not supported")
     steps = [(size[k] + 2 * padding[k] - dilation[k] * (kernel[k] - 1) - 1) // stride[k] + 1 for k in range(2)]
-    y = add_windows(g, x, size, kernel, stride, dilation, padding, steps)
+    y = g.op(Col2Im(*map(tuple, (size, kernel, stride, dilation, padding, steps))), x)
     return g.squeeze(y, [0]) if alone else y

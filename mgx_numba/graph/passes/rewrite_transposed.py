@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from math import prod
 
+from ...ops.col2im import Col2Im
 from ...ops.convolution import ConvolutionBackwards
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
-from ..windows import add_windows, windows_apart
 from .base import Options, Pass
 from .build import RewriteBuilder
 
 
 class RewriteTransposed(Pass):
-    """``convolution_backwards(x, w)`` -> ``add_windows(dot(w^T, x))`` where the target says that it is faster."""
+    """``convolution_backwards(x, w)`` -> ``col2im(dot(w^T, x))`` where the target says that it is faster."""
 
     name = "rewrite_transposed"
 
@@ -29,27 +29,21 @@ class RewriteTransposed(Pass):
         for ins in list(module.named(frozenset({"convolution_backwards"}))):
             if any(i.shape.is_dynamic for i in (ins, *ins.inputs)):
                 continue
-            if any(i.shape.symbolic for i in (ins, *ins.inputs)) and not windows_apart(*_windows(ins)):
-                self.log.refuse(self.name, ins, "columns are added at places that are known when compiling")
-            elif not can.adds_columns(ins):
-                self.log.refuse(self.name, ins, "the target has a kernel that is as fast")
-            else:
+            if can.adds_columns(ins):
                 module.replace_instruction(ins, _product_of_taps(RewriteBuilder(module, ins), ins))
                 self.log.apply(self.name, ins)
-
-
-def _windows(ins: Instruction) -> tuple[tuple[int, ...], ...]:
-    """Return the arguments of `add_windows` from ``size`` on."""
-    op, steps, kernel = ins.operator(ConvolutionBackwards), ins.inputs[0].shape.lens[2:], ins.inputs[1].shape.lens[2:]
-    begins = tuple(begin for begin, _ in op.pads(steps, kernel))
-    return ins.shape.lens[2:], kernel, op.stride, op.dilation, begins, steps
+            else:
+                self.log.refuse(self.name, ins, "the target has a kernel that is as fast")
 
 
 def _product_of_taps(b: RewriteBuilder, ins: Instruction) -> Instruction:
-    x, w = ins.inputs
-    groups = ins.operator(ConvolutionBackwards).group
-    (n, channels), pixels, rows = x.shape.lens[:2], prod(x.shape.lens[2:]), prod(w.shape.lens[1:])
-    weights = b.swap_last(b.reshape(w, (1, groups, channels // groups, rows)))
-    images = b.reshape(x, (n, groups, channels // groups, pixels))
-    product = b.op("dot", b.broadcast(weights, (n, groups, rows, channels // groups)), images)
-    return add_windows(b, b.reshape(product, (n, groups * rows, pixels)), *_windows(ins))
+    (x, w), op = ins.inputs, ins.operator(ConvolutionBackwards)
+    (n, channels, *steps), kernel = x.shape.lens, w.shape.lens[2:]
+    pixels, rows = prod(steps), prod(w.shape.lens[1:])
+    weights = b.swap_last(b.reshape(w, (1, op.group, channels // op.group, rows)))
+    images = b.reshape(x, (n, op.group, channels // op.group, pixels))
+    product = b.op("dot", b.broadcast(weights, (n, op.group, rows, channels // op.group)), images)
+    columns = b.reshape(product, (n, op.group * rows, pixels))
+    padding = tuple(begin for begin, _ in op.pads(steps, kernel))
+    windows = Col2Im(ins.shape.lens[2:], kernel, op.stride, op.dilation, padding, tuple(steps))
+    return b.op(windows, columns)

@@ -60,9 +60,10 @@ LEAST_STEPS = 16
 LONG_RUN = 4096
 """`FOLDED` for data larger than the caches: memory serves runs of 4096 elements better than short ones. No figures
 kept."""
-RUN_SECONDS, ADDED_SECONDS, SPREAD_SECONDS = 1e-8, 1e-10, 7e-10
-"""Seconds that a row of columns takes when it is added to an image, and each of its elements, for columns that are
-added side by side, and with a distance (Zen 4: 110000 elements in rows of 64 take 10 and 74 us)."""
+ROW_SECONDS, RUN_SECONDS, ADDED_SECONDS, SPREAD_SECONDS = 2e-8, 5e-9, 1e-10, 3e-10
+"""Seconds that `col2im_launch` takes for a row of an image, for a window's row that is added to it, for each element
+of these, and for each pixel of a row with a stride. Zen 4: windows of 3x3 with a stride of 2 add to 3 channels of
+128x128 pixels in 46 us, of 9x9 with a stride of 3 to 150x150 in 52 us, of 3x3 to 64 channels of 32x32 in 120 us."""
 FEW_VECTORS = 2
 """Maximum number of vectors of a row of columns that is folded: wider rows fill the registers by themselves."""
 
@@ -96,6 +97,7 @@ def pass_options(options: TargetOptions) -> Options:
             depthwise_integers=True,
             scattered_integers=True,
             reads_shuffled=_reads_shuffled(),
+            adds_windows=True,
             adds_columns=_adds_columns(options),
             multiplies_bfloat16=_multiplies_bfloat16(options),
             reads_padding=_reads_padding(options),
@@ -123,13 +125,20 @@ def _adds_columns(options: TargetOptions) -> Callable[[Instruction], bool]:
             taps * problem.group_out, pixels, terms, (problem.batch, problem.groups),
             b_strides=(problem.in_channels * pixels, terms * pixels, pixels, 1), types=types, fast_math=True,
         )  # fmt: skip
-        runs = problem.batch * taps * problem.out_channels * pixels // problem.in_lens[-1]
-        run = RUN_SECONDS + problem.in_lens[-1] * (ADDED_SECONDS if problem.stride[-1] == 1 else SPREAD_SECONDS)
-        seconds = select(product, threads).estimate(product, threads) + runs * run
+        seconds = select(product, threads).estimate(product, threads) + _col2im_seconds(problem) / threads
         own = replace(problem, types=types)
         return bool(seconds < select(own, threads).estimate(own, threads))
 
     return adds
+
+
+def _col2im_seconds(problem: ConvProblem) -> float:
+    """Return the time of one thread that adds up the columns of a transposed convolution."""
+    images = problem.batch * problem.out_channels
+    columns, pixels = images * problem.taps * problem.in_pixels, images * problem.out_pixels
+    added = (ADDED_SECONDS + RUN_SECONDS / problem.in_lens[-1]) * columns
+    written = (SPREAD_SECONDS * (problem.stride[-1] > 1) + ROW_SECONDS / problem.out_lens[-1]) * pixels
+    return float(added + written)
 
 
 def _multiplies_bfloat16(options: TargetOptions) -> Callable[[Instruction], bool] | None:
