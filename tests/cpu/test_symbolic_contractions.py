@@ -158,7 +158,7 @@ def test_transposed_convolutions_of_few_channels(
         return op(m, "convolution_backwards", p[0], constant(m, 24, 1, *kernel), stride=stride, padding=padding)
 
     symbols = scope_of(batch=ANY, height=(2, None), width=(5, None))
-    case = SymbolicCase(*symbols, shapes, build, ("rewrite_transposed", "rewrite_col2im", *FUSION))
+    case = SymbolicCase(*symbols, shapes, build, ("rewrite_narrow_convolution", "rewrite_col2im", *FUSION))
     assert case.guards == [] and not any("conv" in name for name in case.kernels)
     for batch, height, width in ((1, 2, 5), (3, 2, 7), (0, 5, 6), (2, 33, 20)):
         case.check(1e-4, batch=batch, height=height, width=width)

@@ -70,8 +70,8 @@ class Capabilities:
         depthwise_integers: whether kernels compute depthwise convolutions of 8-bit integers.
         scattered_integers: whether kernels compute transposed convolutions of 8-bit integers.
         adds_windows: whether kernels compute ``col2im``; otherwise it becomes a scatter, see `RewriteCol2Im`.
-        adds_columns: tells whether a transposed convolution is fastest as a product of all taps, whose columns are
-            added up at their places (`RewriteTransposed`); None: never.
+        adds_columns: tells whether a convolution is fastest as a product of all taps, whose columns are
+            added up at their places (`RewriteNarrowConvolution`); None: never.
         reads_shuffled: whether grouped 1x1 convolutions are fastest with their input read through the channel shuffle.
         prologues: whether convolution kernels compute pointwise prologues.
         cheap_branches: whether an ``if`` costs no more than a few kernels' launches.

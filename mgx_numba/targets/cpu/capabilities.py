@@ -11,18 +11,19 @@ from typing import Any
 from ...codegen.cpu.cluster.byte_table import LEAST_ELEMENTS
 from ...codegen.cpu.cluster.vectors import Vectors, vectors_of
 from ...codegen.cpu.cluster.walk import SHORTEST_PIPELINE
+from ...codegen.cpu.contraction.conv import ConvDirect
 from ...codegen.cpu.contraction.conv_amx import ConvAmx
 from ...codegen.cpu.contraction.padded_input import PaddedInput, padded_input_refusal
 from ...codegen.cpu.contraction.select import select
 from ...codegen.cpu.contraction.solvers import CONV_SOLVERS
 from ...codegen.cpu.loops import lanes_for
 from ...codegen.cpu.machine import machine
-from ...codegen.cpu.microkernels.tile_table import declared_tile, matrix_tile
+from ...codegen.cpu.microkernels.tile_table import declared_tile, matrix_tile, tile_for
 from ...codegen.problems.cluster import Tensor
 from ...codegen.problems.convolution import ConvProblem
 from ...codegen.problems.element_types import FLOAT32, ElementTypes, element_types
 from ...codegen.problems.gemm import GemmProblem
-from ...core.dim import hint, symbols_of
+from ...core.dim import ceil_div, hint, symbols_of
 from ...core.shape import Shape
 from ...core.types import Type
 from ...errors import UnsupportedError
@@ -64,6 +65,11 @@ ROW_SECONDS, RUN_SECONDS, ADDED_SECONDS, SPREAD_SECONDS = 2e-8, 5e-9, 1e-10, 3e-
 """Seconds that `col2im_launch` takes for a row of an image, for a window's row that is added to it, for each element
 of these, and for each pixel of a row with a stride. Zen 4: windows of 3x3 with a stride of 2 add to 3 channels of
 128x128 pixels in 46 us, of 9x9 with a stride of 3 to 150x150 in 52 us, of 3x3 to 64 channels of 32x32 in 120 us."""
+CONVOLUTION_SHARE, LEAST_CONVOLUTION = 0.5, 5e-5
+"""Share of a convolution's estimated time that a product of its taps may take, as the epilogue and the change of the
+layout are steps of their own, and the least such share in seconds. Zen 4: 128 to 3 channels of 128x128 pixels, 3x3
+taps, 4.9 ms as a convolution and 2.1 as a product; 64 to 3 of 64x64, 9x9 taps, 6.3 and 1.4; 32 to 1 of 160x160, 2.0
+and 0.34; 64 to 8 of 64x64, 3x3 taps, 0.35 and 0.42."""
 FEW_VECTORS = 2
 """Maximum number of vectors of a row of columns that is folded: wider rows fill the registers by themselves."""
 
@@ -111,7 +117,7 @@ def _reads_shuffled() -> bool:
 
 
 def _adds_columns(options: TargetOptions) -> Callable[[Instruction], bool]:
-    """Return a predicate: whether a transposed convolution is fastest as a product of all taps, and an addition."""
+    """Return a predicate: whether a convolution is fastest as a product of all taps, and an addition."""
     threads = resolve_num_threads(options.num_threads or None)
 
     def adds(ins: Instruction) -> bool:
@@ -119,21 +125,30 @@ def _adds_columns(options: TargetOptions) -> Callable[[Instruction], bool]:
             return False
         problem = bare_problem(ins, hint)
         assert isinstance(problem, ConvProblem)
+        if not problem.transposed and (problem.groups > 1 or max(problem.stride) > 1 or problem.taps == 1):
+            return False
         types = element_types(" ".join([ins.shape.type.dtype_name] * 4))
-        pixels, taps, terms = problem.in_pixels, problem.taps, problem.group_in
+        own = replace(problem, types=types)
+        solver = select(own, threads)
+        seconds = solver.estimate(own, threads)
+        if not problem.transposed:
+            tile = tile_for(types)
+            narrow = ceil_div(problem.out_channels, tile.lanes) * tile.lanes / tile.columns
+            seconds *= CONVOLUTION_SHARE * (min(narrow, 1) if solver.name == ConvDirect.name else 1)
+            if problem.out_channels >= tile.lanes or seconds < LEAST_CONVOLUTION / threads:
+                return False
+        pixels, terms = problem.in_pixels, problem.group_in
         product = GemmProblem(
-            taps * problem.group_out, pixels, terms, (problem.batch, problem.groups),
+            problem.taps * problem.group_out, pixels, terms, (problem.batch, problem.groups),
             b_strides=(problem.in_channels * pixels, terms * pixels, pixels, 1), types=types, fast_math=True,
         )  # fmt: skip
-        seconds = select(product, threads).estimate(product, threads) + _col2im_seconds(problem) / threads
-        own = replace(problem, types=types)
-        return bool(seconds < select(own, threads).estimate(own, threads))
+        return bool(select(product, threads).estimate(product, threads) + _col2im_seconds(problem) / threads < seconds)
 
     return adds
 
 
 def _col2im_seconds(problem: ConvProblem) -> float:
-    """Return the time of one thread that adds up the columns of a transposed convolution."""
+    """Return the time of one thread that adds up the columns of all taps."""
     images = problem.batch * problem.out_channels
     columns, pixels = images * problem.taps * problem.in_pixels, images * problem.out_pixels
     added = (ADDED_SECONDS + RUN_SECONDS / problem.in_lens[-1]) * columns
