@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..core.dim import Length, known_equal
+from ..core.dim import known_equal
 from ..core.shape import Shape
 from ..dataclass import dataclass
 from .base import Operator, register
@@ -31,12 +31,12 @@ class Col2Im(Operator):
     """
 
     name: ClassVar[str] = "col2im"
-    size: tuple[Length, ...] = ()
+    size: tuple[int, ...] = ()
     kernel: tuple[int, ...] = ()
     stride: tuple[int, ...] = ()
     dilation: tuple[int, ...] = ()
     padding: tuple[int, ...] = ()
-    steps: tuple[Length, ...] = ()
+    steps: tuple[int, ...] = ()
 
     @property
     def apart(self) -> bool:
