@@ -70,6 +70,9 @@ CONVOLUTION_SHARE, LEAST_CONVOLUTION = 0.5, 5e-5
 layout are steps of their own, and the least such share in seconds. Zen 4: 128 to 3 channels of 128x128 pixels, 3x3
 taps, 4.9 ms as a convolution and 2.1 as a product; 64 to 3 of 64x64, 9x9 taps, 6.3 and 1.4; 32 to 1 of 160x160, 2.0
 and 0.34; 64 to 8 of 64x64, 3x3 taps, 0.35 and 0.42."""
+MOST_COLUMNS = 1 << 27
+"""Most elements of the columns of all taps: 512 MiB of float32. Zen 4, 64 to 3 channels of 512x512 pixels, 9x9 taps,
+255 MB of columns: 132 ms, and 453 ms as a convolution."""
 FEW_VECTORS = 2
 """Maximum number of vectors of a row of columns that is folded: wider rows fill the registers by themselves."""
 
@@ -138,6 +141,8 @@ def _adds_columns(options: TargetOptions) -> Callable[[Instruction], bool]:
             if problem.out_channels >= tile.lanes or seconds < LEAST_CONVOLUTION / threads:
                 return False
         pixels, terms = problem.in_pixels, problem.group_in
+        if problem.batch * problem.taps * problem.out_channels * pixels > MOST_COLUMNS:
+            return False
         product = GemmProblem(
             problem.taps * problem.group_out, pixels, terms, (problem.batch, problem.groups),
             b_strides=(problem.in_channels * pixels, terms * pixels, pixels, 1), types=types, fast_math=True,
