@@ -14,6 +14,7 @@ OPERATORS = {
     ),
     "broadcast": "broadcast multibroadcast broadcast_with_dims broadcast_for_dot scalar",
     "caches": "update_cache cached_attention",
+    "col2im": "col2im",
     "concat": "concat",
     "control": "if if_short loop run_on_target select_module",
     "convolution": "convolution quant_convolution convolution_backwards quant_convolution_backwards im2col",

@@ -148,7 +148,7 @@ class StringConcat(_OfStrings):
         self.strings(inputs, 2)
         if not any(s.is_dynamic for s in inputs) and inputs[0].lens != inputs[1].lens:
             raise self.fail(f"inputs have different lengths: {inputs[0]}; {inputs[1]}")
-        return inputs[0].row_major()
+        return inputs[inputs[0].without_axes].row_major()
 
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         lens = common_lens(*(a.shape for a in args))
@@ -283,8 +283,7 @@ class StringIndex(_OfStrings):
 @register
 @dataclass(frozen=True)
 class ParseNumber(_OfStrings):
-    """Strings as numbers: decimals, exponents, ``INF``, ``NaN`` as C's ``strtod`` reads them, integers for integer
-    types."""
+    """Strings as numbers: decimals, exponents, ``INF``, ``NaN`` as C's ``strtod`` reads them; integers truncated."""
 
     name: ClassVar[str] = "parse_number"
     target_type: Type = Type.float_type
@@ -297,7 +296,7 @@ class ParseNumber(_OfStrings):
 
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         dtype = self.target_type.numpy
-        read = float if self.target_type.is_floating else int
+        read = float if self.target_type.is_floating else _whole
         try:
             return each(read, object, args[0]).astype(dtype)
         except (ValueError, OverflowError) as error:
@@ -323,6 +322,13 @@ class FormatNumber(Operator):
         if x.dtype.kind in "iub":
             return each(lambda v: str(int(v)), object, x)
         return each(lambda v: _float_text(float(v)), object, x)
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        return int(float(text))
 
 
 def _float_text(value: float) -> str:

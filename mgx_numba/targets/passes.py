@@ -72,6 +72,17 @@ ORDER: tuple[PassRun, ...] = (
     PassRun("rewrite_float8", before={"rewrite_quantization": "the pairs would become arithmetic"}),
     PassRun("rewrite_quantization", before={"optimize_module": "the constants of the arithmetic are folded"}),
     PassRun("rewrite_resize", before={"optimize_module": "its broadcasts and reshapes are merged with others"}),
+    PassRun(
+        "rewrite_narrow_convolution",
+        after={"rewrite_quantization": "transposed convolutions of integers are recognised before"},
+        before={"optimize_module": "the weights are folded, and the reshapes merged with others"},
+        targets=CPU,
+    ),
+    PassRun(
+        "rewrite_col2im",
+        after={"rewrite_narrow_convolution": "it makes windows that may lie side by side"},
+        before={"optimize_module": "its reshapes and transposes are merged with others"},
+    ),
     PassRun("eliminate_pad", before={"rewrite_pooling": "a reduction cannot take the padding of its input"}),
     PassRun("rewrite_pooling", before={"optimize_module": "its reductions are merged with others"}),
     PassRun("rewrite_gelu", before={"optimize_module": "the constants of the formula move into other factors"}),

@@ -12,16 +12,18 @@ from mgx_numba.codegen.cpu.contraction.panels import aligned_zeros
 from mgx_numba.codegen.tuning.session import Tuning
 from mgx_numba.codegen.tuning.source import Sources
 from mgx_numba.core.types import Type
+from mgx_numba.ops.window import PaddingMode
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.memory import scratch
 from mgx_numba.runtime.plan import FallbackStep
+from mgx_numba.targets.cpu import capabilities
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.program import optimize
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref.interpreter import evaluate
 
 from ..values import normal
-from .programs import broadcast, check, program_of
+from .programs import FUSION, broadcast, check, program_of
 
 
 def add_bias(m, y, bias, axis):
@@ -190,6 +192,81 @@ def test_transposed_convolution(stride, padding, kernel):
         return add_bias(m, y, m.add_literal(normal(10, seed=2)), 1)
 
     check([normal(2, 6, 5, 7)], build)
+
+
+COLUMNS = ("rewrite_narrow_convolution", "rewrite_col2im", *FUSION)
+TAPS_ADDED = {
+    "stride": (2, 16, (9, 8), (3, 3, 3), {"stride": (2, 2), "padding": (1, 1)}),
+    "dilation": (1, 20, (9, 17), (1, 3, 2), {"stride": (1, 2), "dilation": (2, 3), "padding": (0, 1, 2, 0)}),
+    "groups": (2, 64, (7, 11), (2, 5, 4), {"stride": (2, 3), "padding": (2, 1), "group": 2}),
+    "empty phases": (1, 24, (6, 12), (40, 1, 1), {"stride": (2, 3), "padding": (0, 0)}),
+    "1 axis": (3, 32, (33,), (2, 9), {"stride": (4,), "dilation": (1,), "padding": (3,)}),
+    "3 axes": (1, 16, (3, 4, 8), (1, 2, 3, 2), {"stride": (2, 1, 2), "dilation": (1, 1, 1), "padding": (0, 1, 0)}),
+    "same_upper": (1, 32, (8, 9), (1, 4, 3), {"stride": (2, 2), "padding_mode": PaddingMode.same_upper}),
+}
+
+
+@pytest.mark.parametrize("type_", [np.float32, np.float64])
+@pytest.mark.parametrize("case", TAPS_ADDED)
+def test_transposed_convolution_of_few_channels(case, type_, monkeypatch):
+    """The product of all taps, whose columns are added up, followed by other operators."""
+    batch, channels, lens, weights, attributes = TAPS_ADDED[case]
+    monkeypatch.setattr(capabilities, "_adds_columns", lambda options: lambda ins: True)
+    attributes = {"dilation": (1,) * len(lens), **attributes}
+
+    def build(m, p):
+        w = m.add_literal(normal(channels, *weights, seed=1).astype(type_))
+        y = m.add_instruction("convolution_backwards", [p[0], w], **attributes)
+        bias = m.add_literal(normal(y.shape.lens[1], seed=2).astype(type_))
+        return m.add_instruction("relu", [add_bias(m, y, bias, 1)])
+
+    optimized = check([normal(batch, channels, *lens).astype(type_)], build, passes=COLUMNS)
+    assert list(optimized.main.named(frozenset({"col2im"})))
+
+
+NARROW = {
+    "few channels": (1, 64, (48, 50), (3, 3, 3), {"padding": (1, 1)}),
+    "one side": (2, 40, (33, 61), (2, 5, 4), {"padding": (3, 0, 1, 2)}),
+    "dilation": (1, 48, (50, 47), (1, 3, 5), {"padding": (0, 0), "dilation": (3, 2)}),
+    "1 axis": (3, 64, (3000,), (2, 9), {"padding": (4,), "stride": (1,), "dilation": (1,)}),
+    "3 axes": (1, 32, (12, 13, 14), (3, 3, 3, 3), {"padding": (1, 0, 2), "stride": (1, 1, 1), "dilation": (1, 1, 1)}),
+    "much padding": (1, 96, (30, 31), (2, 3, 3), {"padding": (4, 5)}),
+    "same_lower": (1, 64, (40, 41), (3, 4, 4), {"padding_mode": PaddingMode.same_lower}),
+}
+
+
+@pytest.mark.parametrize("type_", [np.float32, np.float64])
+@pytest.mark.parametrize("case", NARROW)
+def test_convolution_of_few_channels(case, type_, monkeypatch):
+    """As a transposed convolution with reversed taps: the product of all taps, whose columns are added up."""
+    monkeypatch.setattr(capabilities, "_adds_columns", lambda options: lambda ins: True)
+    batch, channels, lens, (out, *kernel), attributes = NARROW[case]
+
+    def build(m, p):
+        w = m.add_literal(normal(out, channels, *kernel, seed=1).astype(type_))
+        y = m.add_instruction("convolution", [p[0], w], **attributes)
+        bias = m.add_literal(normal(out, seed=2).astype(type_))
+        return m.add_instruction("relu", [add_bias(m, y, bias, 1)])
+
+    optimized = check([normal(batch, channels, *lens).astype(type_)], build, passes=COLUMNS)
+    assert list(optimized.main.named(frozenset({"col2im"})))
+
+
+@pytest.mark.parametrize(
+    ("name", "lens", "weights", "taken"),
+    [
+        ("convolution", (1, 64, 64, 64), (3, 64, 9, 9), True),
+        ("convolution", (1, 64, 64, 64), (64, 64, 3, 3), False),
+        ("convolution", (1, 8, 6, 6), (3, 8, 3, 3), False),
+        ("convolution", (1, 64, 64, 64), (3, 64, 1, 1), False),
+        ("convolution_backwards", (1, 64, 32, 32), (64, 3, 3, 3), True),
+        ("convolution_backwards", (1, 64, 32, 32), (64, 128, 3, 3), False),
+    ],
+)
+def test_convolutions_of_few_channels_are_products_where_that_is_faster(name, lens, weights, taken):
+    program = program_of([normal(*lens)], lambda m, p: m.add_instruction(name, [p[0], m.add_literal(normal(*weights))]))
+    optimized = optimize(program, TargetOptions(num_threads=1))
+    assert any(i.name == "col2im" for i in optimized.main) == taken
 
 
 def test_convolution_with_weights_of_a_parameter():

@@ -145,3 +145,20 @@ def test_transposed_convolutions() -> None:
     assert case.guards == []
     for batch, length in ((1, 1), (3, 2), (0, 5), (2, 33)):
         case.check(1e-4, batch=batch, length=length)
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [((2, 3), (2, 3), (0, 0)), ((4, 3), (2, 1), (1, 2))])
+def test_transposed_convolutions_of_few_channels(
+    kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int]
+) -> None:
+    def shapes(n: Lens) -> list[Shape]:
+        return [Shape(FLOAT, (n["batch"], 24, n["height"], n["width"]))]
+
+    def build(m: Module, p: list[Instruction], n: Lens) -> Instruction:
+        return op(m, "convolution_backwards", p[0], constant(m, 24, 1, *kernel), stride=stride, padding=padding)
+
+    symbols = scope_of(batch=ANY, height=(2, None), width=(5, None))
+    case = SymbolicCase(*symbols, shapes, build, ("rewrite_narrow_convolution", "rewrite_col2im", *FUSION))
+    assert case.guards == [] and not any("conv" in name for name in case.kernels)
+    for batch, height, width in ((1, 2, 5), (3, 2, 7), (0, 5, 6), (2, 33, 20)):
+        case.check(1e-4, batch=batch, height=height, width=width)

@@ -142,6 +142,20 @@ def test_scores_beyond_the_precision_of_a_softmax(precision: int, target: str) -
     np.testing.assert_allclose(np.asarray(found).ravel(), weight + 5 * (1 - weight), atol=1e-2)
 
 
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+@pytest.mark.parametrize("softcap", [0.0, 2.0])
+def test_a_softmax_has_the_precision_of_its_input_by_default(softcap: float, target: str) -> None:
+    """That of doubles was computed in float32."""
+    q, k, v = (np.random.default_rng(s).standard_normal((1, 2, 5, 16)) for s in range(3))
+    node = helper.make_node("Attention", ["q", "k", "v"], ["y"], scale=0.25, softcap=softcap)
+    feeds = {"q": q, "k": k, "v": v}
+    model = make_model([node], feeds, {"y": TensorProto.DOUBLE}, opset=23)
+    (found,) = migraphx.parse_onnx(model).compile(target, fast_math=False).run(feeds)
+    scores = 0.25 * q @ k.swapaxes(2, 3)
+    weights = np.exp(softcap * np.tanh(scores / softcap) if softcap else scores)
+    np.testing.assert_allclose(np.asarray(found), weights / weights.sum(3, keepdims=True) @ v, rtol=1e-12, atol=1e-14)
+
+
 @pytest.mark.parametrize(
     ("op_type", "inputs"),
     [

@@ -120,3 +120,22 @@ def test_shrink_takes_a_bias_from_unsigned_integers(dtype: Any, bias: float) -> 
     model, feeds = single("Shrink", [x], outputs=(elem(dtype),), bias=bias)
     shrunk = x - dtype(bias) if bias > 0 else x + dtype(-bias)  # which wraps, as in ONNX Runtime
     everywhere(model, feeds, np.where(x > 0, shrunk, dtype(0)))
+
+
+@pytest.mark.parametrize("open_axes", [False, True])
+@pytest.mark.parametrize(("dtype", "large"), [(np.int32, 100000), (np.int64, 4 * 10**9)])
+def test_norms_whose_sums_exceed_their_type(dtype: Any, large: int, open_axes: bool) -> None:
+    """Sums of squares wrapped around below the root, and sums below the logarithm."""
+    x = np.array([[large, -large, 0], [3, 4, 0], [0, 0, 0]], dtype)
+    norms = np.array([[int(np.hypot(large, large))], [5], [0]], dtype)
+    constant = () if open_axes else (1,)
+    for op_type, given, wanted in (
+        ("ReduceL2", x, norms),
+        (
+            "ReduceLogSum",
+            np.full((2, 3), np.iinfo(dtype).max // 2, dtype),
+            np.log(np.full((2, 1), np.iinfo(dtype).max * 1.5)),
+        ),
+    ):
+        model, feeds = single(op_type, [given, np.array([1])], opset=18, outputs=(elem(dtype),), constant=constant)
+        everywhere(model, feeds, wanted.astype(dtype))

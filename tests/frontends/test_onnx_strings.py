@@ -54,7 +54,9 @@ def ml_single(op_type: str, x: np.ndarray, output: int, version: int = 4, **attr
     return model, feeds
 
 
-@pytest.mark.parametrize("lens", [((3, 2), (3, 2)), ((3, 1), (4,)), ((), (2,)), ((0, 2), (2,))])
+@pytest.mark.parametrize(
+    "lens", [((3, 2), (3, 2)), ((3, 1), (4,)), ((), (2,)), ((), (1,)), ((1,), ()), ((), ()), ((0, 2), (2,))]
+)
 def test_concat_broadcasts(lens: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     model, feeds = single("StringConcat", [texts(*lens[0]), texts(*lens[1], seed=1)], opset=20, outputs=(STRING,))
     same_as_onnxruntime(model, feeds)
@@ -317,3 +319,11 @@ def test_arguments_of_strings(tmp_path: Path) -> None:
     made = migraphx.generate_argument(migraphx.shape(type="string_type", lens=[2, 3]), 1)
     assert made.shape == (2, 3) and all(type(t) is str for t in made.tolist())
     assert migraphx.argument(migraphx.shape(type="string_type", lens=[2])).tolist() == ["", ""]
+
+
+def test_a_string_with_a_fraction_is_truncated_to_an_integer() -> None:
+    """It was an error; ONNX's text says that "100.5" may yield 100."""
+    model, feeds = single(
+        "Cast", [np.array(["1.5", "-7.9", " 3 ", str(2**53 + 1)], object)], outputs=(INT64,), to=INT64
+    )
+    same_as_onnxruntime(model, feeds)

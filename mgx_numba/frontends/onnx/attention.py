@@ -108,6 +108,11 @@ def attend(
     return stages(g, q, k, v, scale, mask, softcap)[-1]
 
 
+def softmax_type(asked: Type) -> Type:
+    """Return the type in which a softmax is computed: in 16 bits, scores beyond float16 would make NaN."""
+    return asked if asked is Type.double_type else Type.float_type
+
+
 def stages(
     g: Builder,
     q: Instruction,
@@ -116,9 +121,13 @@ def stages(
     scale: float,
     mask: Mask,
     softcap: float,
-    precision: Type = Type.float_type,
+    precision: Type | None = None,
 ) -> tuple[Instruction, Instruction, Instruction, Instruction, Instruction]:
-    """Emit attention by primitive operators; return scores, scores after softcap and mask, weights and result."""
+    """Emit attention by primitive operators; return scores, scores after softcap and mask, weights and result.
+
+    Without a ``precision`` the softmax has that of ``q``, see `softmax_type`.
+    """
+    precision = precision or softmax_type(q.shape.type)
     (_, h, s, _), (_, shared, t, _) = g.lens(q), g.lens(k)
     if shared < 1 or h % shared:
         raise ShapeError(f"{shared} key heads do not divide {h} query heads")
@@ -183,9 +192,8 @@ def attention(
     if attn_mask is not None:
         _add_mask(g, mask, attn_mask, g.lens(k)[2])
     _restrict_window(g, node, mask, g.lens(q)[2], g.lens(k)[2], past, nonpad)
-    precision = ir_type(node.get_int("softmax_precision", 1))
-    if precision is not Type.double_type:  # 16 bits may be asked for: scores beyond float16 would make NaN
-        precision = Type.float_type
+    asked = node.get_int("softmax_precision", 0)
+    precision = softmax_type(ir_type(asked) if asked else q.shape.type)
     mode = node.get_int("qk_matmul_output_mode", 0)
     if mode not in range(4):
         raise ParseError(f"qk_matmul_output_mode is {mode}, expected 0 to 3")

@@ -11,11 +11,11 @@ from math import prod
 import numpy as np
 
 from ...core.dim import maximum
-from ...core.shape import row_major_strides
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction
+from ...ops.col2im import Col2Im
 from ..arithmetic import mul_scalar
 from ..sampling import SampleAxis, sampled
 from .builder import Builder, rank
@@ -108,33 +108,7 @@ def col2im(g: Builder, node: Node, x: Instruction, image: Instruction, block: In
         raise ShapeError(f"input {list(lens)} does not have blocks of {kernel} at {steps} positions")
     if prod(kernel) * prod(steps) > LARGEST:
         raise UnsupportedError(f"blocks of {kernel} at {steps} positions are too many")
-    target = _block_places(size, kernel, stride, dilation, pads, steps)
-    channels = lens[1] // prod(kernel)
-    rows = lens[0] * channels
-    zeros = g.broadcast(g.like(0, x), (rows, prod(size)))
-    places = g.broadcast(g.literal(target.reshape(1, -1)), (rows, target.size))
-    added = g.op("scatter_add", zeros, places, g.reshape(x, (rows, target.size)), axis=1, skip_out_of_bounds=True)
-    return g.reshape(added, (lens[0], channels, *size))
-
-
-def _block_places(
-    size: list[int],
-    kernel: list[int],
-    stride: list[int],
-    dilation: list[int],
-    pads: list[int],
-    steps: list[int],
-) -> np.ndarray:
-    """Return each block element's flat image position, for every block; one past the end for the padding."""
-    count = len(size)
-    flat, inside = np.zeros((1,) * (2 * count), np.int64), np.ones((1,) * (2 * count), bool)
-    for k, weight in enumerate(row_major_strides(size)):
-        place = np.arange(kernel[k])[:, None] * dilation[k] + np.arange(steps[k]) * stride[k] - pads[k]
-        shape = [1] * (2 * count)
-        shape[k], shape[count + k] = place.shape
-        inside = inside & ((place >= 0) & (place < size[k])).reshape(shape)
-        flat = flat + (place * weight).reshape(shape)
-    return np.where(inside, flat, prod(size))
+    return g.op(Col2Im(*map(tuple, (size, kernel, stride, dilation, pads[:count], steps))), x)
 
 
 @register("ImageScaler")

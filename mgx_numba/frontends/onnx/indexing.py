@@ -174,11 +174,15 @@ def trilu(g: Builder, node: Node, x: Instruction, k: Instruction | None = None) 
     if len(lens) < 2:
         raise ParseError(f"input has {len(lens)} dimensions, expected at least 2")
     g.limit(lens[-2] * lens[-1] + lens[-2] + lens[-1], "the triangle's mask")
-    shift = g.int_value(k, "k") if k is not None else 0
-    if any(isinstance(n, Dim) for n in (*lens[-2:], shift)):
-        diagonal = g.pointwise("add", g.iota(lens[-2], 0, 2), g.literal(shift, Type.int64_type))
+    known = k is None or k.shape.is_dynamic or not known_equal(k.shape.elements, 1) or g.constants.value(k) is not None
+    shift = g.int_value(k, "k") if k is not None and known else 0
+    if not known or any(isinstance(n, Dim) for n in (*lens[-2:], shift)):
+        across = g.pointwise("sub", g.iota(lens[-1], 1, 2), g.iota(lens[-2], 0, 2))  # may be compared with any k
+        given = g.literal(shift, Type.int64_type)
+        if k is not None and not known:
+            given = g.reshape(g.convert(k, Type.int64_type), (1, 1))
         side = "greater_or_equal" if node.get_bool("upper", True) else "less_or_equal"
-        return g.pointwise("where", g.pointwise(side, g.iota(lens[-1], 1, 2), diagonal), x, g.like(0, x))
+        return g.pointwise("where", g.pointwise(side, across, given), x, g.like(0, x))
     shift = max(-(1 << 31), min(1 << 31, shift))
     rows, columns = np.arange(lens[-2])[:, None], np.arange(lens[-1])[None, :]
     keep = columns - rows >= shift if node.get_bool("upper", True) else columns - rows <= shift

@@ -59,11 +59,16 @@ def reduce_node(g: Builder, node: Node, x: Instruction, axes: Instruction | None
     if axes is not None and rank(x) and g.constants.value(axes) is None:
         return _reduce_at_run_time(g, node, x, axes, keep)
     found = reduced_axes(g, node, x, axes)
-    before_x = before(g, x) if before is not None else x
-    y = g.reduce(op, before_x, found, keep)
+    wide = g.convert(x, _sum_type(x, after))
+    y = g.reduce(op, before(g, wide) if before is not None else wide, found, keep)
     if after is not None:
-        y = after(g, y)
+        y = g.convert(after(g, y), x.shape.type)
     return g.op("identity", y) if y is x else y
+
+
+def _sum_type(x: Instruction, after: Step | None) -> Type:
+    """Return double for integers whose sum is an argument of a root or a logarithm: the sum may exceed their type."""
+    return x.shape.type if after is None or x.shape.type.is_floating else Type.double_type
 
 
 def _reduce_at_run_time(g: Builder, node: Node, x: Instruction, axes: Instruction, keep: bool) -> Instruction:
@@ -71,8 +76,9 @@ def _reduce_at_run_time(g: Builder, node: Node, x: Instruction, axes: Instructio
     if not (keep and some):
         g.constant(axes, "axes")
     op, before, after = REDUCTIONS[node.op_type]
-    y = g.op(op, before(g, x) if before is not None else x, axes)
-    return after(g, y) if after is not None else y
+    wide = g.convert(x, _sum_type(x, after))
+    y = g.op(op, before(g, wide) if before is not None else wide, axes)
+    return g.convert(after(g, y), x.shape.type) if after is not None else y
 
 
 @register("ReduceLogSumExp")

@@ -77,6 +77,23 @@ class Kernel:
         return np.where(d <= 1, near, np.where(d < 2, far, 0))
 
 
+def interpolated_type(type: Type, mode: str) -> Type:
+    """Return the type in which elements are interpolated: their own for floats and nearest elements."""
+    if type.is_floating or mode == "nearest":
+        return type
+    return Type.float_type if type.size < Type.float_type.size else Type.double_type
+
+
+def interpolated(g: Builder, y: Instruction, type: Type, rounded: bool) -> Instruction:
+    """Convert interpolated values to ``type``.
+
+    ONNX's text does not say whether integers are ``rounded``. Linear interpolation truncates, as in ONNX Runtime;
+    other forms round to the nearest integer, as in ONNX Runtime (antialiased) and ONNX's reference.
+    """
+    whole = rounded and y.shape.type.is_floating and not type.is_floating
+    return g.convert(g.op("nearbyint", y) if whole else y, type)
+
+
 def resample(
     g: Builder,
     x: Instruction,
@@ -91,7 +108,7 @@ def resample(
         UnsupportedError: an axis needs a weight matrix of more than 2**24 elements.
     """
     type = x.shape.type
-    wide = x if type.is_floating or kernel.mode == "nearest" else g.convert(x, Type.float_type)
+    wide = g.convert(x, interpolated_type(type, kernel.mode))
     valid = np.ones((1,) * x.shape.ndim, bool)
     for k, axis in enumerate(axes):
         crop = None if region is None else (region[k], region[k + len(axes)])
@@ -109,7 +126,7 @@ def resample(
         if axis.out * axis.length > LARGEST:
             raise UnsupportedError(f"resampling {axis.length} to {axis.out} needs too large a matrix")
         wide = window_sums(g, wide, axis.number, kernel.weights(axis, places))
-    y = g.convert(wide, type)
+    y = interpolated(g, wide, type, kernel.mode == "cubic" or kernel.antialias or kernel.exclude_outside)
     if valid.all():
         return g.op("identity", x) if y is x else y
     return g.pointwise("where", g.literal(valid), y, g.like(outside, y))

@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 
 from ...core.dim import Dim, SymbolicLengthError, known_equal
-from ...core.types import Type
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
 from ...ops.resize import COORDINATES, MODES, NEAREST, scaled_length
 from .builder import Builder, rank
 from .node import Node
 from .registry import register
-from .resample import Axis, Kernel, resample
+from .resample import Axis, Kernel, interpolated, interpolated_type, resample
 from .tensors import element_count
 
 CROPS = "tf_crop_and_resize"  # the one choice of coordinates that the operator of the IR does not have
@@ -131,18 +130,16 @@ def _resize(
         )
     attributes = {"scales": tuple(scales)} if scales else {"sizes": tuple(sizes)}
     type_ = x.shape.type
-    if mode != "nearest" and type_.is_integral:  # interpolated as floats and cut off, as in ONNX Runtime
-        x = g.convert(x, Type.float_type if type_.size < Type.float_type.size else Type.double_type)
     made = g.op(
         "resize",
-        x,
+        g.convert(x, interpolated_type(type_, mode)),
         **attributes,
         mode=mode,
         nearest_mode=nearest,
         coordinate_transformation_mode=coordinates,
         cubic_coeff_a=cubic,
     )
-    return g.convert(made, type_)
+    return interpolated(g, made, type_, mode == "cubic")
 
 
 def _floats(g: Builder, x: Instruction, what: str) -> list[float]:

@@ -12,6 +12,7 @@ from ...core.dim import Dim, Length, known_equal
 from ...core.types import Type
 from ...errors import ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
+from ...ops.col2im import Col2Im
 from ..sampling import SampleAxis, sampled, window_sums
 from .builder import AtenBuilder, rank
 from .convolution import spread
@@ -191,17 +192,6 @@ def col2im(
     n, columns, count = g.lens(x)
     if any(isinstance(v, Dim) for v in (n, columns, count, *size)):
         raise UnsupportedError("col2im of open lengths is not supported")
-    places, inside = np.zeros(1, np.int64), np.ones(1, bool)
-    grids = []
-    for k in range(2):
-        steps = (size[k] + 2 * padding[k] - dilation[k] * (kernel[k] - 1) - 1) // stride[k] + 1
-        grids.append(np.arange(kernel[k])[:, None] * dilation[k] + np.arange(steps) * stride[k] - padding[k])
-    rows, cols = grids[0][:, None, :, None], grids[1][None, :, None, :]
-    inside = ((rows >= 0) & (rows < size[0]) & (cols >= 0) & (cols < size[1])).ravel()
-    places = np.where(inside, (rows * size[1] + cols).ravel(), prod(size))
-    channels = columns // prod(kernel)
-    zeros = g.broadcast(g.like(0, x), (n * channels, prod(size) + 1))
-    index = g.broadcast(g.literal(places[None, :].astype(np.int64)), (n * channels, places.size))
-    added = g.op("scatter_add", zeros, index, g.reshape(x, (n * channels, places.size)), axis=1)
-    y = g.reshape(g.slice(added, 1, 0, prod(size)), (n, channels, *size))
+    steps = [(size[k] + 2 * padding[k] - dilation[k] * (kernel[k] - 1) - 1) // stride[k] + 1 for k in range(2)]
+    y = g.op(Col2Im(*map(tuple, (size, kernel, stride, dilation, padding, steps))), x)
     return g.squeeze(y, [0]) if alone else y

@@ -15,13 +15,14 @@ from ...codegen.cpu.contraction.select import select
 from ...codegen.cpu.contraction.solvers import solvers_of
 from ...codegen.cpu.loops import lanes_for
 from ...codegen.cpu.machine import machine
-from ...codegen.cpu.microkernels.tile_table import declared_tile, matrix_tile
+from ...codegen.cpu.microkernels.tile_table import declared_tile, matrix_tile, tile_for
 from ...codegen.problems.cluster import Tensor
 from ...codegen.problems.convolution import ConvProblem
 from ...codegen.problems.element_types import FLOAT32, ElementTypes, element_types
 from ...codegen.problems.gemm import GemmProblem
-from ...core.dim import hint, symbols_of
+from ...core.dim import ceil_div, hint, symbols_of
 from ...core.shape import Shape
+from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from ...graph.module import Module
@@ -55,6 +56,18 @@ LEAST_STEPS = 16
 LONG_RUN = 4096
 """`FOLDED` for data larger than the caches: memory serves runs of 4096 elements better than short ones. No figures
 kept."""
+ROW_SECONDS, RUN_SECONDS, ADDED_SECONDS, SPREAD_SECONDS = 2e-8, 5e-9, 1e-10, 3e-10
+"""Seconds that `col2im_launch` takes for a row of an image, for a window's row that is added to it, for each element
+of these, and for each pixel of a row with a stride. Zen 4: windows of 3x3 with a stride of 2 add to 3 channels of
+128x128 pixels in 46 us, of 9x9 with a stride of 3 to 150x150 in 52 us, of 3x3 to 64 channels of 32x32 in 120 us."""
+CONVOLUTION_SHARE, LEAST_CONVOLUTION = 0.5, 5e-5
+"""Share of a convolution's estimated time that a product of its taps may take, as the epilogue and the change of the
+layout are steps of their own, and the least such share in seconds. Zen 4: 128 to 3 channels of 128x128 pixels, 3x3
+taps, 4.9 ms as a convolution and 2.1 as a product; 64 to 3 of 64x64, 9x9 taps, 6.3 and 1.4; 32 to 1 of 160x160, 2.0
+and 0.34; 64 to 8 of 64x64, 3x3 taps, 0.35 and 0.42."""
+MOST_COLUMNS = 1 << 27
+"""Most elements of the columns of all taps: 512 MiB of float32. Zen 4, 64 to 3 channels of 512x512 pixels, 9x9 taps,
+255 MB of columns: 132 ms, and 453 ms as a convolution."""
 FEW_VECTORS = 2
 """Maximum number of vectors of a row of columns that is folded: wider rows fill the registers by themselves."""
 
@@ -88,6 +101,8 @@ def pass_options(options: TargetOptions) -> Options:
             depthwise_integers=True,
             scattered_integers=True,
             reads_shuffled=_reads_shuffled(),
+            adds_windows=True,
+            adds_columns=_adds_columns(options),
             multiplies_bfloat16=_multiplies_bfloat16(options),
             reads_padding=_reads_padding(options),
         ),
@@ -97,6 +112,50 @@ def pass_options(options: TargetOptions) -> Options:
 def _reads_shuffled() -> bool:
     tile = declared_tile(FLOAT32)
     return tile is not None and tile.rows >= SHUFFLED_ROWS
+
+
+def _adds_columns(options: TargetOptions) -> Callable[[Instruction], bool]:
+    """Return a predicate: whether a convolution is fastest as a product of all taps, and an addition."""
+    threads = resolve_num_threads(options.num_threads or None)
+
+    def adds(ins: Instruction) -> bool:
+        if ins.shape.type not in (Type.float_type, Type.double_type) or 0 in map(hint, ins.shape.lens):
+            return False
+        from ...codegen.cpu.contraction.conv import ConvDirect
+
+        problem = bare_problem(ins, hint)
+        assert isinstance(problem, ConvProblem)
+        if not problem.transposed and (problem.groups > 1 or max(problem.stride) > 1 or problem.taps == 1):
+            return False
+        types = element_types(" ".join([ins.shape.type.dtype_name] * 4))
+        own = replace(problem, types=types)
+        solver = select(own, threads)
+        seconds = solver.estimate(own, threads)
+        if not problem.transposed:
+            tile = tile_for(types)
+            narrow = ceil_div(problem.out_channels, tile.lanes) * tile.lanes / tile.columns
+            seconds *= CONVOLUTION_SHARE * (min(narrow, 1) if solver.name == ConvDirect.name else 1)
+            if problem.out_channels >= tile.lanes or seconds < LEAST_CONVOLUTION / threads:
+                return False
+        pixels, terms = problem.in_pixels, problem.group_in
+        if problem.batch * problem.taps * problem.out_channels * pixels > MOST_COLUMNS:
+            return False
+        product = GemmProblem(
+            problem.taps * problem.group_out, pixels, terms, (problem.batch, problem.groups),
+            b_strides=(problem.in_channels * pixels, terms * pixels, pixels, 1), types=types, fast_math=True,
+        )  # fmt: skip
+        return bool(select(product, threads).estimate(product, threads) + _col2im_seconds(problem) / threads < seconds)
+
+    return adds
+
+
+def _col2im_seconds(problem: ConvProblem) -> float:
+    """Return the time of one thread that adds up the columns of all taps."""
+    images = problem.batch * problem.out_channels
+    columns, pixels = images * problem.taps * problem.in_pixels, images * problem.out_pixels
+    added = (ADDED_SECONDS + RUN_SECONDS / problem.in_lens[-1]) * columns
+    written = (SPREAD_SECONDS * (problem.stride[-1] > 1) + ROW_SECONDS / problem.out_lens[-1]) * pixels
+    return float(added + written)
 
 
 def _multiplies_bfloat16(options: TargetOptions) -> Callable[[Instruction], bool] | None:

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ....core.dim import Length, known_equal, known_less_equal
+from ....core.dim import Length, ceil_div, known_equal, known_less_equal
 from ....dataclass import dataclass
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
@@ -31,7 +31,7 @@ from .conv_int8 import pixels_in_words
 from .conv_output_rows import image_strides
 from .depthwise import DEPTHWISE_OPERATIONS, ConvDepthwise, depthwise_launch, fills_vectors
 from .gemm_int8 import word_rows
-from .panels import aligned_zeros, pack_panels, panel_count
+from .panels import aligned_zeros, pack_panels
 from .roofline import seconds
 from .solver import Setting, Solver, integer_types_refused
 
@@ -143,9 +143,10 @@ class ConvTransposed(Solver[ConvProblem]):
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         tile = tile_for(problem.types)
-        columns = panel_count(tile, problem.group_out) * tile.columns
+        columns = ceil_div(problem.group_out, tile.lanes) * tile.lanes
         inner = problem.groups * tile.depth(problem.group_in) * tile.packing.k_interleave
-        flops = 2.0 * problem.batch * problem.in_pixels * problem.taps * inner * columns
+        taps = sum(max(phase.problem.taps, 1) for phase in _phases(problem))
+        flops = 2.0 * problem.batch * problem.in_pixels * taps * inner * columns
         if fills_vectors(problem):
             flops *= DEPTHWISE_OPERATIONS / 2 * problem.out_channels / (problem.groups * columns)
         left, right, out = (ITEMSIZE[dtype] for dtype in (problem.types.a, problem.types.b, problem.types.out))

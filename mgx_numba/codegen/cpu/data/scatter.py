@@ -76,46 +76,6 @@ def scatter_launch(
     return loop.launch(kernel, updates.lens, moved, checks=(axis_text(axis, out.lens[axis]),))
 
 
-def scatter_runs_launch(combine: str, axis: int, runs: int, updates: Tensor, out: Tensor, origin: str = "") -> Launch:
-    """Return the launch of ScatterElements into ``out`` where all rows along ``axis`` have the same, constant indices.
-
-    The axis is contiguous in ``updates`` and ``out``. Operands are ``updates``, ``out`` and the table ``runs`` of int64
-    [runs, 4]: where a run of consecutive updates begins, its place in ``out``, its length, and the distance of its
-    elements in ``out``.
-    """
-    kept = [a for a in range(len(out.lens)) if a != axis]
-    space = collapse(updates.lens, [updates.strides, out.strides], order_by=1, axes=kept)
-    storage, compute = _dtypes(combine, out)
-    arguments, lanes = Arguments(), host.lanes(compute)
-    for name, dtype in (("runs", "int64"), ("updates", storage), ("out", storage)):
-        arguments.pointer(f"p_{name}", name, dtype)
-    loop = RowLoop(arguments, space.lens, space.strides, 1, 1, updates.lens[axis])
-    arguments.integer("runs", runs)
-
-    def combined(old: str, new: str) -> str:
-        old, new = (cast_text(v, storage, compute) for v in (old, new))
-        return cast_text(new if combine == "none" else f"{_COMBINE[combine]}({old}, {new})", compute, storage)
-
-    def body(left: str) -> list[str]:
-        loaded = (load_text(pointer, "c", 1, "", lanes, left) for pointer in "wq")
-        return [store_text("w", "c", 1, "", combined(*loaded), left)]
-
-    inside = [
-        "for r in range(runs):",
-        f"    q = offset(p_updates, {loop.offset(0)} + load_scalar(p_runs, 4 * r))",
-        f"    w = offset(p_out, {loop.offset(1)} + load_scalar(p_runs, 4 * r + 1))",
-        "    size = load_scalar(p_runs, 4 * r + 2)",
-        "    step = load_scalar(p_runs, 4 * r + 3)",
-        "    if step == 1:",
-        *indent(vector_loop(lanes, body, first="0", last="size"), 2),
-        "    else:",
-        "        for c in range(size):",
-        f"            store_scalar(w, c * step, {combined('load_scalar(w, c * step)', 'load_scalar(q, c)')})",
-    ]
-    kernel = loop.kernel(f"scatter_{combine}_runs_kernel", inside, origin)
-    return loop.launch(kernel, updates.lens, 2 * updates.footprint)
-
-
 def scatternd_launch(
     combine: str, indices: Tensor, updates: Tensor, out: Tensor, origin: str = "", checked: Sequence[bool] = ()
 ) -> Launch:

@@ -19,7 +19,7 @@ FAMILIES = SHARED_FAMILIES | {
     "detection": "nonmaxsuppression roialign",
     "elimination": "determinant inverse",
     "ordering": f"{SHARED_FAMILIES['ordering']} nonzero unique",
-    "pooling": "pooling lrn",
+    "pooling": "pooling lrn col2im",
     "resampling": "pad pad_with fixed_pad resize reverse",
     "sampling": "random_uniform",
     "trees": "tree_ensemble",

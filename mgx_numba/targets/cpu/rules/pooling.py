@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
+from ....codegen.cpu.data.col2im import WIDEST_STRIDE, col2im_launch
 from ....codegen.cpu.data.lrn import lrn_launch
 from ....codegen.cpu.data.pooling import PoolingWindow, pooling_launch, windows
 from ....core.dim import hint, known_in, less
+from ....core.types import Type
 from ....graph.instruction import Instruction
+from ....ops.col2im import Col2Im
 from ....ops.pooling import Pooling, PoolingMode
 from ...lowering.buffers import View
 from ...lowering.launched import lrn_rule
@@ -55,6 +58,18 @@ def _pool(low: Lowering, ins: Instruction, op: Pooling, axes: list[PoolingWindow
     solution = low.solve(pooling_launch, op, axes, x.tensor, out.tensor, low.origin(ins), "pooling", fast_math)
     low.launch_all(solution, {"x": x, "out": out}, ins)
     return out
+
+
+@lowering("col2im", accepts=keeps_inner_axis)
+def lower_col2im(low: Lowering, ins: Instruction) -> None:
+    """Append one kernel; a fallback step for narrow types."""
+    op, x = ins.operator(Col2Im), low.input(ins, 0)
+    if x.type.compute is not x.type or x.type is Type.bool_type or op.stride[-1] > WIDEST_STRIDE:
+        low.host(ins, f"kernels add numbers of their own width, and some of them, not {x.shape}, or strides are wide")
+        return
+    out = low.output(ins)
+    solution = low.solve(col2im_launch, op, x.tensor, out.tensor, low.origin(ins))
+    low.launch_all(solution, {"x": x, "out": out}, ins)
 
 
 lowering("lrn", accepts=keeps_inner_axis)(lrn_rule(lrn_launch))
