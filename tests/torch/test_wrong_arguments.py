@@ -158,7 +158,7 @@ def test_shapes_in_structures() -> None:
             return pair["a"] + pair["b"] + more[0]
 
     call, length = ({"a": X, "b": X}, X), Dim("n")
-    program = from_torch(Pair(), call, {"pair": dict.fromkeys("ab", {0: length}), "more": ({0: length},)})
+    program = from_torch(Pair(), call, {"pair": {key: {0: length} for key in "ab"}, "more": ({0: length},)})
     assert all(shape.dynamic() for shape in program.get_parameter_shapes().values())
     with pytest.raises(OptionError, match=r"dynamic_shapes\['pair'\]\['b'\] has axis 3"):
         from_torch(Pair(), call, {"pair": {"a": None, "b": {3: length}}, "more": (None,)})

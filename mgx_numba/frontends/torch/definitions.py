@@ -239,9 +239,7 @@ def solve(a: Tensor, b: Tensor, *, left: bool = True) -> Tensor:
     return x[..., 0] if is_vector else x
 
 
-def solve_triangular(
-    a: Tensor, b: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
-) -> Tensor:
+def solve_triangular(a: Tensor, b: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
     """Compute ``aten::linalg_solve_triangular``, which reads one triangle of ``a``, without its diagonal if the
     diagonal is 1."""
     first = int(unitriangular)

@@ -104,11 +104,12 @@ def unsupported(graph_module: GraphModule) -> list[tuple[Node, str]]:
 
 
 def _memory_order(node: Node) -> list[int] | None:
-    """Return the order in which the axes of the tensor that a view of memory takes are row-major; None if there is none.
+    """Return the axes of the tensor that a view of memory takes, from the slowest to the quickest.
 
-    The tensor must begin at the start of its storage. An input that becomes a constant is made row-major before it is
-    read, so that the order of an input's axes does not tell its memory's. A write to such a view needs a row-major
-    tensor.
+    Returns:
+        The order of the axes. None if the tensor has gaps or does not begin at the start of its storage; and, unless
+        the tensor is row-major, for an input of the graph and for a write to the view. An input that becomes a constant
+        is copied row-major, which loses the order of its axes in memory.
     """
     source = node.args[0]
     value = source.meta.get("val") if isinstance(source, Node) else None
