@@ -17,7 +17,7 @@ from ..frontends.torch.export import example_call, exported_module
 from ..frontends.torch.flex_attention import plain_flex_attention
 from .backend import decompositions, prepared
 from .logs import log_info, warn_lacking
-from .module import MGXModule
+from .module import MGXModule, check_flags
 from .options import BackendOptions, parse_options
 from .partition import REGION, copied, divide, views_at_end
 from .region import lower
@@ -106,7 +106,9 @@ def lower_to_mgx(
         OptionError: an argument has another type or value than described here.
         MgxError: a part cannot be compiled, or the module changes its buffers.
     """
-    kinds = _precisions(lower_precision, {"fp16": fp16, "bf16": bf16, "int8": int8})
+    flags = {"fp16": fp16, "bf16": bf16, "int8": int8}
+    check_flags(**flags, verbose_log=verbose_log, save_subgraph_programs=save_subgraph_programs)
+    kinds = _precisions(lower_precision, flags)
     given = {"quantize": kinds, "exhaustive_tune": exhaustive_tune, "target": target}
     options = parse_options({**given, "min_acc_module_size": min_acc_module_size})
     of = module.module() if isinstance(module, ExportedProgram) else module
@@ -132,9 +134,6 @@ def _precisions(lower_precision: LowerPrecision | str, asked: Mapping[str, bool]
     except ValueError:
         known = ", ".join(p.value for p in LowerPrecision)
         raise OptionError(f"lower_precision must be a LowerPrecision, or of {known}, got {lower_precision!r}") from None
-    for name, value in asked.items():
-        if not isinstance(value, bool):
-            raise OptionError(f"{name} must be True or False, got {value!r}")
     own = [] if precision is LowerPrecision.FP32 else [precision.value]
     return list(dict.fromkeys([*(name for name, value in asked.items() if value), *own]))
 

@@ -11,7 +11,8 @@ from ..api.loading import load_buffer
 from ..api.program import program
 from ..api.quantization import quantize_bf16, quantize_fp16
 from ..api.saving import save_buffer
-from ..errors import MgxError, ParameterError
+from ..api.shape import shape
+from ..errors import MgxError, OptionError, ParameterError
 from .region import Lowered, runner
 
 Order = "Sequence[int] | None"
@@ -53,8 +54,10 @@ class MGXModule(torch.nn.Module):
     ) -> None:
         super().__init__()
         for argument, names in (("input_names", input_names), ("output_names", output_names)):
-            if names is not None and (isinstance(names, str) or not isinstance(names, Sequence)):
+            if names is not None and not (_is_sequence(names) and all(isinstance(name, str) for name in names)):
                 raise ParameterError(f"{argument} must be a sequence of names, got {names!r}")
+        check_flags(quantize_fp16=quantize_fp16, quantize_bf16=quantize_bf16, exhaustive_tune=exhaustive_tune)
+        check_flags(enable_par_conversion=enable_par_conversion, on_device=on_device)
         self.program = program
         self.input_names = None if input_names is None else list(input_names)
         self.output_names = None if output_names is None else list(output_names)
@@ -91,15 +94,16 @@ class MGXModule(torch.nn.Module):
         self.input_names = known if self.input_names is None else self.input_names
         if sorted(self.input_names) != sorted(known):
             raise ParameterError(f"input_names are {', '.join(self.input_names)}; the program has {', '.join(known)}")
-        self.output_names = made.get_output_names() if self.output_names is None else self.output_names
+        given = made.get_output_names()
+        self.output_names = given if self.output_names is None else self.output_names
+        if len(self.output_names) != len(given):
+            names = ", ".join(self.output_names)
+            raise ParameterError(f"output_names are {names}; the number of results is {len(given)}")
         self.input_orders = [None] * len(known) if self.input_orders is None else self.input_orders
-        self.output_orders = [None] * len(self.output_names) if self.output_orders is None else self.output_orders
-        for argument, orders, names in (
-            ("input_orders", self.input_orders, self.input_names),
-            ("output_orders", self.output_orders, self.output_names),
-        ):
-            if len(orders) != len(names) or any(o is not None and sorted(o) != list(range(len(o))) for o in orders):
-                raise ParameterError(f"{argument} must have a permutation of axes, or None, for each of {names}")
+        self.output_orders = [None] * len(given) if self.output_orders is None else self.output_orders
+        shapes = made.get_parameter_shapes()
+        _check_orders("input_orders", self.input_orders, self.input_names, [shapes[n] for n in self.input_names])
+        _check_orders("output_orders", self.output_orders, self.output_names, made.get_output_shapes())
         self._run: Any = None
 
     def forward(self, *inputs: object) -> Any:
@@ -143,6 +147,32 @@ class MGXModule(torch.nn.Module):
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_run": None}
+
+
+def check_flags(**flags: object) -> None:
+    """Check that arguments are bools.
+
+    Raises:
+        OptionError: one is not; the message names it.
+    """
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise OptionError(f"{name} must be True or False, got {value!r}")
+
+
+def _is_sequence(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _is_permutation(order: object, rank: int) -> bool:
+    return _is_sequence(order) and sorted(map(repr, order)) == sorted(map(repr, range(rank)))  # type: ignore[call-overload]
+
+
+def _check_orders(argument: str, orders: Any, names: Sequence[str], shapes: Sequence[shape]) -> None:
+    """Check that ``orders`` has a permutation of the axes, or None, for each input or result."""
+    fits = _is_sequence(orders) and len(orders) == len(names)
+    if not fits or not all(order is None or _is_permutation(order, s.ndim()) for order, s in zip(orders, shapes)):
+        raise ParameterError(f"{argument} must have a permutation of axes, or None, for each of {names}")
 
 
 _KEPT = (

@@ -103,6 +103,27 @@ def test_linear_systems_and_logarithms_of_determinants_are_exported(dtype: torch
         check(torch.linalg.cholesky, [torch.eye(3, dtype=dtype)])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("unitriangular", [False, True])
+@pytest.mark.parametrize("upper", [False, True])
+def test_triangular_systems_are_exported(upper: bool, unitriangular: bool, dtype: torch.dtype) -> None:
+    """The other triangle, and a diagonal that is 1, are not read."""
+    x, b = torch.randn(3, 7, 7, dtype=dtype) / 2, torch.randn(3, 7, 2, dtype=dtype)
+    x.diagonal(dim1=1, dim2=2).add_(2)
+    x[0, 0, 6 if not upper else 0] = NAN if unitriangular or not upper else 1.0
+    x[1, 6, 0 if upper else 6] = INF if unitriangular or upper else 1.0
+    tolerance = 1e-5 if dtype is torch.float32 else 1e-13
+
+    def solve(x: torch.Tensor, b: torch.Tensor, left: bool = True) -> torch.Tensor:
+        return torch.linalg.solve_triangular(x, b, upper=upper, left=left, unitriangular=unitriangular)
+
+    check(solve, [x, b], tolerance=tolerance)
+    check(solve, [x[:1], b], tolerance=tolerance)
+    check(solve, [x[2].expand(7, 7, 7), x[2]], tolerance=tolerance)  # one matrix, no vector for each matrix
+    check(lambda x, b: solve(x, b, False), [x, b.mT], tolerance=tolerance)
+    check(solve, [x[:, :0, :0], b[:, :0]])
+
+
 def test_singular_matrices_raise_where_pytorch_does_and_are_told_where_it_tells() -> None:
     x = torch.randn(2, 3, 3)
     for function in (torch.inverse, lambda x: torch.linalg.inv(x) * 2):

@@ -133,6 +133,11 @@ LAYOUTS: dict[str, Any] = {
     "triangles": lambda x: (x.tril(), x.triu(1), x.tril(-1), x.diagonal(), x.diagonal(1), torch.eye(3, 4) + x),
     "pads": lambda x: (f.pad(x, (1, 2)), f.pad(x, (-1, 0, 1, 0), value=2), f.pad(x[None], (1, 2), mode="reflect")),
     "strides": lambda x: (x.as_strided((2, 2), (4, 1), 1), x.as_strided((3, 4), (4, 1))),
+    "strides of other orders": lambda x: (
+        x.t().as_strided((2, 5), (4, 1), 1),
+        (x.t() * 2).as_strided((12,), (1,)),
+        x.view(3, 2, 1, 2).permute(3, 2, 0, 1).sin().as_strided((3, 2, 2), (4, 2, 1)),
+    ),
     "bits": lambda x: (x.view(torch.int32), torch.full((2,), 3), torch.zeros_like(x), torch.ones(2, dtype=torch.bool)),
     "scatters": lambda x: (
         x.select_scatter(x[0], 0, -1),

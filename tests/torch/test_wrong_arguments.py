@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.export import AdditionalInputs, Dim, ShapesCollection
 
 from mgx_numba import from_torch
 from mgx_numba.errors import FormatError, OptionError, ParameterError, UnsupportedError
@@ -52,6 +53,17 @@ def test_models_of_other_kinds(function: Callable[..., Any]) -> None:
     function(lazy, X)
 
 
+@pytest.mark.parametrize("function", [from_torch, lower_to_mgx])
+@pytest.mark.filterwarnings("ignore")  # PyTorch calls all of them deprecated
+def test_kinds_of_tensors_and_modules_that_pytorch_gives_up(function: Callable[..., Any]) -> None:
+    with pytest.raises(OptionError, match="must be a dense tensor, got one of type nested"):
+        function(Block(), torch.nested.nested_tensor([X, X]))
+    with pytest.raises(OptionError, match="must be a dense tensor, got one of type torch.qint8"):
+        function(Block(), torch.quantize_per_tensor(X, 0.1, 0, torch.qint8))
+    with pytest.raises(OptionError, match="must be an nn.Module or an ExportedProgram, got TopLevelTracedModule"):
+        function(torch.jit.trace(Block(), X), X)
+
+
 @pytest.mark.parametrize("given", [X, (X,), [X], {"x": X}])
 def test_example_inputs_of_all_kinds(given: Any) -> None:
     model = Block().eval()
@@ -76,6 +88,8 @@ def test_an_exported_module_is_lowered() -> None:
         ({"lower_precision": "fp64"}, "of fp32, fp16, bf16, int8, got 'fp64'"),
         ({"lower_precision": 3}, "of fp32, fp16, bf16, int8, got 3"),
         ({"fp16": "yes"}, "fp16 must be True or False, got 'yes'"),
+        ({"verbose_log": 1}, "verbose_log must be True or False, got 1"),
+        ({"save_subgraph_programs": "a"}, "save_subgraph_programs must be True or False, got 'a'"),
     ],
 )
 def test_precisions_of_other_kinds(options: dict[str, Any], message: str) -> None:
@@ -88,12 +102,82 @@ def test_precisions_of_other_kinds(options: dict[str, Any], message: str) -> Non
     [
         ({"dynamic_shapes": 3}, "dynamic_shapes must be a dict or a sequence, got int"),
         ({"decompositions": [3]}, "decompositions must be a dict by operator, got list"),
+        ({"decompositions": {torch.ops.aten.relu: torch.relu}}, "a function for each overload of an operator, such as"),
+        ({"decompositions": {torch.ops.aten.relu.default: 3}}, "a function for each overload .* got 3 for"),
         ({"weights": 3}, "weights must be the path of a safetensors file or a folder, got int"),
     ],
 )
 def test_options_of_from_torch_of_other_kinds(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         from_torch(Block(), X, **options)
+
+
+def _collected(x: Tensor, shapes: Any) -> ShapesCollection:
+    made = ShapesCollection()
+    made[x] = shapes
+    return made
+
+
+def _added(*args: Any) -> AdditionalInputs:
+    made = AdditionalInputs()
+    made.add(args)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (({2: Dim("b")},), r"dynamic_shapes\[0\] has axis 2; the tensor has 2 axes"),
+        (({-1: Dim("b")},), r"dynamic_shapes\[0\] has axis -1"),
+        (({"0": Dim("b")},), r"dynamic_shapes\[0\] has axis '0'"),
+        ({"x": {5: Dim("b")}}, r"dynamic_shapes\['x'\] has axis 5"),
+        (_collected(X, {2: Dim("b")}), r"dynamic_shapes\['x'\] has axis 2"),
+        (_collected(X.clone(), {0: Dim("b")}), "do not fit: Some tensors .* were not found"),
+        (_added(torch.randn(3, 16, 1)), "do not fit: Node arity mismatch"),
+        (({0: "b"},), "do not fit: Unexpected dimension mapped to index 0"),
+        (([Dim("b")],), "do not fit: Expected dynamic shape spec"),
+        (Dim("b"), "must be a dict or a sequence, got Dim"),
+        ((Dim("b"),), "do not fit: Unexpected input tensor shape"),
+        ({"y": {0: Dim("b")}}, "do not fit: .* must be the arg names"),
+        ((None, None), "do not fit: .* `inputs` has 1 elements, but `dynamic_shapes` has 2"),
+        (({0: 5},), "do not fit: Static shape constraint of 5 does not match"),
+        (({0: Dim("b", min=8, max=16)},), r"do not fit: 4 not in range \[8, 16\]"),
+        (({1: Dim("b")},), r"do not fit: Constraints violated \(b\)"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_dynamic_shapes_that_do_not_fit(shapes: Any, message: str) -> None:
+    """An axis that is missing was a raw IndexError."""
+    with pytest.raises(OptionError, match=message):
+        from_torch(Block(), X, shapes)
+
+
+def test_shapes_in_structures() -> None:
+    class Pair(nn.Module):
+        def forward(self, pair: dict[str, Tensor], *more: Tensor) -> Tensor:
+            return pair["a"] + pair["b"] + more[0]
+
+    call, length = ({"a": X, "b": X}, X), Dim("n")
+    program = from_torch(Pair(), call, {"pair": {key: {0: length} for key in "ab"}, "more": ({0: length},)})
+    assert all(shape.dynamic() for shape in program.get_parameter_shapes().values())
+    with pytest.raises(OptionError, match=r"dynamic_shapes\['pair'\]\['b'\] has axis 3"):
+        from_torch(Pair(), call, {"pair": {"a": None, "b": {3: length}}, "more": (None,)})
+    with pytest.raises(OptionError, match=r"dynamic_shapes\[1\]\[0\] has axis 2"):
+        from_torch(Pair(), call, ({"a": None, "b": None}, ({2: length},)))
+
+
+def test_an_error_of_the_module_is_passed_on() -> None:
+    class Failing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise ValueError("not today")
+
+    with pytest.raises(ValueError, match="not today"):
+        from_torch(Failing(), X, ({0: Dim("b")},))
+
+
+def test_shapes_of_an_exported_program_are_its_own() -> None:
+    with pytest.raises(OptionError, match="of no use for an ExportedProgram"):
+        from_torch(torch.export.export(Block(), (X,)), dynamic_shapes=({0: Dim("b")},))
 
 
 def test_a_file_whose_header_would_be_longer_than_the_file(tmp_path: Path) -> None:
@@ -148,10 +232,18 @@ def test_a_compiled_module_cannot_be_compiled_again() -> None:
         ({"output_names": 3}, "output_names must be a sequence of names, got 3"),
         ({"input_orders": [(0, 2)]}, r"input_orders must have a permutation of axes, or None, for each of \['x'\]"),
         ({"output_orders": []}, "output_orders must have a permutation"),
+        ({"input_orders": 3}, "input_orders must have a permutation"),
+        ({"input_orders": [3]}, "input_orders must have a permutation"),
+        ({"input_orders": [(0, "1")]}, "input_orders must have a permutation"),
+        ({"output_orders": [(0,)]}, "output_orders must have a permutation"),
+        ({"input_names": [3]}, r"input_names must be a sequence of names, got \[3\]"),
+        ({"output_names": ["a", "b"]}, "output_names are a, b; the number of results is 1"),
+        ({"quantize_fp16": 3}, "quantize_fp16 must be True or False, got 3"),
+        ({"on_device": "cpu"}, "on_device must be True or False, got 'cpu'"),
     ],
 )
 def test_arguments_of_a_module_of_other_kinds(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
+    with pytest.raises((OptionError, ParameterError), match=message):
         MGXModule(**{"program": from_torch(Block().eval(), X), **options})
 
 

@@ -233,17 +233,31 @@ def inverse(x: Tensor) -> Tensor:
 
 
 def solve(a: Tensor, b: Tensor, *, left: bool = True) -> Tensor:
-    """Compute ``aten::linalg_solve`` by the inverse in float64; a step of refinement removes most of its error."""
+    """Compute ``aten::linalg_solve``; ``b`` may be a vector of each matrix."""
     is_vector = b.dim() == 1 or b.shape == a.shape[:-1]
-    wide, given = a.double(), (b[..., None] if is_vector else b).double()
+    x = _solved(a, b[..., None] if is_vector else b, left)
+    return x[..., 0] if is_vector else x
+
+
+def solve_triangular(a: Tensor, b: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
+    """Compute ``aten::linalg_solve_triangular``, which reads one triangle of ``a``, without its diagonal if the
+    diagonal is 1."""
+    first = int(unitriangular)
+    triangle = a.triu(first) if upper else a.tril(-first)
+    one = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    return _solved(triangle + one if unitriangular else triangle, b, left)
+
+
+def _solved(a: Tensor, b: Tensor, left: bool) -> Tensor:
+    """Solve linear systems by the inverse in float64; a step of refinement removes most of its error."""
+    wide, given = a.double(), b.double()
     inverted = torch.linalg.inv_ex(wide)[0]
 
     def product(matrix: Tensor, other: Tensor) -> Tensor:
         return matrix @ other if left else other @ matrix
 
     x = product(inverted, given)
-    x = x + product(inverted, given - product(wide, x))
-    return (x[..., 0] if is_vector else x).to(a.dtype)
+    return (x + product(inverted, given - product(wide, x))).to(a.dtype)
 
 
 _SMALL = {torch.float32: 32, torch.float64: 16}
@@ -287,6 +301,7 @@ EXPORTED: dict[torch._ops.OpOverload, Callable[..., object]] = {
     _aten.linalg_inv.default: inverse,
     _aten.inverse.default: inverse,
     _aten.linalg_solve.default: solve,
+    _aten.linalg_solve_triangular.default: solve_triangular,
     _aten.linalg_slogdet.default: slogdet,
 }
 """Decompositions of exported graphs alone: `torch.compile` leaves the check of matrices to PyTorch."""

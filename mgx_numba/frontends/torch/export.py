@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 import itertools
 import os
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._dynamo.exc import UserError, UserErrorType
 from torch.export import AdditionalInputs, ExportedProgram, ShapesCollection
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
@@ -37,15 +40,20 @@ def from_module(
         raise OptionError(f"decompositions must be a dict by operator, got {_kind(decompositions)}")
     if not isinstance(weights, (str, os.PathLike, type(None))):
         raise OptionError(f"weights must be the path of a safetensors file or a folder, got {_kind(weights)}")
+    for op, made in (decompositions or {}).items():
+        if not isinstance(op, torch._ops.OpOverload) or not callable(made):
+            expected = "a function for each overload of an operator, such as torch.ops.aten.relu.default"
+            raise OptionError(f"decompositions must have {expected}, got {made!r} for {op!r}")
     if isinstance(model, ExportedProgram):
+        if dynamic_shapes is not None:
+            raise OptionError("dynamic_shapes are of no use for an ExportedProgram: torch.export.export takes them")
         exported = model
     elif example_inputs is None:
         raise OptionError("from_torch needs example_inputs to export a module")
     else:
         exported = exported_module(model, *example_call(model, example_inputs), dynamic_shapes)
     table = export_table()
-    for op, made in (decompositions or {}).items():
-        table[op] = made
+    table.update(decompositions or {})
     with plain_flex_attention():
         exported = exported.run_decompositions(table)
     signature = exported.graph_signature
@@ -63,13 +71,55 @@ def exported_module(
     """Return a module, exported by ``torch.export``, whose errors and the module's own are passed on.
 
     Raises:
-        OptionError: ``dynamic_shapes`` has a type that ``torch.export`` does not take.
+        OptionError: ``dynamic_shapes`` has a type that ``torch.export`` does not take, or does not fit the arguments or
+            the model.
     """
     kinds = (Mapping, list, tuple, ShapesCollection, AdditionalInputs, type(None))
     if not isinstance(dynamic_shapes, kinds):
         raise OptionError(f"dynamic_shapes must be a dict or a sequence, got {_kind(dynamic_shapes)}")
-    with torch.no_grad():
-        return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)  # type: ignore[arg-type]
+    try:
+        shapes = dynamic_shapes
+        if isinstance(shapes, (ShapesCollection, AdditionalInputs)):
+            shapes = shapes.dynamic_shapes(model, args, kwargs)
+        if shapes:
+            bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments  # type: ignore[attr-defined]
+            _check_axes(shapes, bound if isinstance(shapes, Mapping) else list(bound.values()), "dynamic_shapes")
+        with torch.no_grad():
+            return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)  # type: ignore[arg-type]
+    except (UserError, ConstraintViolationError, AssertionError, ValueError) as error:
+        if not dynamic_shapes or not _is_of_shapes(error):
+            raise
+        text = str(error).partition("\n\nThe error above")[0].partition("\nFor more information")[0]
+        raise OptionError(f"dynamic_shapes do not fit: {text}") from error
+
+
+def _check_axes(shapes: object, values: object, where: str) -> None:
+    """Check that each axis that ``dynamic_shapes`` name is one of the tensor's; PyTorch checks all else.
+
+    Raises:
+        OptionError: an axis is no number, or the tensor has no such axis.
+    """
+    if isinstance(values, torch.Tensor):
+        for axis in shapes if isinstance(shapes, Mapping) else ():
+            if type(axis) is not int or not 0 <= axis < values.dim():
+                rank = values.dim()
+                raise OptionError(f"{where} has axis {axis!r}; the tensor has {rank} axes, which count from 0")
+    elif isinstance(shapes, Mapping) and isinstance(values, Mapping):
+        for key in shapes.keys() & values.keys():
+            _check_axes(shapes[key], values[key], f"{where}[{key!r}]")
+    elif isinstance(shapes, Sequence) and isinstance(values, Sequence):
+        for place, (shape, value) in enumerate(zip(shapes, values)):
+            _check_axes(shape, value, f"{where}[{place}]")
+
+
+def _is_of_shapes(error: Exception) -> bool:
+    """Return whether an error of PyTorch's is about ``dynamic_shapes``."""
+    if isinstance(error, UserError):
+        return error.error_type in (UserErrorType.INVALID_INPUT, UserErrorType.CONSTRAINT_VIOLATION)
+    if isinstance(error, ConstraintViolationError):
+        return True
+    own = inspect.getfile(ShapesCollection)
+    return any(frame.filename == own for frame in traceback.extract_tb(error.__traceback__))
 
 
 def example_call(model: object, example_inputs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -82,7 +132,7 @@ def example_call(model: object, example_inputs: object) -> tuple[tuple[Any, ...]
     Raises:
         OptionError: ``model`` is no module, has parameters without a shape, or does not take the inputs.
     """
-    if not isinstance(model, torch.nn.Module):
+    if not isinstance(model, torch.nn.Module) or isinstance(model, torch.jit.ScriptModule):
         raise OptionError(f"the model must be an nn.Module or an ExportedProgram, got {_kind(model)}")
     name = type(model).__name__
     named = itertools.chain(model.named_parameters(), model.named_buffers())
@@ -93,8 +143,11 @@ def example_call(model: object, example_inputs: object) -> tuple[tuple[Any, ...]
     for value in tree_leaves((args, kwargs)):
         if type(value).__module__ == "numpy":
             raise OptionError(f"an example input must be a tensor or a number, got {_kind(value)}: see torch.as_tensor")
-        if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
-            raise OptionError(f"an example input must be a dense tensor, got one of layout {value.layout}")
+        if isinstance(value, torch.Tensor):
+            kind = f"layout {value.layout}" if value.layout is not torch.strided else ""
+            kind = "type nested" if value.is_nested else f"type {value.dtype}" if value.is_quantized else kind
+            if kind:
+                raise OptionError(f"an example input must be a dense tensor, got one of {kind}")
     try:
         takes = inspect.signature(model.forward)
     except ValueError:  # a method that is not Python's

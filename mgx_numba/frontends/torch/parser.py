@@ -43,7 +43,7 @@ IGNORED = frozenset(
 """Operators that check and give no result."""
 COMPLEX_VIEWS = frozenset({"aten::view_as_real", "aten::view_as_complex"})
 """Operators that do nothing to a complex tensor of a program, whose parts are a last axis of length 2."""
-OF_MEMORY = "the strides are those of a tensor that is not row-major"
+OF_MEMORY = "the strides are those of a tensor whose elements have no known order in memory"
 """Reason why a view of memory is not supported."""
 DEVICES = ("cpu", "cuda")
 """Kinds of devices that programs compute on."""
@@ -92,7 +92,7 @@ def unsupported(graph_module: GraphModule) -> list[tuple[Node, str]]:
         if device is not None:
             found.append((node, f"its result is on {device}"))
             continue
-        if "as_strided" in name and not _is_row_major(node.args[0]):
+        if "as_strided" in name and _memory_order(node) is None:
             found.append((node, OF_MEMORY))
             continue
         values = [x.meta.get("val") for x in node.all_input_nodes]
@@ -103,10 +103,27 @@ def unsupported(graph_module: GraphModule) -> list[tuple[Node, str]]:
     return found
 
 
-def _is_row_major(node: Node) -> bool:
-    """Return whether a node's value is a row-major tensor at the start of its storage."""
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.is_contiguous() and not value.storage_offset()
+def _memory_order(node: Node) -> list[int] | None:
+    """Return the axes of the tensor that a view of memory takes, from the slowest to the quickest.
+
+    Returns:
+        The order of the axes. None if the tensor has gaps or does not begin at the start of its storage; and, unless
+        the tensor is row-major, for an input of the graph and for a write to the view. An input that becomes a constant
+        is copied row-major, which loses the order of its axes in memory.
+    """
+    source = node.args[0]
+    value = source.meta.get("val") if isinstance(source, Node) else None
+    if not isinstance(value, torch.Tensor) or value.storage_offset():
+        return None
+    axes, strides = list(range(value.dim())), value.stride()
+    if value.is_contiguous():
+        return axes
+    if source.op == "placeholder" or "scatter" in operator_name(node):  # type: ignore[union-attr]
+        return None
+    if not all(isinstance(n, int) for n in (*value.shape, *strides)):
+        return None
+    order = sorted(axes, key=lambda axis: -strides[axis])
+    return order if value.permute(order).is_contiguous() else None
 
 
 def is_higher_order(node: Node) -> bool:
@@ -286,11 +303,15 @@ class AtenGraphParser:
             return body(self.builder, self._inlined, *map(self._argument, node.args))
         if registry.find(described.operator) is None:
             raise UnsupportedError("the operator is not supported")
-        if "as_strided" in described.operator and not _is_row_major(node.args[0]):
-            raise UnsupportedError(OF_MEMORY)
         g = self.builder
         g.symbols = (node.name,)
         args = [self._argument(a) for a in node.args]
+        if "as_strided" in described.operator:
+            order = _memory_order(node)
+            if order is None:
+                raise UnsupportedError(OF_MEMORY)
+            if order != sorted(order):
+                args[0] = g.op("transpose", args[0], permutation=order)
         kwargs = {k: self._argument(v) for k, v in node.kwargs.items() if k not in SKIPPED}
         value = node.meta.get("val")
         members = list(value) if isinstance(value, (list, tuple)) else [value]
