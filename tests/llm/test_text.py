@@ -382,6 +382,33 @@ def test_sentence_pieces_of_a_gguf_file_merge_the_highest_score_first():
     assert [pieces[k] for k in plain.encode("ab", add_special_tokens=False).ids] == ["ab"]
 
 
+@pytest.mark.parametrize(
+    ("model", "key", "value", "said"),
+    [
+        ("gpt2", "tokens", 5, "tokens is no list of strings"),
+        ("gpt2", "tokens", ["a"], "merges do not fit .*tokens: .*`b`"),
+        ("gpt2", "merges", np.arange(3), "merges is no list of strings"),
+        ("gpt2", "token_type", [1, 2], r"token_type is an array of shape \[2\], expected 5 numbers"),
+        ("gpt2", "bos_token_id", 5, "bos_token_id is 5, expected a token from 0 to 4"),
+        ("gpt2", "bos_token_id", "a", "bos_token_id is 'a'"),
+        ("gpt2", "add_bos_token", np.arange(2), "add_bos_token is .*expected true or false"),
+        ("llama", "unknown_token_id", -1, "unknown_token_id is -1"),
+        ("llama", "scores", ["a"] * 5, "scores is an array of shape"),
+        ("llama", "scores", 2.5, "scores is an array of shape"),
+        ("llama", "tokens", [], "no tokenizer.ggml.tokens"),
+    ],
+)
+def test_malformed_tokenizers_of_gguf_files_are_named(model, key, value, said):
+    pytest.importorskip("tokenizers")
+    metadata = {f"tokenizer.ggml.{k}": v for k, v in {
+        "model": model, "tokens": ["a", "b", "ab", "<s>", "</s>"], "merges": ["a b"], "scores": [0.0] * 5,
+        "token_type": [1, 1, 1, 3, 3], "bos_token_id": 3, "eos_token_id": 4, "add_bos_token": True,
+    }.items()}  # fmt: skip
+    assert tokenizer_of_gguf(metadata).encode("ab").ids[0] == 3
+    with pytest.raises(FormatError, match=said):
+        tokenizer_of_gguf(metadata | {f"tokenizer.ggml.{key}": value})
+
+
 def test_sentence_pieces_are_those_of_tokenizers_with_all_merges():
     tokenizers = pytest.importorskip("tokenizers")
     rng = np.random.default_rng(0)
