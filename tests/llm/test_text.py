@@ -150,8 +150,11 @@ def test_wrong_arguments_of_a_call_are_named(worded):
         ),
         ({"prompt": [2**40]}, ParameterError, "token 1099511627776 is not in the vocabulary"),
         ({"prompt": "t5", "max_tokens": 2.5}, OptionError, "max_tokens=2.5: expected an integer from 1 on"),
-        ({"prompt": "t5", "logprobs": 21}, OptionError, "logprobs=21: expected a number from 0 to 20, or None"),
-        ({"prompt": "t5", "stop": [5]}, OptionError, "stop=[5]: expected a text, or a list of texts"),
+        ({"prompt": "t5", "logprobs": 21}, OptionError, "logprobs=21: expected an integer from 0 to 20, or None"),
+        *(({"prompt": "t5", "logprobs": x}, OptionError, f"logprobs={x!r}: expected an int") for x in (1.5, "x")),
+        *(({"prompt": "t5", "stop": x}, OptionError, f"stop={x!r}: expected a text, or") for x in ([5], 5, b"a")),
+        ({"prompt": "t5", "logits_processors": [5]}, OptionError, "logits_processors: 5 is no function"),
+        ({"prompt": "t5", "json_schema": {"a": 1j}}, OptionError, "json_schema: Object of type complex"),
         ({"prompt": "t5 t6", "batch_size": 2}, OptionError, "batch_size=2: a call has one prompt"),
         ({"prompt": "t5", "presence_penalty": float("nan")}, OptionError, "presence_penalty=nan: expected a finite"),
         ({"prompt": "t5", "tempreature": 1}, OptionError, "did you mean temperature"),
@@ -247,6 +250,8 @@ def test_a_package_that_is_missing_is_named_with_the_extra():
 
 
 def test_folders_that_are_no_models_are_named(tmp_path):
+    with pytest.raises(OptionError, match="target 'tpu': expected 'cpu', 'gpu' or 'ref'"):
+        Model(tmp_path, target="tpu")
     with pytest.raises(FormatError, match="no such file or folder"):
         Model(tmp_path / "absent")
     file = tmp_path / "genai_config.json"
