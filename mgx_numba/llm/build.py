@@ -145,7 +145,10 @@ class DecoderBuilder:
         if last_logits:
             x = g.op("slice", x, axes=(1,), starts=(-1,), ends=(LAST,))
         x = self._norm("output_norm", x)
-        (logits,) = self.linear(x, [self.weight("output") or table])
+        output = self.weight("output") or table
+        if len(output.lens) != 2 or output.lens[1] != c.hidden:
+            raise FormatError(f"{self.names['output']}.weight is {list(output.lens)}, expected rows of {c.hidden}")
+        (logits,) = self.linear(x, [output])
         if c.logit_scale != 1:
             logits = g.pointwise("mul", logits, g.literal(np.float32(c.logit_scale)))
         main.add_return([_capped(g, logits, c.logit_cap), *present])
@@ -198,9 +201,13 @@ class DecoderBuilder:
             return layer_norm(g, x, None, None, x.shape.ndim - 1, self.c.norm_epsilon)[0]
         if weight is None:
             return x
+        axis = x.shape.ndim - 1
+        width = x.shape.dims[axis].max
+        if weight.lens != (width,):
+            name = self.names[role].format(i=i, e=0)
+            raise FormatError(f"{name}.weight has lengths {list(weight.lens)}, expected [{width}]")
         shift = np.float32(0 if self.gguf else self.a.norm_shift)
         scale, bias = g.literal(weight.dense() + shift), self.weight(role, i, "bias")
-        axis = x.shape.ndim - 1
         if self.a.norm == "rms":
             return rms_norm(g, x, scale, axis, self.c.norm_epsilon)[0]
         shifted = None if bias is None else g.literal(bias.dense())

@@ -44,7 +44,7 @@ def tokenizer_of_gguf(metadata: Mapping[str, object]) -> Any:
         metadata: values by key, ``tokenizer.ggml.model`` and others.
 
     Raises:
-        FormatError: a key is missing.
+        FormatError: a key is missing, or its value is malformed; the message names it.
         UnsupportedError: the kind of tokenizer or its way of splitting is unknown.
     """
     with uncollected():
@@ -52,44 +52,49 @@ def tokenizer_of_gguf(metadata: Mapping[str, object]) -> Any:
 
 
 def _tokenizer(package: Any, metadata: JsonObject) -> Any:
-    kind = metadata.get("tokenizer.ggml.model")
-    if "tokenizer.ggml.tokens" not in metadata:
+    kind = str(metadata.get("tokenizer.ggml.model"))
+    if kind not in ("gpt2", "llama"):
+        raise UnsupportedError(f"tokenizer.ggml.model is {kind!r}; expected 'gpt2' or 'llama'")
+    tokens = _texts(metadata, "tokenizer.ggml.tokens")
+    if not tokens:
         raise FormatError("the GGUF file has no tokenizer.ggml.tokens")
-    tokens = list(map(str, metadata["tokenizer.ggml.tokens"]))
     vocabulary = dict(zip(tokens, range(len(tokens))))
+    unknown = _token(metadata, "unknown", len(tokens)) if kind == "llama" else None
     if kind == "gpt2":
         found = _byte_pairs(package, metadata, vocabulary)
-    elif kind == "llama":
-        found = _sentence_pieces(package, metadata, vocabulary)
     else:
-        raise UnsupportedError(f"tokenizer.ggml.model is {kind!r}; expected 'gpt2' or 'llama'")
-    kinds = np.asarray(metadata.get("tokenizer.ggml.token_type", ()))
+        found = _sentence_pieces(package, metadata, vocabulary, None if unknown is None else tokens[unknown])
+    kinds = _numbers(metadata, "tokenizer.ggml.token_type", len(tokens))
     # Each call prepares the search for all added tokens again, so there are two calls.
     for special, wanted in ((False, kinds == _USER_DEFINED), (True, (kinds == _CONTROL) | (kinds == _UNKNOWN))):
         places = np.flatnonzero(wanted).tolist()
         added = [package.AddedToken(tokens[place], special=special, normalized=False) for place in places]
         (found.add_special_tokens if special else found.add_tokens)(added)
-    ends = _ends(metadata, kind)
+    ends = _ends(metadata, kind, len(tokens))
     before, behind = ([(tokens[place], place) for place in places] for places in ends)
     if before or behind:
         template = [*(name for name, _ in before), "$A", *(name for name, _ in behind)]
         found.post_processor = package.processors.TemplateProcessing(single=template, special_tokens=before + behind)
     if kind == "gpt2":
         return found
-    scores = np.asarray(metadata.get("tokenizer.ggml.scores", ()), np.float64).tolist()
-    if len(scores) != len(tokens):
-        raise FormatError(f"tokenizer.ggml.scores has {len(scores)} numbers, expected {len(tokens)}: one a token")
-    return SentencePieces(found, vocabulary, scores, _prefixed(metadata), ends, _unknown(metadata))
+    if "tokenizer.ggml.scores" not in metadata:
+        raise FormatError("the GGUF file has no tokenizer.ggml.scores")
+    scores = _numbers(metadata, "tokenizer.ggml.scores", len(tokens)).astype(np.float64).tolist()
+    return SentencePieces(found, vocabulary, scores, _prefixed(metadata), ends, unknown)
 
 
 def _byte_pairs(package: Any, metadata: JsonObject, vocabulary: Mapping[str, int]) -> Any:
     pre = str(metadata.get("tokenizer.ggml.pre", "default"))
     if pre not in _SPLITS:
         raise UnsupportedError(f"tokenizer.ggml.pre is {pre!r}; expected one of {', '.join(_SPLITS)}")
-    merges = _pairs(list(map(str, metadata.get("tokenizer.ggml.merges", ()))))
-    found = package.Tokenizer(
-        package.models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre.startswith("llama"))
-    )
+    merges = _pairs(_texts(metadata, "tokenizer.ggml.merges"))
+    try:
+        model = package.models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre.startswith("llama"))
+    except Exception as error:  # the package raises Exception itself
+        if type(error) is not Exception:
+            raise
+        raise FormatError(f"tokenizer.ggml.merges do not fit tokenizer.ggml.tokens: {error}") from error
+    found = package.Tokenizer(model)
     steps = [package.pre_tokenizers.Split(package.Regex(text), "isolated") for text in _SPLITS[pre]]
     steps.append(package.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
     found.pre_tokenizer = package.pre_tokenizers.Sequence(steps)
@@ -108,16 +113,10 @@ def _pairs(merges: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(merge.split(" ", 1)) for merge in merges]
 
 
-def _sentence_pieces(package: Any, metadata: JsonObject, vocabulary: Mapping[str, int]) -> object:
+def _sentence_pieces(package: Any, metadata: JsonObject, vocabulary: Mapping[str, int], unknown: str | None) -> object:
     """Return a tokenizer without merges, which `SentencePieces` does by scores."""
-    unknown, prefixed = _unknown(metadata), _prefixed(metadata)
-    model = package.models.BPE(
-        vocab=vocabulary,
-        merges=[],
-        byte_fallback=True,
-        fuse_unk=True,
-        unk_token=None if unknown is None else str(metadata["tokenizer.ggml.tokens"][unknown]),
-    )
+    prefixed = _prefixed(metadata)
+    model = package.models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, fuse_unk=True, unk_token=unknown)
     found = package.Tokenizer(model)
     space = package.normalizers.Replace(" ", SPACE)
     found.normalizer = package.normalizers.Sequence([package.normalizers.Prepend(SPACE), space]) if prefixed else space
@@ -129,22 +128,68 @@ def _sentence_pieces(package: Any, metadata: JsonObject, vocabulary: Mapping[str
     return found
 
 
-def _prefixed(metadata: Mapping[str, object]) -> bool:
+def _prefixed(metadata: JsonObject) -> bool:
     """Return whether a space is put before a text."""
-    return bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
+    return _flag(metadata, "tokenizer.ggml.add_space_prefix", True)
 
 
-def _unknown(metadata: JsonObject) -> int | None:
-    """Return the token of characters without a token."""
-    found = metadata.get("tokenizer.ggml.unknown_token_id")
-    return None if found is None else int(found)
-
-
-def _ends(metadata: JsonObject, kind: str) -> tuple[list[int], list[int]]:
+def _ends(metadata: JsonObject, kind: str, count: int) -> tuple[list[int], list[int]]:
     """Return the tokens that begin and end a text, where the file wants them."""
     found = []
     for role, plain in (("bos", kind == "llama"), ("eos", False)):
-        place = metadata.get(f"tokenizer.ggml.{role}_token_id")
-        wanted = metadata.get(f"tokenizer.ggml.add_{role}_token", plain)
-        found.append([int(place)] if wanted and place is not None else [])
+        wanted = _flag(metadata, f"tokenizer.ggml.add_{role}_token", plain)
+        place = _token(metadata, role, count) if wanted else None
+        found.append([] if place is None else [place])
     return found[0], found[1]
+
+
+def _token(metadata: JsonObject, role: str, count: int) -> int | None:
+    """Return the token of a role among ``count`` tokens, None without such a token.
+
+    Raises:
+        FormatError: it is no token.
+    """
+    key = f"tokenizer.ggml.{role}_token_id"
+    found = metadata.get(key)
+    if found is not None and not (isinstance(found, int) and 0 <= found < count):
+        raise FormatError(f"{key} is {found!r}, expected a token from 0 to {count - 1}")
+    return found
+
+
+def _flag(metadata: JsonObject, key: str, default: bool) -> bool:
+    """Return the truth value of a key.
+
+    Raises:
+        FormatError: it is none.
+    """
+    found = metadata.get(key, default)
+    if not isinstance(found, int):
+        raise FormatError(f"{key} is {found!r}, expected true or false")
+    return bool(found)
+
+
+def _texts(metadata: JsonObject, key: str) -> list[str]:
+    """Return the strings of a key, none without the key.
+
+    Raises:
+        FormatError: it is no list of strings.
+    """
+    found = metadata.get(key, [])
+    if not isinstance(found, list) or set(map(type, found)) - {str}:
+        raise FormatError(f"{key} is no list of strings")
+    return found
+
+
+def _numbers(metadata: JsonObject, key: str, count: int) -> np.ndarray:
+    """Return the numbers of a key, one for each of ``count`` tokens; none without the key.
+
+    Raises:
+        FormatError: they are no numbers, or not as many.
+    """
+    if key not in metadata:
+        return np.zeros(0)
+    found = metadata[key]
+    array = np.asarray(found) if isinstance(found, (list, np.ndarray)) else np.zeros(())
+    if array.shape != (count,) or array.dtype.kind not in "iuf":
+        raise FormatError(f"{key} is an array of shape {list(array.shape)}, expected {count} numbers: one a token")
+    return array

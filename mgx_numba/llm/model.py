@@ -59,7 +59,8 @@ class LanguageModel:
         Raises:
             FormatError: the path holds no model.
             ParameterError: ``model`` is neither a path nor a `Config`.
-            OptionError: a genai folder with ``cache_type``: its ONNX file says what caches hold.
+            OptionError: ``target`` is unknown; or a genai folder with ``cache_type``: its ONNX file says what caches
+                hold.
             UnsupportedError: the model's inputs or operators are not supported.
         """
         self._target, self._threads, self._options, self._cache_type = target, num_threads, options, cache_type
@@ -70,6 +71,8 @@ class LanguageModel:
         self._make: Callable[[], CompiledDecoder]
         self._make_whole: Callable[[], CompiledDecoder]
         self._make_paged: Callable[[], PagedDecoder] | None = None
+        if target not in (None, "cpu", "gpu", "ref"):
+            raise OptionError(f"target {target!r}: expected 'cpu', 'gpu' or 'ref'")
         if not isinstance(model, (str, os.PathLike, Config)):
             raise ParameterError(f"Model: {type(model).__name__}, expected a path or a Config")
         if isinstance(model, Config):
@@ -201,8 +204,6 @@ class LanguageModel:
         return decoder_of(program, names, heads, size, compact, str(self.path))
 
     def _compile(self, program: Program) -> None:
-        if self._target not in ("cpu", "gpu", "ref"):
-            raise OptionError(f"target {self._target!r}: expected 'cpu', 'gpu' or 'ref'")
         options = dict(self._options)
         if self._target == "cpu":
             options["num_threads"] = self._threads

@@ -125,9 +125,12 @@ def stream(
         )
     if not isinstance(max_tokens, (int, np.integer)) or max_tokens < 1:
         raise OptionError(f"max_tokens={max_tokens}: expected an integer from 1 on")
-    stops = [stop] if isinstance(stop, str) else list(stop or ())
-    if not all(isinstance(each, str) for each in stops):
+    stops = [stop] if isinstance(stop, str) else () if stop is None else stop
+    if not isinstance(stops, Sequence) or not all(isinstance(each, str) for each in stops):
         raise OptionError(f"stop={stop!r}: expected a text, or a list of texts")
+    wrong = next((each for each in logits_processors if not callable(each)), None)
+    if wrong is not None:
+        raise OptionError(f"logits_processors: {wrong!r} is no function")
     params = GeneratorParams(found)
     if "do_sample" not in search:
         search["do_sample"] = any(name in search for name in _SAMPLING)
@@ -141,7 +144,7 @@ def stream(
     if len(given) > 1:
         raise OptionError(f"give one constraint, not {' and '.join(kind for kind, _ in given)}")
     for kind, text in given:
-        params.set_guidance(kind, text if isinstance(text, str) else json.dumps(text), True)
+        params.set_guidance(kind, text if isinstance(text, str) else _json_text(kind, text), True)
     params.tokenizer = tokenizer
     params.logits_processors = list(logits_processors)
     params.draft_model = draft_model
@@ -198,6 +201,18 @@ def prompt_tokens(tokenizer: Tokenizer, prompt: Prompt) -> np.ndarray:
         if found.ndim == 1 and (found.dtype.kind in "iu" or not found.size):
             return found.astype(np.int64)
     raise OptionError("prompt: expected a text, a list of tokens, or a list of messages")
+
+
+def _json_text(name: str, value: object) -> str:
+    """Return a value of a caller as JSON.
+
+    Raises:
+        OptionError: it cannot be written as JSON; the message has ``name``.
+    """
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"{name}: {error}") from error
 
 
 def _model(model: LanguageModel | str | os.PathLike[str]) -> LanguageModel:

@@ -187,6 +187,35 @@ def test_lengths_that_contradict_the_tensors_are_named(tmp_path: Path, key: str,
         build_decoder(opened.architecture, opened.config, opened.source, True)
 
 
+def _described(whole: bytes, name: str) -> int:
+    """Return the place behind a tensor's name, where its number of axes and its lengths are."""
+    return whole.rindex(name.encode(), 0, whole.rindex(b"output.weight") + 20) + len(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "offset", "value", "said"),
+    [
+        ("blk.0.attn_q.weight", 4, 0, r"tensor 'blk\.0\.attn_q\.weight' has lengths \[256, 0\]"),
+        ("blk.0.attn_q.weight", 4, 100, r"attn_q\.weight': a row of 100 weights is not a whole number of blocks of 32"),
+        ("blk.0.attn_q.weight", 12, 0, r"attn_q\.weight' has lengths \[0, 256\]"),
+        ("blk.0.attn_norm.weight", 4, 128, r"attn_norm\.weight has lengths \[128\], expected \[256\]"),
+        ("output.weight", 4, 128, r"output\.weight is \[90, 128\], expected rows of 256"),
+        ("blk.0.ffn_up.weight", 20, 39, r"ffn_up\.weight' has ggml's type number 39; supported are F32"),
+    ],
+)
+def test_lengths_and_types_of_tensors_that_do_not_fit_are_named(
+    tmp_path: Path, name: str, offset: int, value: int, said: str
+) -> None:
+    path = tmp_path / "model.gguf"
+    small(path, "llama", ["q4_0"], layers=1)
+    whole = bytearray(path.read_bytes())
+    at = _described(bytes(whole), name) + offset
+    whole[at : at + 4] = value.to_bytes(4, "little")
+    path.write_bytes(whole)
+    with pytest.raises((FormatError, UnsupportedError), match=said):
+        open_model(path).program()
+
+
 def test_another_file_of_the_same_name_is_another_model(tmp_path: Path) -> None:
     """Plans are cached by content; a program is decoded from the file's content when it was opened."""
     path, found = tmp_path / "model.gguf", []
@@ -221,6 +250,12 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     path.write_bytes(whole[:-2000])
     with pytest.raises(FormatError, match="ends at byte"):
         open_model(path).program()
+    path.write_bytes(whole[: whole.rindex(b"output.weight") + 100])
+    with pytest.raises(FormatError, match=r"gguf: tensor 'token_embd\.weight' ends at byte"):
+        open_model(path)
+    path.write_bytes(whole.replace(b"llama.block_count", b"llama.block_counx"))
+    with pytest.raises(FormatError, match=r"metadata of a llama model lack llama\.block_count"):
+        open_model(path)
     path.write_bytes(whole.replace(b"general.architecture", b"general.architectuxe"))
     with pytest.raises(UnsupportedError, match="architecture ''"):
         open_model(path)

@@ -168,6 +168,7 @@ def test_log_probabilities_of_tokens_are_the_models(server):
         ({"prompt": "t5", "max_tokens": 0}, 400, "max_tokens", "an integer from 1 on, got 0"),
         ({"prompt": "t5", "stop": [""]}, 400, "stop", "not empty"),
         ({"prompt": "t5", "logit_bias": {"x": 1}}, 400, "logit_bias", "numbers by token"),
+        ({"prompt": "t5", "logit_bias": {"5": float("nan")}}, 400, "logit_bias", "biases from -100 to 100"),
         ({"prompt": "t5", "logprobs": 21}, 400, "logprobs", "an integer from 0 to 20, got 21"),
         ({"prompt": "t5", "logprobs": 1, "echo": True}, 400, "logprobs", "not supported with echo"),
         ({"prompt": "t5", "temprature": 1}, 400, "temprature", "did you mean temperature"),

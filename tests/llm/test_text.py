@@ -150,8 +150,11 @@ def test_wrong_arguments_of_a_call_are_named(worded):
         ),
         ({"prompt": [2**40]}, ParameterError, "token 1099511627776 is not in the vocabulary"),
         ({"prompt": "t5", "max_tokens": 2.5}, OptionError, "max_tokens=2.5: expected an integer from 1 on"),
-        ({"prompt": "t5", "logprobs": 21}, OptionError, "logprobs=21: expected a number from 0 to 20, or None"),
-        ({"prompt": "t5", "stop": [5]}, OptionError, "stop=[5]: expected a text, or a list of texts"),
+        ({"prompt": "t5", "logprobs": 21}, OptionError, "logprobs=21: expected an integer from 0 to 20, or None"),
+        *(({"prompt": "t5", "logprobs": x}, OptionError, f"logprobs={x!r}: expected an int") for x in (1.5, "x")),
+        *(({"prompt": "t5", "stop": x}, OptionError, f"stop={x!r}: expected a text, or") for x in ([5], 5, b"a")),
+        ({"prompt": "t5", "logits_processors": [5]}, OptionError, "logits_processors: 5 is no function"),
+        ({"prompt": "t5", "json_schema": {"a": 1j}}, OptionError, "json_schema: Object of type complex"),
         ({"prompt": "t5 t6", "batch_size": 2}, OptionError, "batch_size=2: a call has one prompt"),
         ({"prompt": "t5", "presence_penalty": float("nan")}, OptionError, "presence_penalty=nan: expected a finite"),
         ({"prompt": "t5", "tempreature": 1}, OptionError, "did you mean temperature"),
@@ -247,6 +250,8 @@ def test_a_package_that_is_missing_is_named_with_the_extra():
 
 
 def test_folders_that_are_no_models_are_named(tmp_path):
+    with pytest.raises(OptionError, match="target 'tpu': expected 'cpu', 'gpu' or 'ref'"):
+        Model(tmp_path, target="tpu")
     with pytest.raises(FormatError, match="no such file or folder"):
         Model(tmp_path / "absent")
     file = tmp_path / "genai_config.json"
@@ -380,6 +385,33 @@ def test_sentence_pieces_of_a_gguf_file_merge_the_highest_score_first():
     assert found.decode(found.encode("aba é").ids) == "aba é"
     plain = tokenizer_of_gguf(metadata | {"tokenizer.ggml.add_space_prefix": False})
     assert [pieces[k] for k in plain.encode("ab", add_special_tokens=False).ids] == ["ab"]
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "value", "said"),
+    [
+        ("gpt2", "tokens", 5, "tokens is no list of strings"),
+        ("gpt2", "tokens", ["a"], "merges do not fit .*tokens: .*`b`"),
+        ("gpt2", "merges", np.arange(3), "merges is no list of strings"),
+        ("gpt2", "token_type", [1, 2], r"token_type is an array of shape \[2\], expected 5 numbers"),
+        ("gpt2", "bos_token_id", 5, "bos_token_id is 5, expected a token from 0 to 4"),
+        ("gpt2", "bos_token_id", "a", "bos_token_id is 'a'"),
+        ("gpt2", "add_bos_token", np.arange(2), "add_bos_token is .*expected true or false"),
+        ("llama", "unknown_token_id", -1, "unknown_token_id is -1"),
+        ("llama", "scores", ["a"] * 5, "scores is an array of shape"),
+        ("llama", "scores", 2.5, "scores is an array of shape"),
+        ("llama", "tokens", [], "no tokenizer.ggml.tokens"),
+    ],
+)
+def test_malformed_tokenizers_of_gguf_files_are_named(model, key, value, said):
+    pytest.importorskip("tokenizers")
+    metadata = {f"tokenizer.ggml.{k}": v for k, v in {
+        "model": model, "tokens": ["a", "b", "ab", "<s>", "</s>"], "merges": ["a b"], "scores": [0.0] * 5,
+        "token_type": [1, 1, 1, 3, 3], "bos_token_id": 3, "eos_token_id": 4, "add_bos_token": True,
+    }.items()}  # fmt: skip
+    assert tokenizer_of_gguf(metadata).encode("ab").ids[0] == 3
+    with pytest.raises(FormatError, match=said):
+        tokenizer_of_gguf(metadata | {f"tokenizer.ggml.{key}": value})
 
 
 def test_sentence_pieces_are_those_of_tokenizers_with_all_merges():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from ...errors import FormatError, UnsupportedError
+from ...errors import FormatError, ShapeError, UnsupportedError
 from ...garbage import uncollected
 from ...ops.block_layouts import LAYOUTS
 from ..weights import Weight
@@ -83,13 +83,15 @@ class GgufFile:
         """Return the tensor of this name; None if there is none.
 
         Raises:
-            FormatError: the data lie outside of the file.
+            FormatError: the data lie outside of the file, or a length is 0 or no whole number of blocks.
             UnsupportedError: no reader is for the tensor's type.
         """
         found = self._tensors.get(name)
         if found is None:
             return None
         where = f"{self.path}: tensor {name!r}"
+        if not found.lens or 0 in found.lens:
+            raise FormatError(f"{where} has lengths {list(found.lens)}, expected at least one, all positive")
         if found.kind in FLOATS:
             dtype = np.dtype(FLOATS[found.kind])
             size = int(np.prod(found.lens, dtype=object)) * dtype.itemsize
@@ -99,7 +101,10 @@ class GgufFile:
             raise UnsupportedError(f"{where} has ggml's type number {found.kind}; supported are {known}")
         layout = BLOCKS[found.kind]
         *outer, depth = found.lens
-        lens = (*outer, LAYOUTS[layout].row_bytes(depth))
+        try:
+            lens = (*outer, LAYOUTS[layout].row_bytes(depth))
+        except ShapeError as error:
+            raise FormatError(f"{where}: {error}") from error
         size = int(np.prod(lens, dtype=object))
         return Weight(self._part(where, found.offset, size).reshape(lens), layout)
 

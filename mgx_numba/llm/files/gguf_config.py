@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import FormatError
+from ...errors import FormatError, MgxError
 from ..architectures import DecoderArchitecture, architecture_of_gguf
 from ..config import MOST_LAYERS, MOST_LENGTH, ModelConfig, Rope, length_of
 from ..rope_scaling import scaled_rope
@@ -31,15 +31,17 @@ def config_of_gguf(file: GgufFile, context: int | None) -> tuple[DecoderArchitec
         architecture = architecture_of_gguf("mixtral")
     try:
         return architecture, _config(file, name, architecture, context)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise FormatError(f"{file.path}: metadata of a {name} model are malformed: {error!r}") from error
+    except MgxError:
+        raise
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise FormatError(f"{file.path}: metadata of a {name} model are malformed: {error}") from error
 
 
 def _config(file: GgufFile, name: str, a: DecoderArchitecture, context: int | None) -> ModelConfig:
     def value(key: str, default: object = None) -> Any:
         found = file.metadata.get(f"{name}.{key}", a.gguf_keys.get(key, default))
         if found is None:
-            raise KeyError(f"{name}.{key}")
+            raise FormatError(f"{file.path}: metadata of a {name} model lack {name}.{key}")
         if isinstance(found, np.ndarray):  # one value for each layer
             if len(set(found.tolist())) != 1:
                 raise ValueError(f"{name}.{key} differs between layers")

@@ -38,11 +38,11 @@ def token_logprob(logits: np.ndarray, token: int, count: int) -> TokenLogprob:
     return TokenLogprob(token, float(values[token] - total), tuple((t, float(values[t] - total)) for t in top))
 
 
-def check_logprobs(count: int | None) -> None:
-    """Raise if a number of likeliest tokens is out of range.
+def check_logprobs(count: object) -> None:
+    """Raise if a number of likeliest tokens is no integer or out of range.
 
     Raises:
         OptionError: the message names the range.
     """
-    if count is not None and not 0 <= count <= MOST_LOGPROBS:
-        raise OptionError(f"logprobs={count}: expected a number from 0 to {MOST_LOGPROBS}, or None")
+    if count is not None and not (isinstance(count, (int, np.integer)) and 0 <= count <= MOST_LOGPROBS):
+        raise OptionError(f"logprobs={count!r}: expected an integer from 0 to {MOST_LOGPROBS}, or None")

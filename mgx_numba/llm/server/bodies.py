@@ -264,7 +264,7 @@ def _biases(value: Any, model: LanguageModel) -> list[LogitsProcessor]:
         biases = np.array([float(bias) for bias in value.values()], np.float32)
     except (AttributeError, TypeError, ValueError):
         raise BodyError("logit_bias: expected an object of numbers by token", "logit_bias") from None
-    if not 0 <= min(tokens) <= max(tokens) < model.vocab_size or np.abs(biases).max() > 100:
+    if not (0 <= min(tokens) <= max(tokens) < model.vocab_size and np.abs(biases).max() <= 100):  # NaN is refused, too
         raise BodyError(
             f"logit_bias: expected tokens below {model.vocab_size} and biases from -100 to 100", "logit_bias"
         )

@@ -17,15 +17,10 @@ from .batches import collapse
 from .block_quant import BlockSolver, packed_lens
 from .dequant_on_the_fly import DequantOnTheFly
 from .gemm import GemmPacked, product_launches
-from .gemv_block_quant import MOST_ROWS, GemvBlockQuant, planned_product
+from .gemv_block_quant import MOST_ROWS, OPEN_ROWS, GemvBlockQuant, planned_product
 from .quantised_rows import multiplies_integers, multiplies_quads
 from .solver import Setting
 
-BYTE_ROWS = 6
-"""Rows of bytes that are multiplied at once: accumulators of two panels, in integers and floats, fill 24 registers.
-
-Four and eight rows take as long, within the noise of a shared machine (Zen 5, Q4_0, 192 rows of 2048 and 8192).
-"""
 VECTOR_CYCLES = 1.5
 """Cycles to dequantise one vector of codes into the buffer: six instructions, four at a time."""
 
@@ -66,7 +61,7 @@ class GemmBlockQuantBytes(GemvBlockQuant):
     """
 
     name = "gemm_nbits_bytes"
-    revision = 1
+    revision = 2
 
     def declines(self, problem: GemmProblem) -> str | None:
         rows = problem.batch_count * problem.m
@@ -80,9 +75,9 @@ class GemmBlockQuantBytes(GemvBlockQuant):
         return "the sum is empty" if problem.k == 0 else None
 
     def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
-        return planned_product(problem, setting, BYTE_ROWS)
+        return planned_product(problem, setting, OPEN_ROWS)
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
         seconds = super().estimate(problem, threads)
         few = problem.batch_count * problem.m <= MOST_ROWS
-        return 2 * seconds if few else seconds  # rows up to the next multiple of `BYTE_ROWS` are computed and dropped
+        return 2 * seconds if few else seconds  # rows up to the next multiple of `OPEN_ROWS` are computed and dropped
