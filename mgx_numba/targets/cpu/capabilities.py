@@ -119,10 +119,10 @@ def _adds_columns(options: TargetOptions) -> Callable[[Instruction], bool]:
     threads = resolve_num_threads(options.num_threads or None)
 
     def adds(ins: Instruction) -> bool:
+        from ...codegen.cpu.contraction.conv import ConvDirect  # late: most programs have no convolution
+
         if ins.shape.type not in (Type.float_type, Type.double_type) or 0 in map(hint, ins.shape.lens):
             return False
-        from ...codegen.cpu.contraction.conv import ConvDirect
-
         problem = bare_problem(ins, hint)
         assert isinstance(problem, ConvProblem)
         if not problem.transposed and (problem.groups > 1 or max(problem.stride) > 1 or problem.taps == 1):

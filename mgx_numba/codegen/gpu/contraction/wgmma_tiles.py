@@ -193,11 +193,11 @@ NEIGHBOURS = 8
 """Tiles along the rows that are computed next to each other, so that their operands stay in L2. No figures kept."""
 WIDEST = 8
 """Most neighbouring results of 16 bits per store of a thread: 16 bytes."""
-# In cycles of a multiprocessor; fitted by `python -m bench.fit_tiles` to the times of 16-bit products, with and without
-# epilogues, and convolutions in `bench/data/gpu_tiles.json`, and to those of 400 random products (`bench.gpu_random
-# products --seed 91 --tiles 12`, and 92) on an H200: tiles that are chosen take 4.7% longer in the mean than the fastest
-# of random products, 1.6% of products of networks, 1.1% of their convolutions, 0.6% with GELU, 4.2% with a float32
-# residual. Most of these take a few us.
+# In cycles of a multiprocessor; fitted by `python -m bench.fit_tiles` to times on an H200, in
+# `bench/data/gpu_tiles.json`, of 16-bit products, with and without epilogues, convolutions, and 506 random products.
+# Tiles that are chosen take longer than the fastest, in the mean: of random products by 5.0%, of products of networks
+# by 1.6%, of their convolutions by 1.1%, with GELU by 0.6%, with a float32 residual by 4.2%. Most of these take a few
+# us.
 MULTIPLIES = 3934
 """Bytes of K multiplied per cycle, of 4096 at peak, for any element type (measured with 16 bits)."""
 PAIRED = 222
