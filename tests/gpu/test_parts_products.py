@@ -269,7 +269,8 @@ def test_positions_of_a_slice_are_read_as_vectors() -> None:
 
 def test_the_instructions_are_those_of_warpgroups() -> None:
     program, _, _ = product((), 256, 256, 256, "constant")
-    (kernel,) = compiled(program, interpreter(), fast_math=True).kernels()
+    made = compiled(program, interpreter(), fast_math=True)
+    (kernel,) = (k for k in made.kernels() if "warpgroup_parts" in k.name)  # others add the sums of split K
     text = assembly(kernel, ARCHITECTURES["sm_90a"])
     for wanted in ("k16.f32.bf16.bf16", "cvt.rn.bf16x2.f32", "ld.shared.v4", "st.global.v4"):
         assert wanted in text, wanted

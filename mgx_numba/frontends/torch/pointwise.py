@@ -349,7 +349,7 @@ def elementary(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
     if node.base in ("deg2rad", "rad2deg"):
         return g.combined("mul", node.type, x, math.pi / 180 if node.base == "deg2rad" else 180 / math.pi)
     double = node.type is Type.double_type
-    bound, degree = (_SMALL_DOUBLE, 12) if double else (_SMALL, 4)
+    bound, degree = (_SMALL_DOUBLE, 12) if double else (_SMALL, 7)
     small = g.pointwise("less", g.op("abs", x), g.like(bound, x))
     if node.base == "expm1":
         whole = g.pointwise("sub", g.op("exp", x), g.like(1, x))
@@ -363,9 +363,9 @@ def elementary(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
     return g.pointwise("where", small, g.pointwise("mul", series, x), whole)
 
 
-_SMALL = 0.01
-"""Magnitude below which exp(x) - 1 and log(1 + x) are Taylor polynomials of degree 4: their relative error is below
-1e-8 * 0.01, that of the plain form above it 2**-24 / 0.01."""
+_SMALL = 0.1
+"""Magnitude below which exp(x) - 1 and log(1 + x) are Taylor polynomials of degree 7: their relative error is below
+0.1**7 / 8 and a few roundings, that of the plain form above it two roundings of 2**-24 / 0.1."""
 _SMALL_DOUBLE = 0.05
 """The same in float64, for polynomials of degree 12: below 0.05**12 = 2e-16 and 2**-53 / 0.05 = 2e-15."""
 
