@@ -103,10 +103,12 @@ def test_depthwise(problem: ConvProblem, threads: int, gap: int) -> None:
 
 @pytest.mark.parametrize("lens", [(5, 7), (1, 1), (9,), (3, 1, 4), (1, 6)])
 @pytest.mark.parametrize("batch", [1, 2])
-def test_pointwise(lens: tuple[int, ...], batch: int) -> None:
+@pytest.mark.parametrize("copied", [False, True])
+def test_pointwise(lens: tuple[int, ...], batch: int, copied: bool) -> None:
     problem = ConvProblem(batch, 20, 40, lens, (1,) * len(lens))
-    assert run_conv(ConvPointwise(), problem, 4, 2) < TOLERANCE
-    assert run_conv(ConvPointwise(), problem, 4, 2, gap=9) < TOLERANCE
+    with using(dataclasses.replace(machine(), l1_sets=1, l1_ways=1 if copied else 64)):
+        assert run_conv(ConvPointwise(), problem, 4, 2) < TOLERANCE
+        assert run_conv(ConvPointwise(), problem, 4, 2, gap=9) < TOLERANCE
 
 
 def same(channels: int, outputs: int, size: int, kernel: int = 3, **options: Any) -> ConvProblem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import ml_dtypes  # noqa: F401 - NumPy then knows bfloat16
 import numpy as np
 import pytest
 
@@ -313,6 +314,21 @@ def special(a: np.ndarray, b: np.ndarray) -> None:
         expected = a.astype(np.float64) @ b.astype(np.float64)
     assert (np.isnan(out) == np.isnan(expected)).all()
     np.testing.assert_allclose(out, expected, rtol=0, atol=1e-3, equal_nan=True)
+
+
+@pytest.mark.parametrize("stored", ["float16", "bfloat16"])
+def test_rows_are_copied_instead_of_converting_weights_on_the_fly(stored: str) -> None:
+    rng = np.random.default_rng(8)
+    for m, k, n in ((128, 128, 256), (37, 100, 70)):
+        a, b = rng.standard_normal((m, 1024)).astype(np.float32), rng.standard_normal((k, n)).astype(stored)
+        problem = GemmProblem(m, n, k, types=element_types(f"float32 {stored} float32 float32"), a_strides=(1024, 1))
+        solver, out = GemmPacked(), np.full((m, n), np.nan, np.float32)
+        if solver.refusal(problem) is not None:
+            pytest.skip("no tile for these weights")
+        with using(replace(machine(), l1_ways=1)):
+            plan = solver.plan(problem, threads=2)
+        run_plan(plan, {"x": a, "w": solver.pack_weights(problem, b), "out": out})
+        np.testing.assert_allclose(out, a[:, :k].astype(np.float64) @ b.astype(np.float64), rtol=0, atol=1e-4)
 
 
 def test_rows_conflict_by_their_distance_and_the_cache() -> None:

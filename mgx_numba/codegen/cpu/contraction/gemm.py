@@ -263,7 +263,8 @@ def _launch(
     blocking = cut(tile, batched.m, problem.n, depth, 1, batched.count, threads, given, forming=before is not None)
     if before:
         blocking = before.fit(blocking, batched.m, problem.n, depth)
-    scratch = scratch or convert_on_the_fly(tile, problem.types, batched.m, blocking, w_steps[1])
+    if not copying:  # one buffer of the two
+        scratch = scratch or convert_on_the_fly(tile, problem.types, batched.m, blocking, w_steps[1])
     if scratch:
         tile = scratch.tile
         blocking = scratch.fit(blocking, batched.m, problem.n, depth)
