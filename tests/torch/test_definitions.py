@@ -107,7 +107,7 @@ def test_linear_systems_and_logarithms_of_determinants_are_exported(dtype: torch
 @pytest.mark.parametrize("unitriangular", [False, True])
 @pytest.mark.parametrize("upper", [False, True])
 def test_triangular_systems_are_exported(upper: bool, unitriangular: bool, dtype: torch.dtype) -> None:
-    """The other triangle, and a diagonal that is 1, are not read."""
+    """Elements outside the triangle, and with ``unitriangular`` the diagonal, are not read."""
     x, b = torch.randn(3, 7, 7, dtype=dtype) / 2, torch.randn(3, 7, 2, dtype=dtype)
     x.diagonal(dim1=1, dim2=2).add_(2)
     x[0, 0, 6 if not upper else 0] = NAN if unitriangular or not upper else 1.0

@@ -14,6 +14,7 @@ import contextlib
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, field, fields, replace
 from pathlib import Path
@@ -38,6 +39,9 @@ GENERIC = "generic"
 MEASURED = "measured"
 ESTIMATED = "estimated"
 """Name of a record whose measurement was disturbed by other work: it applies until a measurement is not."""
+ESTIMATE_SECONDS = 24 * 3600
+"""Age (s) of an estimated record from which a process measures again: a measurement takes over half a second of a core,
+which no process should spend on a machine that is always busy."""
 STEPS_OF_OCTAVE = 4
 """Values of a quantised rate between a number and its double: neighbours are 19% apart."""
 KEPT = 1.3
@@ -135,6 +139,9 @@ class MachineRecord:
         found = MachineRecord(**given)
         if not all(isinstance(v, (int, float)) and 0 < v < math.inf for v in found._values().values()):
             raise ValueError("a rate of the machine record is not a positive number")
+        for name in ("threads", "l2_bytes", "l1_sets", "l1_ways"):
+            if type(value := getattr(found, name)) is not int or value < 1:
+                raise ValueError(f"{name} of the machine record is {value!r}, expected a positive integer")
         if not found.fma or len(found.load.get("memory", ())) != 2:
             raise ValueError("the machine record lacks the rate of multiply-adds or of loads from memory")
         return found
@@ -202,20 +209,29 @@ def generic_record(cpu: Host) -> MachineRecord:
 
 
 def to_be_measured(cpu: Host) -> bool:
-    """Return whether this machine's record should be measured: neither named nor shipped nor measured undisturbed."""
-    return record_for(cpu).name in (GENERIC, ESTIMATED) and not os.environ.get(ENVIRONMENT) and not is_pretended()
+    """Return whether this machine's record should be measured: neither named nor shipped nor kept, or kept as an
+    estimate that is older than `ESTIMATE_SECONDS`."""
+    if os.environ.get(ENVIRONMENT) or is_pretended():
+        return False
+    name = record_for(cpu).name
+    if name == ESTIMATED:
+        with contextlib.suppress(OSError):
+            return time.time() - record_path(cpu).stat().st_mtime > ESTIMATE_SECONDS
+    return name in (GENERIC, ESTIMATED)
 
 
 def keep_record(cpu: Host, measured: MachineRecord) -> MachineRecord:
     """Store a quantised measurement in the cache folder for later processes, and return it.
 
-    Values of an earlier record that still hold are kept, and all of them if this measurement was disturbed. A folder
-    that cannot be written is no error.
+    Values of an earlier record that still hold are kept, and all of them if this measurement was disturbed; the file
+    then counts as new. A folder that cannot be written is no error.
     """
     made, path = measured.quantised(), record_path(cpu)
     with contextlib.suppress(OSError, ValueError, TypeError):
         before = MachineRecord.from_json(read_trusted(path))
         if made.name == ESTIMATED:
+            with contextlib.suppress(OSError):
+                os.utime(path)
             return before
         made = made.steadied(before)
     with contextlib.suppress(OSError):

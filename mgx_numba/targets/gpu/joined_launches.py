@@ -91,8 +91,8 @@ class _JoinedLaunches:
         self.uses: list[tuple[View, bool]] = []
 
     def independent(self, uses: list[tuple[View, bool]]) -> bool:
-        """Return whether a step with these views and the group may run in either order: neither writes memory of the
-        other."""
+        """Return whether a step with the views ``uses`` may run before or after the group: no memory that the step uses
+        is written by the group, and no memory that the group uses by the step."""
         return not any(
             (written or other) and _same(view, own) and not (written and other and _apart(view, own))
             for view, written in uses

@@ -115,7 +115,7 @@ class View:
         return self.with_shape(Shape(self.type, lens, self.strides))
 
     def repeated(self, lens: Sequence[int]) -> View:
-        """Return the view with these lengths, which repeats along its own axes of length 1."""
+        """Return the view broadcast to ``lens``: with stride 0 along the axes that have length 1 here."""
         strides = [0 if known_less_equal(n, 1) else s for n, s in zip(self.lens, self.strides)]
         return self.with_shape(Shape(self.type, lens, strides))
 
