@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import threading
 import weakref
-from pathlib import Path
 
 import pytest
 
@@ -87,46 +84,3 @@ def test_it_begins_again_when_the_last_thread_leaves() -> None:
     leave.set()
     thread.join()
     assert gc.isenabled()
-
-
-LEAVING = """
-import atexit, gc, io
-atexit.register(lambda: print(gc.get_freeze_count() > 0))
-from mgx_numba import garbage
-
-class Cycle:
-    def __init__(self):
-        self.own = self
-
-class Ending(Cycle):
-    def __del__(self):
-        print("end")
-"""
-
-
-@pytest.mark.parametrize(
-    ("more", "printed", "written"),
-    [
-        ("kept = Cycle()", "True", ""),
-        ("kept = Cycle(); kept.more = io.BytesIO()", "True", ""),
-        ("kept = Cycle(); kept.file = open(PATH, 'w'); kept.file.write('end')", "False", "end"),
-        ("Cycle.file = open(PATH, 'w'); Cycle.file.write('end')", "False", "end"),
-        ("Cycle.file = open(PATH, 'w'); Cycle.file.write('end'); Cycle.file.close()", "True", "end"),
-        ("kept = Ending()", "False end", ""),
-        ("Ending()", "end True", ""),
-        ("gc.disable(); kept = Cycle()", "False", ""),
-        (
-            "class Odd(type): __eq__ = None\nclass Own(metaclass=Odd): pass\nkept = Cycle(), Own()",
-            "False",
-            "",
-        ),
-        ("gc.disable(); kept = Ending()", "False end", ""),
-    ],
-)
-def test_finalisers_of_reference_cycles_run_at_exit(more: str, printed: str, written: str, tmp_path: Path) -> None:
-    """Only without finalisers, the objects of reference cycles are not freed."""
-    path = tmp_path / "file"
-    command = [sys.executable, "-c", LEAVING + more.replace("PATH", repr(str(path)))]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert ended.stdout.split() == printed.split() and not ended.stderr
-    assert (path.read_text() if path.exists() else "") == written
