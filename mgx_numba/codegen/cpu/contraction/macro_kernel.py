@@ -210,7 +210,7 @@ class MacroKernel:
             f"n0 = column0 + p0 * {columns}",
         ]
         if self.tile.vectors > 1:
-            lines += [f"narrow = columns <= sums_ld - {columns - self.tile.lanes}", "if narrow:", "    wide -= 1"]
+            lines += [*last_vectors(self.tile), "if narrow:", "    wide -= 1"]
         if self.several_taps:
             lines += ["for t0 in range(0, taps, tap_block):", "    taps_now = imin(tap_block, taps - t0)"]
             lines += indent(
@@ -433,9 +433,17 @@ def even_table(apart: str, table: str = "table") -> list[str]:
     ]
 
 
+def last_vectors(tile: RegisterTile) -> list[str]:
+    """Return statements that count the ``last_vectors`` with columns of the last panel, which is ``narrow`` if it has
+    fewer than the tile."""
+    if tile.vectors == 1:
+        return ["last_vectors = 1", "narrow = False"]
+    return [f"last_vectors = {tile.vectors} - idiv(sums_ld - columns, {tile.lanes})", f"narrow = last_vectors < {tile.vectors}"]
+
+
 def run_tile(tile: RegisterTile, arguments: Arguments, block: RecordText) -> list[str]:
-    """Return statements that run ``height`` rows over ``wide`` full panels, then over one single-vector panel if
-    ``narrow``.
+    """Return statements that run ``height`` rows over ``wide`` full panels, then if ``narrow`` over a panel of
+    ``last_vectors`` vectors.
 
     The tile kernel is the callee ``tile`` of the arguments.
     """
@@ -444,7 +452,7 @@ def run_tile(tile: RegisterTile, arguments: Arguments, block: RecordText) -> lis
     if tile.vectors == 1:
         return [*lines, whole]
     lines += ["if wide > 0:", *indent([whole])]
-    last = [block.put("vectors", 1), arguments.call("tile", block.name, "wide", "wide + 1")]
+    last = [block.put("vectors", "last_vectors"), arguments.call("tile", block.name, "wide", "wide + 1")]
     return [*lines, "if narrow:", *indent(last)]
 
 

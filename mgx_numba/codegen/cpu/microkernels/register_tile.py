@@ -191,8 +191,8 @@ class RegisterTile:
         return sets
 
     def widths(self) -> tuple[int, ...]:
-        """Return the vectors of a row in the variants: a full panel, and one vector for a last panel of few columns."""
-        return (self.vectors, 1) if self.vectors > 1 else (1,)
+        """Return the vectors of a row in the variants: those of a full panel, then fewer, for a last panel."""
+        return tuple(range(self.vectors, 0, -1))
 
     def in_state(self, statements: Sequence[str]) -> list[str]:
         """Return statements that run the tile, in the state that it needs."""

@@ -22,7 +22,7 @@ from ..blocking_search import SUMS_BYTES
 from ..conv import panel_lens
 from ..conv_output_rows import row_offsets, stride_arguments
 from ..epilogue_rows import Rows, finished_lanes, kernel_name
-from ..macro_kernel import next_height
+from ..macro_kernel import last_vectors, next_height
 from ..tile_source import tile_record, tile_source
 from .form import Form
 from .transform_table import INPUT_PLACE
@@ -197,7 +197,7 @@ class WinogradWriter:
             "task = begin",
             *self._block(),
             self.tile_block.put("acc_row", "sums_ld"),
-            *self._narrow(),
+            *last_vectors(self.tile),
             f"if {CALL.get('fresh')} != 0:",
             *indent(self._inputs()),
             *self.tile.in_state(self._products_with_own_filters() if self.block.depth else self._products()),
@@ -218,12 +218,6 @@ class WinogradWriter:
             f"columns = imin(n - p0 * {columns}, sums_ld)",
             f"n0 = group * n + p0 * {columns}",
         ]
-
-    def _narrow(self) -> list[str]:
-        if self.tile.vectors == 1:
-            return ["narrow = False"]
-        missing = self.tile.columns - self.tile.lanes
-        return [f"narrow = columns <= sums_ld - {missing}"]
 
     def _place(self) -> list[str]:
         """Return statements that compute the image and first output pixel of tile ``first + t``."""
@@ -315,7 +309,7 @@ class WinogradWriter:
 
     def _panel_vectors(self) -> str:
         """Return the statement that sets how many vectors of ``panel`` are computed."""
-        return self.tile_block.put("vectors", f"1 if narrow and panel == wide - 1 else {self.tile.vectors}")
+        return self.tile_block.put("vectors", f"last_vectors if panel == wide - 1 else {self.tile.vectors}")
 
     def _elsewhere(self) -> list[str]:
         """Return statements by which products prefetch the filters at ``source``, which are transformed next.
