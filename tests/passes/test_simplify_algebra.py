@@ -469,13 +469,6 @@ def test_a_factor_along_rows_does_not_move_into_columns() -> None:
     assert "mul" in names(check(g.ret(y), SimplifyAlgebra(), options=FAST))
 
 
-def test_sums_of_convolutions_of_one_input_add_their_weights() -> None:
-    g = Graph()
-    x = g.param("x", [1, 3, 5, 5])
-    y = g.op("add", g.op("convolution", x, g.random(4, 3, 3, 3)), g.op("convolution", x, g.random(4, 3, 3, 3, seed=2)))
-    assert names(check(g.ret(y), NormalizeOps(), SimplifyAlgebra(), options=FAST, rtol=1e-4)) == ["convolution"]
-
-
 @pytest.mark.parametrize("type", ["float", "double", "half", "int32"])
 @pytest.mark.parametrize("batch", [[], [2, 3]])
 def test_products_without_a_sum_are_pointwise(batch: list[int], type: str) -> None:

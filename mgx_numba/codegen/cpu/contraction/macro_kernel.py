@@ -438,7 +438,10 @@ def last_vectors(tile: RegisterTile) -> list[str]:
     fewer than the tile."""
     if tile.vectors == 1:
         return ["last_vectors = 1", "narrow = False"]
-    return [f"last_vectors = {tile.vectors} - idiv(sums_ld - columns, {tile.lanes})", f"narrow = last_vectors < {tile.vectors}"]
+    return [
+        f"last_vectors = {tile.vectors} - idiv(sums_ld - columns, {tile.lanes})",
+        f"narrow = last_vectors < {tile.vectors}",
+    ]
 
 
 def run_tile(tile: RegisterTile, arguments: Arguments, block: RecordText) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -9,12 +10,13 @@ import numpy as np
 from ....core.dim import known_equal, known_same
 from ....core.pages import aligned_array
 from ....core.shape import common_lens
+from ....ops.window import PaddingMode
 from ....parallel import in_parts
 from ...constants import compact, constant_array, is_constant
 from ...instruction import Instruction
 from ..build import RewriteBuilder
 from ..match import Match, Operation, Pattern, RewriteRule, constant, op, rule, some
-from .merging import WIDE, all_finite, is_kept, rounds_next
+from .merging import WIDE, all_finite, has_finite, is_kept, rounds_next
 
 PIECE_BYTES = 256 << 10
 """Of a product that are looked at while they are in a CPU's own cache: 64 MB take 7.8 ms of a Zen 5, 12 in quarters of
@@ -152,13 +154,63 @@ ABSORBING = (
     exact=False,
 )
 def add_convolutions(m: Match, b: RewriteBuilder) -> object:
-    if m.left.op != m.right.op or not known_same(m.v.shape.lens, m.w.shape.lens):
-        return "the convolutions differ in more than weights"
+    """``conv(x, v) + conv(x, w) -> conv(x, v + w)``; taps of a smaller kernel are added to those of a larger one."""
+    pair = [(m.left, m.v), (m.right, m.w)]
+    (wide, wide_weights), (small, small_weights) = sorted(pair, key=lambda one: -math.prod(one[1].shape.lens[2:]))
+    weights = constant_array(small_weights)
+    if weights is None:
+        return "the weights are no literal"
+    attributes = wide.op.attributes(), small.op.attributes()
+    if any(attributes[0][name] != attributes[1][name] for name in ("stride", "group")):
+        return "the convolutions have different strides or groups"
+    return _with_taps(m, b, wide, wide_weights, weights, small)
+
+
+@rule(
+    "add_conv_input",
+    op("add", op("convolution", some("x"), constant("w"), bind="by", once=True), op("mul", some("x"), constant("a"))),
+    exact=False,
+)
+def add_scaled_input(m: Match, b: RewriteBuilder) -> object:
+    """``conv(x, w) + x * a -> conv(x, w + a)``, with ``a`` in the tap of each channel by itself."""
+    factors = along_axis(m.a, 1)
+    if factors is None:
+        return "the factor differs along another axis than the channels"
+    attributes, (channels, inside, *kernel) = m.by.op.attributes(), m.w.shape.lens
+    if any(n > 1 for n in attributes["stride"]) or channels != attributes["group"] * inside:
+        return "the convolution has a stride, or another number of output channels"
+    weights = np.zeros((channels, inside, *(1 for _ in kernel)), m.w.shape.type.numpy)
+    weights[np.arange(channels), np.arange(channels) % inside] = factors.reshape(-1, *(1 for _ in kernel))
+    return _with_taps(m, b, m.by, m.w, weights, None)
+
+
+def _with_taps(
+    m: Match, b: RewriteBuilder, wide: Instruction, weights: Instruction, added: np.ndarray, small: Instruction | None
+) -> Instruction | str:
+    """Return the convolution ``wide`` with ``added`` weights of a smaller window, or why they have no place in its own.
+
+    Args:
+        small: the convolution with the added weights; None if they are one tap over an input without padding.
+    """
     if m.ins.shape.type not in WIDE:
         return "weights would be rounded once more"
-    weights = b.op("add", m.v, m.w)
-    # conv(x, v) + conv(x, w) -> conv(x, v + w)
-    return b.op(m.left.op, m.x, weights) if all_finite(weights) else "weights overflow"
+    values, convs = constant_array(weights), [wide, *([small] if small else [])]
+    canonical = [conv.op.normalized([m.x.shape, conv.inputs[1].shape]).attributes() for conv in convs]
+    if values is None or any(of["padding_mode"] is not PaddingMode.default_ for of in canonical):
+        return "the weights are no literal, or the padding is not known"
+    total, places = np.array(values), [slice(None), slice(None)]
+    for axis, step in enumerate(canonical[0]["dilation"]):
+        taps, window = added.shape[2 + axis], values.shape[2 + axis]
+        if small and taps > 1 and canonical[1]["dilation"][axis] != step:
+            return "the windows have different dilations"
+        start, rest = divmod(canonical[0]["padding"][axis] - (canonical[1]["padding"][axis] if small else 0), step)
+        if rest or start < 0 or start + taps > window:
+            return "the smaller window is not within the larger one"
+        places.append(slice(start, start + taps))
+    total[tuple(places)] += added
+    if not has_finite(total):
+        return "weights overflow"
+    return b.op(wide.op, m.x, b.literal(total))
 
 
 @rule(
@@ -198,6 +250,7 @@ def outer_products(m: Match, b: RewriteBuilder) -> object:
 CONTRACTION_RULES = (
     *ABSORBING,
     add_convolutions,
+    add_scaled_input,
     dot_of_broadcasts,
     outer_products,
 )
