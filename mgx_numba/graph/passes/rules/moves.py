@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from ....core.dim import known_equal, known_same
 from ....core.shape import Shape, invert_permutation
-from ...constants import constant_array, is_constant, uniform_value
+from ...constants import compact, constant_array, is_constant, uniform_value
 from ...instruction import Instruction
 from ..build import RewriteBuilder
-from ..match import Match, op, rule, some
+from ..match import Match, constant, op, rule, some
 from .linear import POINTWISE
 
 REGROUPINGS = ("reshape", "squeeze", "unsqueeze")
+MOST_MOVED = 32
+"""Most operators past which a transpose is moved to the one that cancels it: two dots with a GELU have 12."""
+_POINTWISE = frozenset(POINTWISE.split())
 
 
 @rule("unary_shape_transforms", op(POINTWISE), exact=True, reads=("transpose",))
@@ -114,4 +119,43 @@ def _spread_rows(b: RewriteBuilder, ins: Instruction, lens: tuple[int, ...]) -> 
     return b.scalar(value, shape) if value is not None else b.constant(array[0].copy(), shape)
 
 
-MOVE_RULES = (transpose_after_pointwise, reshape_after_pointwise, reshape_before_dot)
+@rule("transpose_dot", op("dot", op("transpose", some("x"), bind="left"), constant("w")), exact=True)
+def transpose_after_dot(m: Match, b: RewriteBuilder) -> object:
+    """``dot(transpose(x), w) -> transpose(dot(transpose(w), x))`` where a later transpose cancels the new one.
+
+    So is a layer over the tokens of a sequence written (MLP-Mixer, gMLP, TSMixer).
+    """
+    rank = m.ins.shape.ndim
+    if tuple(m.left.op.attributes()["permutation"]) != (*range(rank - 2), rank - 1, rank - 2):
+        return "not the last two axes are exchanged"
+    values = constant_array(m.w)
+    if values is None:
+        return "the weights are no literal"
+    if not _only_transposed(m.ins, m.left):
+        return "the result is not transposed back"
+    lens = m.w.shape.lens
+    columns = np.ascontiguousarray(compact(values).swapaxes(-1, -2))
+    weights = b.constant(columns, Shape(m.w.shape.type, (*lens[:-2], lens[-1], lens[-2])))
+    return b.transpose(b.op(m.ins.op, weights, m.x), m.left.op.attributes()["permutation"])
+
+
+def _only_transposed(ins: Instruction, view: Instruction) -> bool:
+    """Return whether all that is computed from ``ins`` by pointwise operators and dots is transposed like ``view``."""
+    region, ended = [ins], False
+    for value in region:  # which grows
+        for user in value.users:
+            if user.op == view.op:
+                ended = True
+            elif user in region:
+                continue
+            elif user.name in _POINTWISE or (user.name == "dot" and is_constant(user.inputs[1])):
+                region.append(user)
+            else:
+                return False
+        if not value.users or len(region) > MOST_MOVED:
+            return False
+    others = (i for value in region[1:] for i in value.inputs if i not in region and not is_constant(i))
+    return ended and all(other.op == view.op for other in others)
+
+
+MOVE_RULES = (transpose_after_pointwise, reshape_after_pointwise, reshape_before_dot, transpose_after_dot)
