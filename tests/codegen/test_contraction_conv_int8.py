@@ -37,8 +37,8 @@ def problems(draw: Callable[[Any], Any], transposed: bool = False) -> ConvProble
     def axes(low: int, high: int) -> tuple[int, ...]:
         return tuple(draw(st.integers(low, high)) for _ in range(rank))
 
-    groups = draw(st.sampled_from([1, 1, 2, 3]))
-    inner = draw(st.sampled_from([8, 16]) if groups > 1 else st.sampled_from([1, 2, 3, 4, 5, 16, 33]))
+    groups = draw(st.sampled_from([1, 1, 2, 3, 8]))
+    inner = draw(st.sampled_from([8, 16] if transposed and groups > 1 else [1, 2, 3, 4, 5, 8, 16, 33]))
     outer = draw(st.sampled_from([1, 3, 17, 40, 50]))
     types = element_types(draw(st.sampled_from(["uint8", "int8"])) + " int8 int32 int32")
     stride = axes(1, 3)
@@ -211,7 +211,7 @@ def test_what_is_refused(more: frozenset[str]) -> None:
     with choosing_for("x86-64-v4", more):
         transposed = ConvProblem(1, 4, 4, (5,), (3,), types=element_types("uint8 int8 int32 int32"), transposed=True)
         assert "transposed" in (SOLVER.refusal(transposed) or "")
-        assert SOLVER.refusal(square(6, 6, 5, 3, groups=2)) is None  # groups that are no whole words are joined
+        assert SOLVER.refusal(square(6, 6, 5, 3, groups=2)) is None  # groups that are no whole words are packed
         assert "the operands are float32" in (SOLVER.refusal(ConvProblem(1, 4, 4, (5,), (3,))) or "")
         own = "conv_int8" if more else "conv_int8_residual"
         assert select(square(8, 8, 5, 3)).name == own

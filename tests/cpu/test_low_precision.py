@@ -612,3 +612,24 @@ def test_float8_between_operations_is_rounded_in_place(code: int, dtype: Any, fa
         np.isnan(expected).any()
         and np.abs(expected[np.isfinite(expected)]).max() >= 0.25 * ml_dtypes.finfo(dtype).max / 2
     )
+
+
+@pytest.mark.parametrize("features", MULTIPLYING)
+@pytest.mark.parametrize(("groups", "channels"), [(2, 3), (3, 5), (8, 2), (4, 1)])
+def test_infinities_stay_in_their_group(
+    groups: int, channels: int, features: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a convolution in bfloat16, whose words may hold channels of two groups."""
+    monkeypatch.setenv("MGX_CPU_FEATURES", features)
+    rng = np.random.default_rng(1)
+    lens = (1, groups * channels, 6, 5)
+    weights = rng.standard_normal((groups * channels, channels, 3, 3)).astype(np.float32)
+    x = rng.standard_normal(lens).astype(np.float32)
+    x[0, :channels] = np.inf
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, n) for name, n in (("x", lens), ("y", None))]
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4, group=groups)
+    graph = helper.make_graph([node], "groups", ends[:1], ends[1:], [numpy_helper.from_array(weights, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    found = np.asarray(mgx_numba.quantize_bf16(mgx_numba.parse_onnx(model)).compile("cpu").run({"x": x})[0])
+    assert not np.isfinite(found[0, :channels]).any()
+    assert np.isfinite(found[0, channels:]).all()
