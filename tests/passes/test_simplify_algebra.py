@@ -576,15 +576,6 @@ def test_reductions_along_repeated_axes_are_algebra(name: str, type: str) -> Non
         assert all(i.inputs[0].shape.lens[a] == 1 for i, a in axes if a in repeated)
 
 
-@pytest.mark.parametrize("name", ["argmax", "argmin"])
-def test_the_extreme_position_of_equal_elements_is_the_first_or_the_last(name: str) -> None:
-    g = Graph()
-    wide = g.spread(g.param("x", [3, 1]), 2, 3, 4)
-    outputs = [g.op(name, wide, axis=a, select_last_index=last) for a in (0, 1, -1) for last in (False, True)]
-    after = check(g.ret(*outputs), SimplifyAlgebra())
-    assert [i.op.attributes()["axis"] for i in after.main if i.op.reduction] == [1, 1]
-
-
 def test_a_reduction_along_a_repeated_axis_without_elements_stays() -> None:
     g = Graph()
     wide = g.spread(g.param("x", [1, 0]), 4, 0)

@@ -80,14 +80,4 @@ def _power(b: RewriteBuilder, x: Instruction, exponent: int) -> Instruction:
         x = b.op("mul", x, x)
 
 
-@rule("arg_broadcast", op("argmax argmin", op("multibroadcast", some("x"), bind="wide")), exact=True)
-def arg_broadcast(m: Match, b: RewriteBuilder) -> object:
-    attributes, lens = m.ins.op.attributes(), m.wide.shape.lens
-    axis = attributes["axis"] % len(lens)
-    if axis not in _repeated(m.x, lens):
-        return None
-    last = bool(attributes["select_last_index"])
-    return _spread(b, lens[axis] - 1 if last else 0, m.ins)  # argmax(spread(x)) -> 0, or the last of equal elements
-
-
-REDUCTION_RULES = (reduce_broadcast, arg_broadcast)
+REDUCTION_RULES = (reduce_broadcast,)
