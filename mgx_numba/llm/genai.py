@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import FormatError, OptionError
-from .json_file import json_object, read_text
+from ..graph.json_file import json_object, read_text
 
 CONFIG_FILE = "genai_config.json"
 

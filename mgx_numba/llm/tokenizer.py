@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import FormatError, OptionError, ParameterError
+from ..graph.json_file import json_object, read_text
 from ..json_types import JsonObject
 from .genai import Config
-from .json_file import json_object, read_text
 from .optional import required
 from .templates import chat_templates, rendered
 from .tensor import ModelTensor

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mgx_numba.llm.files.gguf import GgufFile
-from mgx_numba.llm.files.safetensors import SafetensorsFolder
+from mgx_numba.llm.files.opened import TransformersWeights
 from mgx_numba.ops.block_layouts import LAYOUTS
 
 from .test_gguf import small
@@ -40,7 +40,7 @@ def test_folders_are_those_of_safetensors(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     given = {"a": rng.standard_normal((3, 4)).astype(np.float16), "b": rng.standard_normal(5), "c": np.zeros((0, 2))}
     numpy.save_file(given, tmp_path / "model.safetensors")
-    folder = SafetensorsFolder(tmp_path)
+    folder = TransformersWeights(tmp_path)
     assert sorted(folder.names) == sorted(given)
     for name, array in given.items():
         np.testing.assert_array_equal(folder.weight(name).array, array)

@@ -13,7 +13,7 @@ import mgx_numba
 from mgx_numba.errors import FormatError, UnsupportedError
 from mgx_numba.llm.architectures import GGUF_NAMES, LLAMA_NAMES
 from mgx_numba.llm.files import open_model
-from mgx_numba.llm.files.safetensors import SafetensorsFolder
+from mgx_numba.llm.files.opened import TransformersWeights
 
 from .families import write_family
 from .running import step
@@ -117,14 +117,14 @@ def test_damaged_headers_are_named(change: Any, message: str, tmp_path: Path) ->
     write_safetensors(tmp_path / "model.safetensors", {k: np.ones(4, np.float32) for k in "ab"})
     _with_header(tmp_path / "model.safetensors", change)
     with pytest.raises((FormatError, UnsupportedError), match=message):
-        SafetensorsFolder(tmp_path).weight("b")
+        TransformersWeights(tmp_path).weight("b")
 
 
 @pytest.mark.parametrize("shard", [5, None, "", "a/b", "absent.safetensors"])
 def test_shards_that_are_no_files_are_named(shard: Any, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": shard}}))
     with pytest.raises(FormatError, match=f"names {shard!r}, expected|{shard} cannot be read"):
-        SafetensorsFolder(tmp_path)
+        TransformersWeights(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ from torch.utils._pytree import tree_leaves
 
 from ...errors import OptionError, UnsupportedError
 from ...graph.program import Program
+from ...graph.safetensors import Safetensors
 from .complex_values import without_complex
 from .decompositions import export_table
 from .flex_attention import plain_flex_attention
 from .parser import parse_graph
-from .safetensors import tensors_of
 
 _CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
@@ -180,17 +180,17 @@ def _constants(exported: ExportedProgram, weights: str | os.PathLike[str] | None
     Raises:
         OptionError: a tensor has no memory, and ``weights`` does not have it.
     """
-    stored = {} if weights is None else tensors_of(weights)
+    stored = None if weights is None else Safetensors(weights)
     found: dict[str, object] = {}
     for spec in exported.graph_signature.input_specs:
         if spec.kind not in _CONSTANTS or spec.target is None:
             continue
         name = spec.target
         tensor = exported.state_dict[name] if name in exported.state_dict else exported.constants[name]
-        if name in stored:
-            if stored[name].shape != tuple(tensor.shape):
-                raise OptionError(f"{name!r} has lengths {stored[name].shape} in the weights, not {list(tensor.shape)}")
-            found[spec.arg.name] = stored[name]
+        if stored is not None and (given := stored.array(name)) is not None:
+            if given.shape != tuple(tensor.shape):
+                raise OptionError(f"{name!r} has lengths {given.shape} in the weights, not {list(tensor.shape)}")
+            found[spec.arg.name] = given
         elif tensor.is_meta or isinstance(tensor, torch._subclasses.FakeTensor):
             where = "give weights=PATH of its safetensors file" if weights is None else f"{weights} does not have it"
             raise OptionError(f"{name!r} has no elements: {where}")

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from ...dataclass import dataclass
 from ...errors import FormatError
+from ...graph.json_file import json_object, read_text
+from ...graph.safetensors import FLOATS, Safetensors
 from ...json_types import JsonObject
 from ..architectures import DecoderArchitecture
 from ..config import ModelConfig
-from ..json_file import json_object, read_text
 from ..templates import chat_templates
+from ..weights import Weight
 from .gguf import GgufFile, is_gguf
 from .gguf_config import config_of_gguf
-from .safetensors import SafetensorsFolder
 from .transformers_config import config_of_transformers
 
 if TYPE_CHECKING:
@@ -30,6 +31,15 @@ class GgufTokenizer:
     """The metadata of a GGUF file, whose keys ``tokenizer.ggml.`` describe its tokenizer."""
 
     metadata: JsonObject
+
+
+class TransformersWeights(Safetensors):
+    """The weights of a transformers folder; see `WeightSource`."""
+
+    def weight(self, name: str) -> Weight | None:
+        """Return the tensor of this name; see `Safetensors.array`, with floating-point types alone."""
+        array = self.array(name, FLOATS)
+        return None if array is None else Weight(array)
 
 
 @dataclass(frozen=True)
@@ -48,7 +58,7 @@ class OpenedModel:
     chat_template: str | None
     path: str
     architecture: DecoderArchitecture
-    source: GgufFile | SafetensorsFolder
+    source: GgufFile | TransformersWeights
     context: int | None
 
     def program(self, **options: Any) -> program:
@@ -66,7 +76,7 @@ class OpenedModel:
         def build(given: Any, content: Mapping[str, memoryview] | None) -> Parsed:
             source: Any = self.source
             if content is not None:  # the content that the file had when it was opened
-                source = GgufFile(self.path, given) if gguf else SafetensorsFolder(self.path, content)
+                source = GgufFile(self.path, given) if gguf else TransformersWeights(self.path, content)
             made = build_decoder(self.architecture, self.config, source, gguf, **options)
             return Parsed(made, {} if gguf else source.files)
 
@@ -109,7 +119,7 @@ def _transformers_folder(folder: Path, context: int | None) -> OpenedModel:
     tokenizer = folder / "tokenizer.json"
     return OpenedModel(
         config, str(tokenizer) if tokenizer.exists() else None, _chat_template(folder), str(folder), architecture,
-        SafetensorsFolder(folder), context,
+        TransformersWeights(folder), context,
     )  # fmt: skip
 
 

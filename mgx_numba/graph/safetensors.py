@@ -1,4 +1,4 @@
-"""Folders of safetensors files: one file, or shards with an index; the files are memory-mapped."""
+"""Safetensors: one file, or a folder of shards with an index; the files are memory-mapped."""
 
 from __future__ import annotations
 
@@ -10,27 +10,31 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from ...errors import FormatError, UnsupportedError
-from ..json_file import json_object, read_text
-from ..weights import Weight
+from ..errors import FormatError, UnsupportedError
+from .json_file import json_object, read_text
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
-TYPES: dict[str, DTypeLike] = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+FLOATS: dict[str, DTypeLike] = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+TYPES: dict[str, DTypeLike] = {
+    **FLOATS, **{f"{k}{n}": f"{k.lower()}{n // 8}" for k in "IU" for n in (8, 16, 32, 64)},
+    "BOOL": np.bool_, "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2,
+}  # fmt: skip
+"""Element types by the names of the format."""
 LONGEST_HEADER = 100_000_000
 """Most bytes of a header, by definition of the format."""
 
 
-class SafetensorsFolder:
-    """The tensors of a folder's safetensors files, by name.
+class Safetensors:
+    """The tensors of a safetensors file, or of a folder's, by name.
 
     Attributes:
         files: path and status of each file by its name, as it was before it was read.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], content: Mapping[str, memoryview] | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], content: Mapping[str, memoryview] | None = None) -> None:
         """Read the headers of all files; ``content`` has the files' bytes by name, if they are in memory already.
 
         Raises:
@@ -42,9 +46,11 @@ class SafetensorsFolder:
             for name, held in content.items():
                 self._read(name, np.frombuffer(held, np.uint8))
             return
-        folder = Path(folder)
+        folder = Path(path)
         index = folder / INDEX
-        if index.exists():
+        if not folder.is_dir():
+            folder, files = folder.parent, [folder.name]
+        elif index.exists():
             files = _shards(index)
         elif (folder / SINGLE).exists():
             files = [SINGLE]
@@ -65,20 +71,20 @@ class SafetensorsFolder:
     def names(self) -> list[str]:
         return list(self._tensors)
 
-    def weight(self, name: str) -> Weight | None:
-        """Return the tensor of this name; None if there is none.
+    def array(self, name: str, types: Mapping[str, DTypeLike] = TYPES) -> np.ndarray | None:
+        """Return the tensor of this name, whose memory is the mapped file; None if there is none.
 
         Raises:
             FormatError: the tensor's bytes are not those of its type and lengths.
-            UnsupportedError: the tensor is of no floating-point type.
+            UnsupportedError: the tensor's type is not among ``types``.
         """
         if name not in self._tensors:
             return None
         path, data, kind, lens = self._tensors[name]
-        if kind not in TYPES:
-            raise UnsupportedError(f"{path}: tensor {name!r} is of type {kind!r}; supported are {', '.join(TYPES)}")
+        if kind not in types:
+            raise UnsupportedError(f"{path}: tensor {name!r} is of type {kind!r}; supported are {', '.join(types)}")
         try:
-            return Weight(np.asarray(data).view(TYPES[kind]).reshape(lens))
+            return np.asarray(data).view(types[kind]).reshape(lens)
         except ValueError as error:
             raise FormatError(f"{path}: tensor {name!r} has {len(data)} bytes, expected {kind} {list(lens)}") from error
 
