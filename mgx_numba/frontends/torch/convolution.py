@@ -80,39 +80,6 @@ def _transposed(
     return g.op("pad", y, pads=(0,) * (rank(y) + 2) + tuple(longer)) if any(longer) else y
 
 
-@register("conv1d", "conv2d", "conv3d")
-def conv(
-    g: AtenBuilder,
-    node: AtenNode,
-    x: Instruction,
-    w: Instruction,
-    bias: Instruction | None = None,
-    stride: Sizes = 1,
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
-    groups: int = 1,
-) -> Instruction:
-    """Emit a convolution."""
-    return convolution(g, node, x, w, bias, stride, padding, dilation, False, 0, groups)
-
-
-@register("conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input")
-def conv_transpose(
-    g: AtenBuilder,
-    node: AtenNode,
-    x: Instruction,
-    w: Instruction,
-    bias: Instruction | None = None,
-    stride: Sizes = 1,
-    padding: Sizes = 0,
-    output_padding: Sizes = 0,
-    groups: int = 1,
-    dilation: Sizes = 1,
-) -> Instruction:
-    """Emit a transposed convolution."""
-    return convolution(g, node, x, w, bias, stride, padding, dilation, True, output_padding, groups)
-
-
 @register("conv_tbc")
 def conv_tbc(
     g: AtenBuilder, node: AtenNode, x: Instruction, w: Instruction, bias: Instruction, pad: int = 0

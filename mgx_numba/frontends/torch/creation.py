@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...core.dim import Dim, Length
+from ...core.dim import Dim
 from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
@@ -20,12 +20,6 @@ def full(g: AtenBuilder, node: AtenNode, size: Lens, fill_value: Operand, **_: o
     return g.zeros(size, node.type, fill_value)
 
 
-@register("new_full")
-def new_full(g: AtenBuilder, node: AtenNode, x: object, size: Lens, fill_value: Operand, **_: object) -> Instruction:
-    """Emit a tensor of one value."""
-    return g.zeros(size, node.type, fill_value)
-
-
 @register("full_like", "fill.Scalar", "fill.Tensor")
 def full_like(g: AtenBuilder, node: AtenNode, x: Instruction, fill_value: Operand, **_: object) -> Instruction:
     """Emit a tensor filled with a value, in the shape of ``x``."""
@@ -36,18 +30,6 @@ def full_like(g: AtenBuilder, node: AtenNode, x: Instruction, fill_value: Operan
 def filled(g: AtenBuilder, node: AtenNode, size: Lens, *_: object, **options: object) -> Instruction:
     """Emit zeros or ones; memory without contents has zeros."""
     return g.zeros(size, node.type, int(node.base == "ones"))
-
-
-@register("new_zeros", "new_ones", "new_empty", "new_empty_strided")
-def new_filled(g: AtenBuilder, node: AtenNode, x: object, size: Lens, *_: object, **options: object) -> Instruction:
-    """Emit zeros or ones."""
-    return g.zeros(size, node.type, int(node.base == "new_ones"))
-
-
-@register("zeros_like", "ones_like", "empty_like", "zero")
-def filled_like(g: AtenBuilder, node: AtenNode, x: Instruction, **_: object) -> Instruction:
-    """Emit zeros or ones in the shape of the input."""
-    return g.zeros(g.lens(x), node.type, int(node.base == "ones_like"))
 
 
 @register("scalar_tensor")
@@ -110,13 +92,6 @@ def _between(g: AtenBuilder, type: Type, start: Operand, end: Operand, steps: in
     up, down = (g.pointwise("mul", step, g.literal(k, wide)) for k in (after, after[::-1]))
     halves = g.pointwise("add", low, up), g.pointwise("sub", high, down)
     return g.cast(g.pointwise("where", g.literal(after < after[::-1]), *halves), type)
-
-
-@register("eye", "eye.m")
-def eye(g: AtenBuilder, node: AtenNode, n: Length, m: Length | None = None, **_: object) -> Instruction:
-    """Emit ones on the diagonal."""
-    same = g.pointwise("equal", g.iota(n, 0, 2), g.iota(n if m is None else m, 1, 2))
-    return g.cast(same, node.type)
 
 
 @register("tril_indices", "triu_indices")

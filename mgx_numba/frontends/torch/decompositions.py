@@ -10,7 +10,7 @@ import torch
 from torch._decomp import core_aten_decompositions, global_decomposition_table
 from torch.export.exported_program import _override_composite_implicit_decomp
 
-from . import definitions, registry, transformer
+from . import definitions, registry
 from .flex_attention import plain_flex_attention
 
 _FURTHER = ("backward", "_foreach")
@@ -25,8 +25,7 @@ def _name(op: torch._ops.OpOverload) -> str:
 
 def decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., object]]:
     """Return the decompositions for AOTAutograd: PyTorch's, without those of operators that have a builder."""
-    own = {**definitions.TABLE, **transformer.TABLE}
-    table = {**global_decomposition_table["post_autograd"], **core_aten_decompositions(), **own}
+    table = {**global_decomposition_table["post_autograd"], **core_aten_decompositions(), **definitions.TABLE}
     return {
         op: made
         for op, made in table.items()

@@ -35,12 +35,6 @@ def index_select(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index
     return g.op("gather", x, places, axis=g.axis(dim, rank(x)))
 
 
-@register("take")
-def take(g: AtenBuilder, node: AtenNode, x: Instruction, index: Instruction) -> Instruction:
-    """Emit elements at flat positions."""
-    return g.op("gather", g.flat(x), index, axis=0)
-
-
 @register("gather")
 def gather(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Instruction, **_: object) -> Instruction:
     """Emit the element at each index along an axis; other axes of the index may be shorter."""
@@ -98,21 +92,6 @@ def index(g: AtenBuilder, node: AtenNode, x: Instruction, indices: Sequence[Inst
         return y
     order = [*range(count, count + first), *range(count), *range(count + first, rank(y))]
     return g.transpose(y, order)
-
-
-@register("take_along_dim")
-def take_along_dim(
-    g: AtenBuilder, node: AtenNode, x: Instruction, index: Instruction, dim: int | None = None
-) -> Instruction:
-    """Emit the element at each index along an axis; of all elements in a row if no axis is given."""
-    if dim is None:
-        return g.op("gather", g.flat(x), g.flat(index), axis=0)
-    axis = g.axis(dim, rank(x))
-    lens = [list(g.lens(v)) for v in (x, index)]
-    for k, (n, m) in enumerate(zip(*lens)):
-        if k != axis:
-            lens[0][k] = lens[1][k] = m if known_equal(n, 1) else n
-    return gather(g, node, g.broadcast(x, lens[0]), dim, g.broadcast(index, lens[1]))
 
 
 @register("index_put", "_unsafe_index_put")

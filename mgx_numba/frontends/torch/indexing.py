@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...core.dim import Dim, Length, ceil_div, known_equal, maximum, minimum
+from ...core.dim import Dim, Length, known_equal, maximum, minimum
 from ...core.types import Type
 from ...errors import ParseError, UnsupportedError
 from ...graph.instruction import Instruction
@@ -14,26 +14,15 @@ from ..slicing import strided_slice
 from .builder import AtenBuilder, rank
 from .node import AtenNode
 from .registry import register
-from .types import Lens, Operand, Sizes
+from .types import Lens, Operand
 
 
-@register("cat", "concat", "hstack", "vstack")
+@register("cat")
 def cat(g: AtenBuilder, node: AtenNode, tensors: Sequence[Instruction], dim: int = 0) -> Instruction:
     """Emit the concatenation; empty vectors among tensors of other ranks count for nothing."""
-    if node.base in ("hstack", "vstack"):
-        least, dim = (1, int(rank(tensors[0]) > 1)) if node.base == "hstack" else (2, 0)
-        tensors = [g.reshape(x, (*(1,) * (least - rank(x)), *g.lens(x))) for x in tensors]
     kept = [x for x in tensors if not (g.lens(x) == (0,) and node.ranks[0] != 1)] or list(tensors[:1])
     own = [g.cast(x, node.type) for x in kept]
     return g.op("concat", *own, axis=g.axis(dim, rank(own[0]))) if len(own) > 1 else own[0]
-
-
-@register("stack")
-def stack(g: AtenBuilder, node: AtenNode, tensors: Sequence[Instruction], dim: int = 0) -> Instruction:
-    """Emit tensors along a new axis."""
-    axis = g.axis(dim, rank(tensors[0]) + 1)
-    own = [g.unsqueeze(g.cast(x, node.type), [axis]) for x in tensors]
-    return g.op("concat", *own, axis=axis) if len(own) > 1 else own[0]
 
 
 @register("slice.Tensor", "slice_copy.Tensor")
@@ -73,14 +62,6 @@ def _range(
     return first, maximum(first, last)
 
 
-@register("narrow")
-def narrow(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, start: Length, length: Length) -> Instruction:
-    """Emit ``length`` elements of an axis."""
-    axis = g.axis(dim, rank(x))
-    first = start + g.lens(x)[axis] if not isinstance(start, Dim) and start < 0 else start
-    return g.slice(x, axis, first, first + length)
-
-
 @register("select.int", "select_copy.int")
 def select(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, index: Instruction | Length) -> Instruction:
     """Emit one element of an axis, without the axis."""
@@ -106,12 +87,6 @@ def split_with_sizes(g: AtenBuilder, node: AtenNode, x: Instruction, sizes: Lens
     return g.split(x, g.axis(dim, rank(x)), sizes)
 
 
-@register("chunk")
-def chunk(g: AtenBuilder, node: AtenNode, x: Instruction, chunks: int, dim: int = 0) -> list[Instruction]:
-    """Emit a number of parts of an axis."""
-    return split(g, node, x, ceil_div(g.lens(x)[g.axis(dim, rank(x))], chunks), dim)
-
-
 @register("unbind.int", "unbind_copy.int")
 def unbind(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int = 0) -> list[Instruction]:
     """Emit each element of an axis."""
@@ -126,39 +101,10 @@ def flip(g: AtenBuilder, node: AtenNode, x: Instruction, dims: Sequence[int]) ->
     return g.op("reverse", x, axes=tuple(axes)) if axes else x
 
 
-@register("roll")
-def roll(g: AtenBuilder, node: AtenNode, x: Instruction, shifts: Sizes, dims: Sizes = ()) -> Instruction:
-    """Emit the elements rotated along axes; elements shifted past an end re-enter at the opposite end."""
-    steps = [shifts] if isinstance(shifts, (int, Dim)) else list(shifts)
-    axes = [dims] if isinstance(dims, int) else list(dims)
-    if not axes:
-        return g.reshape(roll(g, node, g.flat(x), steps, [0]), g.lens(x))
-    for shift, dim in zip(steps, axes):
-        axis = g.axis(dim, rank(x))
-        length = g.lens(x)[axis]
-        if known_equal(length, 0):
-            continue
-        cut = (length - shift) % length
-        if not known_equal(cut, 0):
-            x = g.op("concat", g.slice(x, axis, cut, length), g.slice(x, axis, 0, cut), axis=axis)
-    return x
-
-
 @register("constant_pad_nd")
 def constant_pad(g: AtenBuilder, node: AtenNode, x: Instruction, pad: Lens, value: Operand = 0) -> Instruction:
     """Emit padding by a value; negative amounts cut off."""
     return _padded(g, x, pad, "constant", value)
-
-
-@register("pad")
-def pad_mode(
-    g: AtenBuilder, node: AtenNode, x: Instruction, pad: Lens, mode: str = "constant", value: Operand | None = None
-) -> Instruction:
-    """Emit padding in a mode of PyTorch's."""
-    if mode == "circular":
-        return _padded(g, x, pad, "wrap", 0)
-    kinds = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}
-    return _padded(g, x, pad, kinds[mode], 0 if value is None else value)
 
 
 @register(*(f"{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -23,12 +22,6 @@ from .types import Axes, Lens, Operand
 def view(g: AtenBuilder, node: AtenNode, x: Instruction, size: Lens, *_: object) -> Instruction:
     """Emit the same elements with other lengths."""
     return g.reshape(x, g.resolved(x, size))
-
-
-@register("view_as")
-def view_as(g: AtenBuilder, node: AtenNode, x: Instruction, other: Instruction) -> Instruction:
-    """Emit the same elements with the lengths of another tensor."""
-    return g.reshape(x, g.lens(other))
 
 
 @register("view.dtype")
@@ -73,19 +66,13 @@ def expand(g: AtenBuilder, node: AtenNode, x: Instruction, size: Lens, **_: obje
     return g.broadcast(x, out) if out else x
 
 
-@register("expand_as")
-def expand_as(g: AtenBuilder, node: AtenNode, x: Instruction, other: Instruction) -> Instruction:
-    """Emit a broadcast to the lengths of another tensor."""
-    return g.broadcast(x, g.lens(other))
-
-
 @register("permute", "permute_copy")
 def permute(g: AtenBuilder, node: AtenNode, x: Instruction, dims: Sequence[int]) -> Instruction:
     """Emit the axes in another order."""
     return g.transpose(x, g.axes(dims, rank(x)))
 
 
-@register("transpose.int", "transpose_copy.int", "swapaxes")
+@register("transpose.int", "transpose_copy.int")
 def transpose(g: AtenBuilder, node: AtenNode, x: Instruction, dim0: int, dim1: int) -> Instruction:
     """Emit two axes exchanged."""
     if not rank(x):
@@ -96,24 +83,10 @@ def transpose(g: AtenBuilder, node: AtenNode, x: Instruction, dim0: int, dim1: i
     return g.transpose(x, order)
 
 
-@register("t", "t_copy", "numpy_T")
+@register("t", "t_copy")
 def reversed_axes(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
     """Emit the axes in reverse order."""
     return g.transpose(x, list(range(rank(x)))[::-1])
-
-
-@register("mT", "adjoint")
-def swapped_last(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
-    """Emit the last two axes exchanged."""
-    return g.swap_last(x)
-
-
-@register("movedim.int", "moveaxis.int")
-def movedim(g: AtenBuilder, node: AtenNode, x: Instruction, source: int, destination: int) -> Instruction:
-    """Emit one axis moved to another place."""
-    order = list(range(rank(x)))
-    order.insert(g.axis(destination, rank(x)), order.pop(g.axis(source, rank(x))))
-    return g.transpose(x, order)
 
 
 @register("squeeze", "squeeze_copy")
@@ -128,23 +101,6 @@ def squeeze(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Axes = None) ->
 def unsqueeze(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int) -> Instruction:
     """Insert an axis of length 1."""
     return g.unsqueeze(x, [g.axis(dim, rank(x) + 1)])
-
-
-@register("flatten.using_ints")
-def flatten(g: AtenBuilder, node: AtenNode, x: Instruction, start_dim: int = 0, end_dim: int = -1) -> Instruction:
-    """Merge the axes of a range."""
-    lens = g.lens(x)
-    if not lens:
-        return g.reshape(x, (1,))
-    first, last = g.axis(start_dim, len(lens)), g.axis(end_dim, len(lens))
-    return g.reshape(x, (*lens[:first], prod(lens[first : last + 1]), *lens[last + 1 :]))
-
-
-@register("unflatten.int")
-def unflatten(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, sizes: Lens) -> Instruction:
-    """Split an axis."""
-    lens, axis = g.lens(x), g.axis(dim, rank(x))
-    return g.reshape(x, g.resolved(x, (*lens[:axis], *sizes, *lens[axis + 1 :])))
 
 
 @register(
@@ -187,7 +143,7 @@ def to(g: AtenBuilder, node: AtenNode, x: Operand, *_: object, **options: object
     return g.value(x, node.type)
 
 
-@register("repeat", "tile")
+@register("repeat")
 def repeat(g: AtenBuilder, node: AtenNode, x: Instruction, repeats: Lens) -> Instruction:
     """Emit copies along axes, which may be new."""
     counts = [1] * (rank(x) - len(repeats)) + list(repeats)
@@ -202,46 +158,6 @@ def repeat(g: AtenBuilder, node: AtenNode, x: Instruction, repeats: Lens) -> Ins
             inner += [1, n]
             wide += [count, n]
     return g.reshape(g.broadcast(g.reshape(x, inner), wide), [c * n for c, n in zip(counts, lens)])
-
-
-@register("repeat_interleave.self_int")
-def repeat_interleave(
-    g: AtenBuilder, node: AtenNode, x: Instruction, repeats: Any, dim: int | None = None, **_: object
-) -> Instruction:
-    """Emit each element of an axis several times in a row."""
-    if dim is None:
-        x, dim = g.flat(x), 0
-    lens, axis = g.lens(x), g.axis(dim, rank(x))
-    wide = g.broadcast(g.unsqueeze(x, [axis + 1]), (*lens[: axis + 1], repeats, *lens[axis + 1 :]))
-    return g.reshape(wide, (*lens[:axis], lens[axis] * repeats, *lens[axis + 1 :]))
-
-
-@register("pixel_shuffle")
-def pixel_shuffle(g: AtenBuilder, node: AtenNode, x: Instruction, factor: int) -> Instruction:
-    """Rearrange blocks of channels into squares of pixels."""
-    *outer, c, h, w = g.lens(x)
-    n, depth = len(outer), c // factor**2
-    parts = g.reshape(x, (*outer, depth, factor, factor, h, w))
-    order = [*range(n), *(n + k for k in (0, 3, 1, 4, 2))]
-    return g.reshape(g.transpose(parts, order), (*outer, depth, h * factor, w * factor))
-
-
-@register("pixel_unshuffle")
-def pixel_unshuffle(g: AtenBuilder, node: AtenNode, x: Instruction, factor: int) -> Instruction:
-    """Rearrange squares of pixels into channels."""
-    *outer, c, h, w = g.lens(x)
-    n = len(outer)
-    parts = g.reshape(x, (*outer, c, h // factor, factor, w // factor, factor))
-    order = [*range(n), *(n + k for k in (0, 2, 4, 1, 3))]
-    return g.reshape(g.transpose(parts, order), (*outer, c * factor**2, h // factor, w // factor))
-
-
-@register("channel_shuffle")
-def channel_shuffle(g: AtenBuilder, node: AtenNode, x: Instruction, groups: int) -> Instruction:
-    """Interleave groups of channels."""
-    n, c, *spatial = g.lens(x)
-    parts = g.reshape(x, (n, groups, c // groups, *spatial))
-    return g.reshape(g.transpose(parts, [0, 2, 1, *range(3, 3 + len(spatial))]), (n, c, *spatial))
 
 
 @register("as_strided", "as_strided_copy")

@@ -54,12 +54,6 @@ def linear(
     return y if bias is None else g.pointwise("add", y, bias)
 
 
-@register("outer", "ger")
-def outer(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction) -> Instruction:
-    """Emit all products of elements of two vectors."""
-    return g.pointwise("mul", g.unsqueeze(g.value(a, node.type), [1]), g.unsqueeze(g.value(b, node.type), [0]))
-
-
 @register("cdist", "_cdist_forward")
 def cdist(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, p: float = 2.0, *_: object) -> Instruction:
     """Emit the distances of all pairs of rows in the norm of order ``p``."""
@@ -131,20 +125,6 @@ def pairwise_distances(g: AtenBuilder, node: AtenNode, x: Instruction, p: float 
     g.limit(rows * rows, "pairs of rows")
     ends = (g.op("gather", x, g.literal(places), axis=0) for places in np.triu_indices(rows, 1))
     return _length(g, node, g.op("sub", *ends), p)
-
-
-@register("cross", "linalg_cross")
-def cross(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, dim: int | None = -1) -> Instruction:
-    """Emit the vector product along an axis of length 3."""
-    a, b = g.same_lens(a, b)
-    axis = g.axis(-1 if dim is None else dim, rank(a))
-
-    def turned(x: Instruction, order: Sequence[int]) -> Instruction:
-        parts = g.split(x, axis, [1, 1, 1])
-        return g.op("concat", *(parts[k] for k in order), axis=axis)
-
-    one = g.op("mul", turned(a, (1, 2, 0)), turned(b, (2, 0, 1)))
-    return g.op("sub", one, g.op("mul", turned(a, (2, 0, 1)), turned(b, (1, 2, 0))))
 
 
 @register("_grouped_mm", "transformers::grouped_mm_fallback")

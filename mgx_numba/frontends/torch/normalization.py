@@ -56,21 +56,6 @@ def rms_norm(
     return y if node.base == "rms_norm" else [y, inverse]
 
 
-@register("group_norm")
-def group_norm(
-    g: AtenBuilder,
-    node: AtenNode,
-    x: Instruction,
-    groups: int,
-    weight: Maybe = None,
-    bias: Maybe = None,
-    eps: float = 1e-5,
-    *_: object,
-) -> Instruction:
-    """Emit group normalisation."""
-    return _grouped(g, x, groups, weight, bias, eps)[0]
-
-
 @register("native_group_norm")
 def native_group_norm(
     g: AtenBuilder,
@@ -85,19 +70,12 @@ def native_group_norm(
     eps: float,
 ) -> list[Instruction]:
     """Emit group normalisation, the means and the inverse deviations."""
-    y, mean, inverse = _grouped(g, x, groups, weight, bias, eps)
-    small = [g.convert(g.reshape(v, (g.lens(x)[0], groups)), x.shape.type) for v in (mean, inverse)]
-    return [y, *small]
-
-
-def _grouped(
-    g: AtenBuilder, x: Instruction, groups: int, weight: Maybe, bias: Maybe, eps: float
-) -> tuple[Instruction, Instruction, Instruction]:
     lens = g.lens(x)
     split = (lens[0], groups, lens[1] // groups, *lens[2:])
-    normal, mean, inverse = standardize(g, g.reshape(widened(g, x), split), range(2, len(split)), eps)
+    normal, *moments = standardize(g, g.reshape(widened(g, x), split), range(2, len(split)), eps)
     y = g.reshape(g.convert(normal, x.shape.type), lens)
-    return affine(g, y, *(_of_channels(g, v, x) for v in (weight, bias))), mean, inverse
+    small = [g.convert(g.reshape(v, (lens[0], groups)), x.shape.type) for v in moments]
+    return [affine(g, y, *(_of_channels(g, v, x) for v in (weight, bias))), *small]
 
 
 def _of_channels(g: AtenBuilder, value: Maybe, x: Instruction) -> Maybe:

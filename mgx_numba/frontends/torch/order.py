@@ -46,20 +46,6 @@ def sort_stable(
     return sort(g, node, x, dim, descending)
 
 
-@register("argsort")
-def argsort(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int = -1, descending: bool = False) -> Instruction:
-    """Emit the positions of the elements of an axis in order."""
-    return sort(g, node, x, dim, descending)[1]
-
-
-@register("argsort.stable")
-def argsort_stable(
-    g: AtenBuilder, node: AtenNode, x: Instruction, stable: bool = True, dim: int = -1, descending: bool = False
-) -> Instruction:
-    """Emit the positions of the elements of an axis in order."""
-    return sort(g, node, x, dim, descending)[1]
-
-
 @register("kthvalue")
 def kthvalue(
     g: AtenBuilder, node: AtenNode, x: Instruction, k: int, dim: int = -1, keepdim: bool = False

@@ -144,12 +144,6 @@ def sub(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand, alpha: Operand =
     return g.combined("sub", node.type, a, scaled(g, node.type, b, alpha))
 
 
-@register("rsub")
-def rsub(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand, alpha: Operand = 1) -> Instruction:
-    """Emit ``b - alpha * a``."""
-    return g.combined("sub", node.type, b, scaled(g, node.type, a, alpha))
-
-
 @register("div", "true_divide")
 def div(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand, rounding_mode: str | None = None) -> Instruction:
     """Emit the quotient; ``rounding_mode`` is ``floor`` or ``trunc``."""
@@ -226,12 +220,6 @@ def sign(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
     return g.pointwise("where", g.op("isnan", x), g.like(0, x), y) if x.shape.type.is_floating else y
 
 
-@register("frac")
-def frac(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
-    """Emit the value minus its integral part."""
-    return g.op("sub", x, truncated(g, x))
-
-
 @register("round")
 def round_(g: AtenBuilder, node: AtenNode, x: Instruction, decimals: int = 0) -> Instruction:
     """Emit the value rounded to the nearest integer, or multiple of a power of ten."""
@@ -289,12 +277,6 @@ def where(
     return g.pointwise("where", g.cast(condition, Type.bool_type), g.value(a, node.type), g.value(b, node.type))
 
 
-@register("masked_fill")
-def masked_fill(g: AtenBuilder, node: AtenNode, x: Instruction, mask: Instruction, value: Operand) -> Instruction:
-    """Emit ``value`` where the mask holds, ``x`` elsewhere."""
-    return g.pointwise("where", mask, g.value(value, node.type), g.cast(x, node.type))
-
-
 @register("clamp")
 def clamp(
     g: AtenBuilder, node: AtenNode, x: Instruction, min: Operand | None = None, max: Operand | None = None
@@ -309,18 +291,6 @@ def clamp(
     return g.pointwise("min", x, bounds[1]) if bounds[1] is not None else x
 
 
-@register("clamp_min")
-def clamp_min(g: AtenBuilder, node: AtenNode, x: Instruction, min: Operand) -> Instruction:
-    """Emit the greater of the value and a bound."""
-    return clamp(g, node, x, min)
-
-
-@register("clamp_max")
-def clamp_max(g: AtenBuilder, node: AtenNode, x: Instruction, max: Operand) -> Instruction:
-    """Emit the less of the value and a bound."""
-    return clamp(g, node, x, None, max)
-
-
 @register("fmax", "fmin")
 def ignoring_nan(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand) -> Instruction:
     """Emit the greater or the less operand; a NaN counts only beside another."""
@@ -330,12 +300,6 @@ def ignoring_nan(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand) -> Inst
         return both
     other = g.pointwise("where", g.op("isnan", second), first, both)
     return g.pointwise("where", g.op("isnan", first), second, other)
-
-
-@register("square")
-def square(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
-    """Emit the square."""
-    return g.op("mul", x, x)
 
 
 @register("exp2", "expm1", "log1p", "log10", "deg2rad", "rad2deg")
@@ -378,23 +342,6 @@ def is_special(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
     return g.op(node.base, x)
 
 
-@register("isfinite")
-def isfinite(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
-    """Emit whether the value is neither infinite nor NaN."""
-    if not x.shape.type.is_floating:
-        return g.broadcast(g.literal(True), g.lens(x))
-    return g.op("not", g.op("logical_or", g.op("isnan", x), g.op("isinf", x)))
-
-
-@register("isneginf", "isposinf")
-def is_one_infinity(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
-    """Emit whether the value is the infinity of a sign; integers are none."""
-    if not x.shape.type.is_floating:
-        return g.broadcast(g.literal(False), g.lens(x))
-    infinity = math.inf if node.base == "isposinf" else -math.inf
-    return g.pointwise("equal", x, g.like(infinity, x))
-
-
 @register("signbit")
 def signbit(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
     """Emit whether the sign bit is set."""
@@ -410,27 +357,6 @@ def copysign(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand) -> Instruct
     """Emit the magnitude of ``a`` with the sign of ``b``."""
     size, sign = g.op("abs", g.value(a, node.type)), signbit(g, node, g.value(b, node.type))
     return g.pointwise("where", sign, g.op("neg", size), size)
-
-
-@register("lerp.Scalar", "lerp.Tensor")
-def lerp(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, weight: Operand) -> Instruction:
-    """Emit ``a + weight * (b - a)``, from the nearer end, as PyTorch does."""
-    a, b = g.same_lens(a, b)
-    distance = g.op("sub", b, a)
-
-    type = distance.shape.type
-
-    def from_start() -> Instruction:
-        return g.pointwise("add", a, g.combined("mul", type, distance, weight))
-
-    def from_end() -> Instruction:
-        rest = g.pointwise("sub", g.like(1, weight), weight) if isinstance(weight, Instruction) else 1 - weight
-        return g.pointwise("sub", b, g.combined("mul", type, distance, rest))
-
-    if not isinstance(weight, Instruction):
-        return from_start() if abs(weight) < 0.5 else from_end()
-    near = g.pointwise("less", g.op("abs", weight), g.like(0.5, weight))
-    return g.pointwise("where", near, from_start(), from_end())
 
 
 @register("addcmul", "addcdiv")
@@ -474,43 +400,3 @@ def atan2(g: AtenBuilder, node: AtenNode, y: Operand, x: Operand) -> Instruction
     half = g.pointwise("where", down, g.like(-math.pi / 2, y), g.like(math.pi / 2, y))
     on_axis = g.pointwise("where", nothing, g.pointwise("where", signbit(g, node, x), turn, y), half)
     return g.pointwise("where", g.op("logical_and", upright, g.op("not", g.op("isnan", y))), on_axis, angle)
-
-
-@register("nan_to_num")
-def nan_to_num(
-    g: AtenBuilder,
-    node: AtenNode,
-    x: Instruction,
-    nan: float | None = None,
-    posinf: float | None = None,
-    neginf: float | None = None,
-) -> Instruction:
-    """Emit the value with NaN and infinities replaced; infinities by the largest finite numbers."""
-    if not x.shape.type.is_floating:
-        return x
-    import ml_dtypes
-
-    limits = ml_dtypes.finfo(x.shape.type.numpy)
-    parts = (
-        (math.inf, float(limits.max) if posinf is None else posinf),
-        (-math.inf, float(limits.min) if neginf is None else neginf),
-    )
-    y = g.pointwise("where", g.op("isnan", x), g.like(0 if nan is None else nan, x), x)
-    for found, value in parts:
-        y = g.pointwise("where", g.pointwise("equal", x, g.like(found, x)), g.like(value, x), y)
-    return y
-
-
-@register("xlogy", "special_xlogy")
-def xlogy(g: AtenBuilder, node: AtenNode, a: Operand, b: Operand) -> Instruction:
-    """Emit ``a * log(b)``; 0 where ``a`` is 0 and ``b`` no NaN."""
-    a, b = g.same_lens(g.value(a, node.type), g.value(b, node.type))
-    zero = g.op("logical_and", g.pointwise("equal", a, g.like(0, a)), g.op("not", g.op("isnan", b)))
-    return g.pointwise("where", zero, g.like(0, a), g.op("mul", a, g.op("log", b)))
-
-
-@register("heaviside")
-def heaviside(g: AtenBuilder, node: AtenNode, x: Instruction, values: Instruction) -> Instruction:
-    """Emit 1 where positive, 0 where negative, ``values`` where 0."""
-    above = g.pointwise("where", g.pointwise("greater", x, g.like(0, x)), g.like(1, x), g.like(0, x))
-    return g.pointwise("where", g.pointwise("equal", x, g.like(0, x)), values, above)

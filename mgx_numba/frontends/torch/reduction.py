@@ -42,15 +42,6 @@ def prod(
     return reduced(g, "reduce_prod", g.cast(x, node.type), dim, keepdim)
 
 
-@register("nansum")
-def nansum(
-    g: AtenBuilder, node: AtenNode, x: Instruction, dim: Axes = None, keepdim: bool = False, **_: object
-) -> Results:
-    """Emit the sum of the elements that are numbers."""
-    x = g.cast(x, node.type)
-    return reduced(g, "reduce_sum", g.pointwise("where", g.op("isnan", x), g.like(0, x), x), dim, keepdim)
-
-
 @register("max", "min")
 def extreme(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
     """Emit the greatest or least element.
@@ -74,12 +65,6 @@ def extreme_of_axis(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, ke
     return [value, place if keepdim else g.squeeze(place, [axis])]
 
 
-@register("aminmax")
-def aminmax(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Axes = None, keepdim: bool = False) -> Results:
-    """Emit the least and the greatest element."""
-    return [reduced(g, op, x, dim, keepdim) for op in ("reduce_min", "reduce_max")]
-
-
 @register("argmax", "argmin")
 def arg_extreme(
     g: AtenBuilder, node: AtenNode, x: Instruction, dim: int | None = None, keepdim: bool = False
@@ -101,12 +86,6 @@ def quantifier(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Axes = None,
     if dim == [] and node.operator.endswith("dims"):
         return g.cast(g.cast(x, Type.bool_type), node.type)
     return g.cast(reduced(g, f"reduce_{node.base}", g.cast(x, Type.bool_type), dim, keepdim), node.type)
-
-
-@register("count_nonzero.dim_IntList")
-def count_nonzero(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Axes) -> Instruction:
-    """Emit the number of elements that are not 0."""
-    return reduced(g, "reduce_sum", g.cast(g.cast(x, Type.bool_type), Type.int64_type), dim, False)
 
 
 def _variance(g: AtenBuilder, x: Instruction, dim: Axes, correction: float | None) -> tuple[Instruction, Instruction]:
@@ -143,21 +122,6 @@ def variance(
     return found if node.base.endswith("mean") else found[0]
 
 
-@register("var.dim", "std.dim", "std", "var")
-def variance_unbiased(
-    g: AtenBuilder,
-    node: AtenNode,
-    x: Instruction,
-    dim: Axes | bool = None,
-    unbiased: bool = True,
-    keepdim: bool = False,
-) -> Results:
-    """Emit variance or standard deviation; ``unbiased`` is a correction of 1."""
-    if isinstance(dim, bool):
-        return variance(g, node, x, None, int(dim), keepdim)
-    return variance(g, node, x, dim, int(unbiased), keepdim)
-
-
 @register("linalg_vector_norm")
 def vector_norm(
     g: AtenBuilder,
@@ -180,20 +144,6 @@ def vector_norm(
         return reduced(g, "reduce_sum", g.cast(g.cast(x, Type.bool_type), node.type), dim, keepdim)
     total = reduced(g, "reduce_sum", g.combined("pow", node.type, size, float(order)), dim, keepdim)
     return g.combined("pow", node.type, total, 1 / float(order))
-
-
-@register("norm.ScalarOpt_dim")
-def norm(
-    g: AtenBuilder,
-    node: AtenNode,
-    x: Instruction,
-    p: float | None,
-    dim: Axes = None,
-    keepdim: bool = False,
-    **_: object,
-) -> Instruction:
-    """Emit the norm of vectors along axes."""
-    return vector_norm(g, node, x, 2 if p is None else p, dim, keepdim)
 
 
 @register("cumsum")
