@@ -25,8 +25,7 @@ from .origin import Origin
 from .program import Program
 from .rebuild import Nodes, rebuild_program
 from .serialize import argument_from_value, argument_to_value, program_modules
-from .wire import Decoder, Write, pack
-from .wire_json import pack_json, unpack_json
+from .wire import Decoder, Write, pack, pack_json, unpack_json
 
 __all__ = [
     "OBJECTS",

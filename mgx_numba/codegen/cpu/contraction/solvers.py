@@ -6,6 +6,8 @@ operands. Nothing here imports Numba.
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...problems.convolution import ConvProblem
 from ...problems.gemm import GemmProblem
 from .solver import AnySolver
@@ -20,3 +22,9 @@ def solvers_of(problem: GemmProblem | ConvProblem) -> tuple[AnySolver, ...]:
     from .conv_solvers import CONV_SOLVERS  # late: many programs have no convolution
 
     return CONV_SOLVERS
+
+
+def packed_weights(solver: int, problem: GemmProblem | ConvProblem, weights: np.ndarray) -> np.ndarray:
+    """Return weights packed by the solver with index ``solver`` among the problem's solvers."""
+    packed: np.ndarray = solvers_of(problem)[solver].pack_weights(problem, weights)
+    return packed

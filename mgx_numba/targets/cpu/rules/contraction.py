@@ -11,9 +11,8 @@ import numpy as np
 
 from ....codegen.alternatives import at_lengths, has_lengths, lengths_in
 from ....codegen.cpu.contraction.block_quant import halves_are_read, halves_hold
-from ....codegen.cpu.contraction.runtime_packing import packed_weights
 from ....codegen.cpu.contraction.solver import AnySolver, UnsuitedWeights
-from ....codegen.cpu.contraction.solvers import solvers_of
+from ....codegen.cpu.contraction.solvers import packed_weights, solvers_of
 from ....codegen.cpu.contraction.symbolic_lengths import SolverShare, flattened, solve_open
 from ....codegen.cpu.machine import machine
 from ....codegen.launch import Launch, Solution
