@@ -17,7 +17,7 @@ from .enums import (
 )
 from .providers import CPU, get_available_providers
 
-__all__ = ["Delegate", "OrtEpDevice", "OrtHardwareDevice", "get_ep_devices", "providers_by_policy"]
+__all__ = ["OrtEpDevice", "OrtHardwareDevice", "get_ep_devices"]
 
 
 @dataclass(frozen=True)

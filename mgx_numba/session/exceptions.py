@@ -30,8 +30,6 @@ __all__ = [
     "NotFound",
     "NotImplemented",
     "RuntimeException",
-    "as_onnxruntime",
-    "error_of",
 ]
 
 

@@ -14,8 +14,6 @@ from .exceptions import error_of
 from .sparse import SparseTensor
 from .values import OrtValue
 
-__all__ = ["fed"]
-
 
 def fed(feed: Mapping[str, object], shapes: Mapping[str, Shape]) -> dict[str, object]:
     """Return the values of a run's inputs, with lists converted to arrays.

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from ..errors import OptionError
 from .exceptions import error_of
 
-__all__ = ["level_of", "logger", "replace_callback"]
-
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 """Logging level for each of ONNX Runtime's severities: verbose, info, warning, error, fatal."""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..core.shape import Shape
     from ..graph.origin import Origin
 
-__all__ = ["ModelMetadata", "NodeArg", "metadata_of", "node_args"]
+__all__ = ["ModelMetadata", "NodeArg"]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from .exceptions import Fail, error_of
 from .logs import level_of
 from .values import OrtValue
 
-__all__ = ["RunOptions", "SessionOptions", "refuse_terminated"]
+__all__ = ["RunOptions", "SessionOptions"]
 
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """Session configuration entry with the folder of external data, for a model given as bytes."""

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from ..api.program import program
 from .reading import Source
 
-__all__ = ["Overrides"]
-
 
 class Overrides:
     """Compiled programs by the set of initializers that a run overrides.

@@ -15,8 +15,6 @@ from ..api.timeline import CALLER, complete_event, run_timed, write_events
 from ..errors import MgxError
 from ..targets.base import Results
 
-__all__ = ["Profile"]
-
 _MOST_EVENTS = 1_000_000
 """Largest number of events, as in ONNX Runtime; further events are dropped."""
 

@@ -11,15 +11,7 @@ from ..messages import warn
 from ..targets.registry import DEFAULT, missing
 from .exceptions import error_of
 
-__all__ = [
-    "CPU",
-    "chosen_provider",
-    "get_all_providers",
-    "get_available_providers",
-    "get_device",
-    "refuse_unknown",
-    "target_of",
-]
+__all__ = ["get_all_providers", "get_available_providers", "get_device"]
 
 CPU = "CPUExecutionProvider"
 """Provider of sessions for which no other requested provider is available."""

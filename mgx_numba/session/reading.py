@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ..frontends.onnx.model import Model
     from ..graph.program import Program
 
-__all__ = ["Source"]
-
 _MXR = (".mxr", ".migraphx")
 
 

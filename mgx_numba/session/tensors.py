@@ -9,8 +9,6 @@ import numpy as np
 from ..api.device import device_argument, from_gpu
 from ..core.copying import row_major
 
-__all__ = ["Described", "copy_into", "described"]
-
 
 class Described(NamedTuple):
     """Element type and lengths of a tensor."""

@@ -23,7 +23,7 @@ from .tensors import Described, copy_into, described
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-__all__ = ["OrtValue", "OrtValueVector", "copy_tensors", "is_gpu", "ort_value", "shape_of"]
+__all__ = ["OrtValue", "OrtValueVector", "copy_tensors"]
 
 GPU = "cuda"
 """ONNX Runtime's name for the memory of NVIDIA's devices."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from ..frontends.onnx.model import Model
 
-__all__ = ["write_onnx"]
-
 
 def write_onnx(
     model: Model,
