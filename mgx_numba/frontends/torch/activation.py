@@ -113,11 +113,3 @@ def softmax(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int, *_: object
         return y
     hidden = g.pointwise("equal", g.reduce("reduce_max", x, [axis]), g.like(-math.inf, x))
     return g.pointwise("where", hidden, g.like(0, y), y)
-
-
-@register("prelu", "_prelu_kernel")
-def prelu(g: AtenBuilder, node: AtenNode, x: Instruction, weight: Instruction) -> Instruction:
-    """Emit PReLU; one slope for each channel, or for all."""
-    if rank(weight) == 1 and rank(x) > 1:
-        weight = g.reshape(weight, (1, *g.lens(weight), *(1,) * (rank(x) - 2)))
-    return g.pointwise("prelu", x, weight)

@@ -34,24 +34,6 @@ def attention(
     return attend(g, q, k, v, attn_mask, is_causal, scale)
 
 
-@register("_scaled_dot_product_attention_math")
-def attention_math(
-    g: AtenBuilder,
-    node: AtenNode,
-    q: Instruction,
-    k: Instruction,
-    v: Instruction,
-    attn_mask: Instruction | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    dropout_mask: object = None,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> list[Instruction | None]:
-    """Emit attention; the weights are no result."""
-    return [attend(g, q, k, v, attn_mask, is_causal, scale), None]
-
-
 @register("_scaled_dot_product_flash_attention_for_cpu")
 def flash_for_cpu(
     g: AtenBuilder,

@@ -44,12 +44,6 @@ def lift(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
     return x
 
 
-@register("arange")
-def arange(g: AtenBuilder, node: AtenNode, end: Number, **_: object) -> Instruction:
-    """Emit the range from 0 to before ``end``."""
-    return arange_from(g, node, 0, end)
-
-
 @register("arange.start", "arange.start_step")
 def arange_from(
     g: AtenBuilder, node: AtenNode, start: Number, end: Number, step: Number = 1, **_: object

@@ -75,8 +75,8 @@ def whole_operators(autocast: bool) -> Iterator[None]:
 def _composite(family: str) -> list[object]:
     """Return the operators of a family of which PyTorch has a kernel in Python that decomposes them."""
     aten = torch.ops.aten
-    names = [name for name in registry.FAMILIES[family].split() if "::" not in name]
-    packets = [getattr(aten, name) for name in dict.fromkeys(name.partition(".")[0] for name in names)]
+    names = dict.fromkeys(name.partition(".")[0] for name in registry.names(family))
+    packets = [getattr(aten, name) for name in names]
     found = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
     return [
         op

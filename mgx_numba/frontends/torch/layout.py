@@ -72,23 +72,6 @@ def permute(g: AtenBuilder, node: AtenNode, x: Instruction, dims: Sequence[int])
     return g.transpose(x, g.axes(dims, rank(x)))
 
 
-@register("transpose.int", "transpose_copy.int")
-def transpose(g: AtenBuilder, node: AtenNode, x: Instruction, dim0: int, dim1: int) -> Instruction:
-    """Emit two axes exchanged."""
-    if not rank(x):
-        return x
-    a, b = g.axis(dim0, rank(x)), g.axis(dim1, rank(x))
-    order = list(range(rank(x)))
-    order[a], order[b] = b, a
-    return g.transpose(x, order)
-
-
-@register("t", "t_copy")
-def reversed_axes(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:
-    """Emit the axes in reverse order."""
-    return g.transpose(x, list(range(rank(x)))[::-1])
-
-
 @register("squeeze", "squeeze_copy")
 def squeeze(g: AtenBuilder, node: AtenNode, x: Instruction, dim: Axes = None) -> Instruction:
     """Remove axes of length 1: those of ``dim`` that have it, or all."""
