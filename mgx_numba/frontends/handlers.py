@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -89,6 +90,13 @@ class Families:
                 for module in self._modules.get(name, ()):
                     whole_module(module)
                 self._loaded.add(name)
+
+
+@functools.cache
+def import_families(package: str, families: str) -> None:
+    """Import modules of a package (names separated by spaces), as `Families.load` does."""
+    for family in families.split():
+        whole_module(f"{package}.{family}")
 
 
 def unary(op: str) -> Parser:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ..running import said
 
 _PROGRAM = """
 import sys
-from mgx_numba.frontends.{frontend} import registry
-registered = {{}}
+from mgx_numba.frontends.onnx import registry
+registered = {}
 def note(function):
     def noted(*names, **options):
         frame = sys._getframe(1)
@@ -23,20 +21,19 @@ registry.register = note(registry.register)
 if hasattr(registry, "register_handler"):
     registry.register_handler = note(registry.register_handler)
 def imported():
-    return {{name for name in registry.FAMILIES if f"mgx_numba.frontends.{frontend}.{{name}}" in sys.modules}}
+    return {name for name in registry.FAMILIES if f"mgx_numba.frontends.onnx.{name}" in sys.modules}
 before = imported()
-assert registry.find({arguments}"NoSuchOperator") is None
+assert registry.find('', "NoSuchOperator") is None
 assert imported() == before
-assert registry.find({arguments}"{operator}") is not None
-assert imported() - before == {{"reduction"}}, imported()
+assert registry.find('', "ArgMax") is not None
+assert imported() - before == {"reduction"}, imported()
 for name in registry.names():
-    registry.find({arguments}name)
+    registry.find('', name)
 assert imported() == set(registry.FAMILIES)
 for name, operators in registry.FAMILIES.items():
     assert registered[name] == set(operators.split()), (name, registered[name])
 """
 
 
-@pytest.mark.parametrize(("frontend", "arguments"), [("onnx", "'', "), ("tf", "")])
-def test_files_of_parsers_have_the_operators_that_are_declared(frontend: str, arguments: str) -> None:
-    said(_PROGRAM.format(frontend=frontend, arguments=arguments, operator="ArgMax"))
+def test_files_of_parsers_have_the_operators_that_are_declared() -> None:
+    said(_PROGRAM)

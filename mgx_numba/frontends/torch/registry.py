@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
-from ...interrupts import whole_module
-from ..handlers import Parser, ParserT
+from ..handlers import Parser, ParserT, import_families
 
 FAMILIES = (
     "activation attention convolution creation detection divisors gather image indexing layout matmul normalization "
     "order pointwise pooling quantization recurrent reduction special"
-).split()
+)
 """Modules with builder functions: a list of PyTorch's decompositions needs nearly all, so they are imported at once."""
 
 PRIMS = frozenset(
@@ -45,7 +43,7 @@ def find(operator: str) -> Parser | None:
     if name.startswith("prims::") and name.removeprefix("prims::") in PRIMS:
         name = name.removeprefix("prims::")
     base = name.partition(".")[0]
-    _load()
+    import_families(__package__, FAMILIES)
     for key in (name, base):
         if key in _HANDLERS:
             return _HANDLERS[key]
@@ -54,12 +52,5 @@ def find(operator: str) -> Parser | None:
 
 def names(family: str = "") -> set[str]:
     """Return the names of all operators with a builder function, or of those in one module."""
-    _load()
+    import_families(__package__, FAMILIES)
     return {name for name, builder in _HANDLERS.items() if not family or builder.__module__.endswith(f".{family}")}
-
-
-@functools.cache
-def _load() -> None:
-    """Import all modules with builder functions; interrupts are raised afterwards (see `whole_module`)."""
-    for family in FAMILIES:
-        whole_module(f"{__package__}.{family}")
