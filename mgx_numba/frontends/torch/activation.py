@@ -11,8 +11,6 @@ from .builder import AtenBuilder, rank
 from .node import AtenNode
 from .registry import register
 
-SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805  # from the SELU paper
-
 
 @register("relu", "sigmoid", "tanh", "silu", "mish")
 def simple(g: AtenBuilder, node: AtenNode, x: Instruction) -> Instruction:

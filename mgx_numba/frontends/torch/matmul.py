@@ -42,18 +42,6 @@ def addmm(
     return y if beta == 0 else g.pointwise("add", y, scaled(g, node.type, x, beta))
 
 
-@register("linear")
-def linear(
-    g: AtenBuilder, node: AtenNode, x: Instruction, weight: Instruction, bias: Instruction | None = None
-) -> Instruction:
-    """Emit ``x @ weight.T + bias``."""
-    if rank(weight) == 1:
-        y = g.matmul(x, weight)
-    else:
-        y = g.matmul(x, g.swap_last(weight))
-    return y if bias is None else g.pointwise("add", y, bias)
-
-
 @register("cdist", "_cdist_forward")
 def cdist(g: AtenBuilder, node: AtenNode, a: Instruction, b: Instruction, p: float = 2.0, *_: object) -> Instruction:
     """Emit the distances of all pairs of rows in the norm of order ``p``."""

@@ -168,24 +168,3 @@ def _by_batch(g: AtenBuilder, x: Instruction, weight: Maybe, bias: Maybe, eps: f
     normal = standardize(g, widened(g, x), [0, *range(2, rank(x))], eps)[0]
     parts = [None if v is None else _channels(g, v, x) for v in (weight, bias)]
     return affine(g, g.convert(normal, x.shape.type), *parts)
-
-
-@register("instance_norm")
-def instance_norm(
-    g: AtenBuilder,
-    node: AtenNode,
-    x: Instruction,
-    weight: Maybe = None,
-    bias: Maybe = None,
-    mean: Maybe = None,
-    variance: Maybe = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-    *_: object,
-) -> Instruction:
-    """Emit normalisation over the spatial axes of each channel of each image."""
-    if not use_input_stats and mean is not None and variance is not None:
-        return by_statistics(g, x, weight, bias, mean, variance, eps)
-    normal = standardize(g, widened(g, x), range(2, rank(x)), eps)[0]
-    return affine(g, g.convert(normal, x.shape.type), *(_of_channels(g, v, x) for v in (weight, bias)))
