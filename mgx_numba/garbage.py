@@ -13,8 +13,8 @@ _inside = 0
 _enabled = False
 _frozen = False
 
-# The interpreter's exit visits all objects up to three times. With collection disabled it leaves out the first visit; the
-# second finds the same garbage, and runs its finalisers. After a compilation a visit takes 0.04 to 0.1 s.
+# The interpreter's exit visits all objects up to three times. With collection disabled it leaves out the first visit;
+# the second finds the same garbage, and runs its finalisers. After a compilation a visit takes 0.04 to 0.1 s.
 atexit.register(gc.disable)
 
 

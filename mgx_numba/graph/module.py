@@ -57,6 +57,15 @@ class Module:
             ins = ins._next
         return found
 
+    def has(self, names: Container[str]) -> bool:
+        """Return whether an instruction's operator has one of these names."""
+        ins = self._head
+        while ins is not None:
+            if ins.op.name in names:
+                return True
+            ins = ins._next
+        return False
+
     def __reversed__(self) -> Iterator[Instruction]:
         ins = self._tail
         while ins is not None:

@@ -13,8 +13,8 @@ from mgx_numba.core.types import Type
 from mgx_numba.graph.constants import is_constant
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.observers import QuantParameters
-from mgx_numba.graph.passes.autocast_fp8 import AutocastFp8
 from mgx_numba.graph.passes import integer_products
+from mgx_numba.graph.passes.autocast_fp8 import AutocastFp8
 from mgx_numba.graph.passes.base import Options, make_pass, run_passes
 from mgx_numba.graph.passes.optimize_module import OptimizeModule
 from mgx_numba.graph.passes.quantization_plan import ValuePlan, calibrated_values
