@@ -124,17 +124,17 @@ def _with_methods(cls: Any, frozen: bool, eq: bool) -> type:
     if "__repr__" not in own:
         cls.__repr__ = _repr
     if eq and "__eq__" not in own:
-        cls.__eq__ = _Later(cls, "__eq__", _eq)
+        cls.__eq__ = _MethodLater(cls, "__eq__", _eq)
     if eq and not hashes:
         if frozen:
-            cls.__hash__ = _Later(cls, "__hash__", _hash)
+            cls.__hash__ = _MethodLater(cls, "__hash__", _hash)
             cls.__getstate__ = _state
         else:
             cls.__hash__ = None
     return cls
 
 
-class _Later:
+class _MethodLater:
     """A method that is generated at its first use, and then takes the place of this descriptor.
 
     A descriptor is one object to the garbage collector; a function with its closure is a dozen.
@@ -153,7 +153,7 @@ class _Later:
         return method if instance is None else method.__get__(instance)
 
 
-class _InitLater(_Later):
+class _InitLater(_MethodLater):
     """``__init__``, which is generated after `_PLAIN_CALLS` calls, or for arguments that do not fit."""
 
     __slots__ = ("_calls", "_known")
