@@ -7,6 +7,7 @@ class. Of this package's four hundred classes a process instantiates few, and co
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 import re
 import reprlib
@@ -116,57 +117,67 @@ def _with_methods(cls: Any, frozen: bool, eq: bool) -> type:
     """Add the methods that the class does not define itself."""
     own = cls.__dict__
     hashes = own.get("__hash__") is not None
+    if frozen:
+        cls.__setattr__, cls.__delattr__ = _refuse_set, _refuse_delete
     if "__init__" not in own:
-        _write_later(cls, "__init__", lambda: _init(cls, frozen), _plain_init(cls))
+        cls.__init__ = _InitLater(cls, "__init__", _init)
     if "__repr__" not in own:
         cls.__repr__ = _repr
     if eq and "__eq__" not in own:
-        _write_later(cls, "__eq__", lambda: _eq(cls))
+        cls.__eq__ = _MethodLater(cls, "__eq__", _eq)
     if eq and not hashes:
         if frozen:
-            _write_later(cls, "__hash__", lambda: _hash(cls))
+            cls.__hash__ = _MethodLater(cls, "__hash__", _hash)
             cls.__getstate__ = _state
         else:
             cls.__hash__ = None
-    if frozen:
-        _freeze(cls)
     return cls
 
 
-def _write_later(
-    cls: type, name: str, write: Callable[[], Any], before: Callable[..., bool] = lambda *_: False
-) -> None:
-    """Add a method that replaces itself by the generated method at the first call that ``before`` does not handle."""
+class _MethodLater:
+    """A method that is generated at its first use, and then takes the place of this descriptor.
 
-    def first(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if before(self, args, kwargs):
-            return None
-        method = write()
-        method.__qualname__ = first.__qualname__
-        if cls.__dict__.get(name) is first:
-            setattr(cls, name, method)
-        return method(self, *args, **kwargs)
-
-    first.__name__ = name
-    first.__qualname__ = f"{cls.__qualname__}.{name}"
-    setattr(cls, name, first)
-
-
-def _plain_init(cls: object) -> Callable[..., bool]:
-    """Return a function that initialises the first instances of a class from positional and named arguments.
-
-    It returns False, with nothing done, from the `_PLAIN_CALLS`-th call on and for arguments that do not fit.
+    A descriptor is one object to the garbage collector; a function with its closure is a dozen.
     """
-    calls, known = 0, None
 
-    def init(self: object, args: tuple[object, ...], kwargs: dict[str, Any]) -> bool:
-        nonlocal calls, known
-        calls += 1
-        if calls > _PLAIN_CALLS:
-            return False
-        if known is None:
-            known = _arguments(cls)
-        names, count, defaults, factories, slots = known
+    __slots__ = ("_cls", "_name", "_write")
+
+    def __init__(self, cls: type, name: str, write: Callable[[Any], Any]) -> None:
+        self._cls, self._name, self._write = cls, name, write
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        method = self._write(self._cls)
+        method.__qualname__ = f"{self._cls.__qualname__}.{self._name}"
+        if self._cls.__dict__.get(self._name) is self:
+            setattr(self._cls, self._name, method)
+        return method if instance is None else method.__get__(instance)
+
+
+class _InitLater(_MethodLater):
+    """``__init__``, which is generated after `_PLAIN_CALLS` calls, or for arguments that do not fit."""
+
+    __slots__ = ("_calls", "_known")
+
+    def __init__(self, cls: type, name: str, write: Callable[[Any], Any]) -> None:
+        super().__init__(cls, name, write)
+        self._calls = 0
+        self._known: Any = None
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        self._calls += 1
+        if instance is None or self._calls > _PLAIN_CALLS:
+            return super().__get__(instance, owner)
+        return functools.partial(self._start, instance)
+
+    def _start(self, instance: Any, /, *args: object, **kwargs: object) -> None:
+        if not self._plain(instance, args, kwargs):
+            super().__get__(instance)(*args, **kwargs)
+
+    def _plain(self, instance: Any, args: tuple[object, ...], kwargs: dict[str, Any]) -> bool:
+        """Initialise an instance from arguments; return False, with nothing done, for arguments that do not fit."""
+        if self._known is None:
+            self._known = _arguments(self._cls)
+        names, count, defaults, factories, slots = self._known
         positional = dict(zip(names, args))
         values = {**defaults, **positional, **kwargs}
         if len(positional) != len(args):
@@ -180,14 +191,12 @@ def _plain_init(cls: object) -> Callable[..., bool]:
             return False
         if slots:
             for name, value in values.items():
-                object.__setattr__(self, name, value)
+                object.__setattr__(instance, name, value)
         else:
-            self.__dict__.update(values)
-        if hasattr(self, "__post_init__"):
-            self.__post_init__()
+            instance.__dict__.update(values)
+        if hasattr(instance, "__post_init__"):
+            instance.__post_init__()
         return True
-
-    return init
 
 
 def _arguments(
@@ -212,9 +221,10 @@ def _written(name: str, parameters: list[str], lines: list[str], names: dict[str
     return names[name]
 
 
-def _init(cls: type, frozen: bool) -> object:
+def _init(cls: Any) -> object:
     """Generate ``__init__``, which sets fields from arguments and defaults, then calls ``__post_init__``."""
     fields = dataclasses.fields(cls)
+    frozen = cls.__dict__.get("__setattr__") is _refuse_set
     names: dict[str, object] = {"_set": object.__setattr__, "_missing": dataclasses.MISSING}
     positional, by_name, lines = ["self"], list[str](), list[str]()
     for field in fields:
@@ -283,17 +293,19 @@ def _repr(self: Any) -> str:
     return f"{self.__class__.__qualname__}({', '.join(shown)})"
 
 
-def _freeze(cls: Any) -> None:
-    """Make instances immutable after ``__init__``."""
+def _refuse_set(self: object, name: str, value: object) -> None:
+    """Set an attribute that a subclass without the decorator has added; refuse others."""
+    if _is_frozen(type(self), name):
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+    object.__setattr__(self, name, value)
 
-    def __setattr__(self: object, name: str, value: object) -> None:
-        if type(self) is cls or name in cls.__dataclass_fields__:
-            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
-        super(cls, self).__setattr__(name, value)
 
-    def __delattr__(self: object, name: str) -> None:
-        if type(self) is cls or name in cls.__dataclass_fields__:
-            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
-        super(cls, self).__delattr__(name)
+def _refuse_delete(self: object, name: str) -> None:
+    """Delete an attribute that a subclass without the decorator has added; refuse others."""
+    if _is_frozen(type(self), name):
+        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+    object.__delattr__(self, name)
 
-    cls.__setattr__, cls.__delattr__ = __setattr__, __delattr__
+
+def _is_frozen(cls: Any, name: str) -> bool:
+    return "__dataclass_fields__" in cls.__dict__ or name in cls.__dataclass_fields__

@@ -8,6 +8,7 @@ small pages, so large blocks are requested from the system.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 from collections.abc import Sequence
 from math import prod
@@ -48,6 +49,11 @@ def memory_owner(array: np.ndarray) -> np.ndarray:
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
+
+
+def never_free(value: object) -> None:
+    """Keep an object until the process ends: a daemon thread in compiled code runs on while the interpreter exits."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
 def leave_memory(array: np.ndarray) -> None:

@@ -86,9 +86,9 @@ class Instruction:
         self.op = op
         self.inputs: list[Instruction] = list(inputs)
         self.shape = shape
-        self.module_args: list[Module] = list(module_args)
+        self.module_args: tuple[Module, ...] = tuple(module_args)
         self.literal = literal
-        self.users: dict[Instruction, list[int]] = {}
+        self.users: dict[Instruction, tuple[int, ...]] = {}
         self.debug_symbols: tuple[str, ...] = ()
         self.normalized = False
         self.target_id = 0

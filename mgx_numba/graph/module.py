@@ -57,6 +57,15 @@ class Module:
             ins = ins._next
         return found
 
+    def has(self, names: Container[str]) -> bool:
+        """Return whether an instruction's operator has one of these names."""
+        ins = self._head
+        while ins is not None:
+            if ins.op.name in names:
+                return True
+            ins = ins._next
+        return False
+
     def __reversed__(self) -> Iterator[Instruction]:
         ins = self._tail
         while ins is not None:
@@ -183,7 +192,7 @@ class Module:
             places = ins.users.pop(user)
             for place in places:
                 user.inputs[place] = replacement
-            replacement.users.setdefault(user, []).extend(places)
+            replacement.users[user] = (*replacement.users.get(user, ()), *places)
         if replacement.shape != ins.shape:
             self._reshape(*users)
         return replacement
@@ -197,11 +206,13 @@ class Module:
         for index, value in values.items():
             old = ins.inputs[index]
             value = self._of_rank(value, old.shape, ins)
-            old.users[ins].remove(index)
-            if not old.users[ins]:
+            others = tuple([place for place in old.users[ins] if place != index])
+            if others:
+                old.users[ins] = others
+            else:
                 del old.users[ins]
             ins.inputs[index] = value
-            value.users.setdefault(ins, []).append(index)
+            value.users[ins] = (*value.users.get(ins, ()), index)
         self._reshape(ins)
 
     def _of_rank(self, value: Instruction, shape: Shape, before: Instruction | None) -> Instruction:
@@ -359,13 +370,13 @@ class Module:
             old.users.pop(ins, None)
         ins.inputs = inputs
         for place, new in enumerate(inputs):
-            new.users.setdefault(ins, []).append(place)
+            new.users[ins] = (*new.users.get(ins, ()), place)
 
     @staticmethod
     def _set_bodies(ins: Instruction, modules: Sequence[Module]) -> None:
         for old in ins.module_args:
             old._runners.pop(ins, None)
-        ins.module_args = list(modules)
+        ins.module_args = tuple(modules)
         for new in modules:
             new._runners[ins] = None
         if ins.module is not None:
@@ -402,7 +413,7 @@ class Module:
 
     def _link(self, ins: Instruction, before: Instruction | None) -> Instruction:
         for place, i in enumerate(ins.inputs):
-            i.users.setdefault(ins, []).append(place)
+            i.users[ins] = (*i.users.get(ins, ()), place)
         for module in ins.module_args:
             module._runners[ins] = None
         self._splice(ins, before)

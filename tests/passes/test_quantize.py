@@ -13,6 +13,7 @@ from mgx_numba.core.types import Type
 from mgx_numba.graph.constants import is_constant
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.observers import QuantParameters
+from mgx_numba.graph.passes import integer_products
 from mgx_numba.graph.passes.autocast_fp8 import AutocastFp8
 from mgx_numba.graph.passes.base import Options, make_pass, run_passes
 from mgx_numba.graph.passes.optimize_module import OptimizeModule
@@ -546,3 +547,23 @@ def test_only_what_becomes_of_sums_is_multiplied_by_the_inverse_of_a_scale() -> 
         program = residual(91)
         run_passes(program, [SimplifyQdq(), RewriteQuantization()], options)
         assert names(program).count("div") == divided
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_weights_minus_zero_points_are_exact_at_the_ends_of_types(dtype: str, wide: bool) -> None:
+    """One zero point is subtracted modulo 256, others in 16 bits."""
+    ends = np.iinfo(dtype)
+    for low, high in ((ends.min, ends.max), (0, 127), (100, 120), (3, 3)):
+        values = np.linspace(low, high, 12).astype(dtype).reshape(3, 4)[:, ::2]
+        for point in {ends.min, low, 0, 1, high, ends.max}:
+            for points in (np.array(point, dtype), np.full((3, 1), point, dtype)):
+                expected = values.astype(np.int64) - points
+                fits = expected.min() >= -128 and expected.max() <= 127
+                found = integer_products._exact(values, points, wide)
+                if found is None:
+                    assert not (fits or wide)
+                else:
+                    assert found.dtype == ("int8" if fits else "int16")
+                    np.testing.assert_array_equal(found, expected)
+    assert integer_products._exact(np.zeros((0, 2), dtype), np.array(5, dtype), wide) is not None

@@ -171,6 +171,32 @@ def test_llvm_loads_where_the_linker_does_not(monkeypatch: pytest.MonkeyPatch):
     assert word.value == 42
 
 
+RUNNING = """
+import threading, time
+from mgx_numba.codegen.cpu.kernel import cpu_kernel
+from mgx_numba.codegen.cpu.toolchain import loader
+from mgx_numba.runtime.host.native import NativeKernel
+
+TEXT = '''
+def kernel(args, begin, end):
+    until = nanoseconds() + begin
+    while nanoseconds() < until:
+        pass
+'''
+CHANGE
+wait = NativeKernel(loader.load([cpu_kernel("waiting_kernel", TEXT)])[0])
+threading.Thread(target=wait, args=(0, 10**11, 0), daemon=True).start()
+time.sleep(0.05)
+print("end")
+"""
+
+
+@pytest.mark.parametrize("change", ["", "loader.link = lambda objects: None"])
+def test_code_of_a_daemon_thread_stays_while_the_interpreter_exits(change: str):
+    """The code was unmapped when modules were cleared: a process that exited during a run crashed."""
+    assert said(RUNNING.replace("CHANGE", change)) == "end"
+
+
 def test_the_platform_is_asked_once(tmp_path: Path):
     program = (
         "import sys, json; from dataclasses import asdict; from mgx_numba.codegen.platform import platform\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from ..instruction import Instruction, Parameter, Return
 from ..module import Module
@@ -34,12 +35,12 @@ def _sweep(module: Module, references: Counter[int]) -> None:
     for ins in reversed(module):
         if ins.users or ins is last or isinstance(ins.op, (Parameter, Return)) or ins.op.name in SIDE_EFFECTS:
             continue
-        bodies = list(ins.module_args)
+        bodies = ins.module_args
         module.remove_instruction(ins)
         release(bodies, references)
 
 
-def release(bodies: list[Module], references: Counter[int]) -> None:
+def release(bodies: Sequence[Module], references: Counter[int]) -> None:
     """Remove the modules of a removed instruction, unless another instruction runs them."""
     for body in bodies:
         references[id(body)] -= 1

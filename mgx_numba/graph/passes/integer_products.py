@@ -87,18 +87,39 @@ def _right_operand(w: Instruction, zero: Instruction | None, wide: bool, b: Rewr
     """
     values, points = constant_array(w), np.zeros((), w.shape.type.numpy) if zero is None else constant_array(zero)
     if values is not None and points is not None:
-        exact = compact(values).astype(np.int16) - (points.reshape(()) if points.size == 1 else compact(points))
-        for type in (Type.int8_type, Type.int16_type)[: 2 if wide else 1]:
-            limits = np.iinfo(type.numpy)
-            if exact.min(initial=0) >= limits.min and exact.max(initial=0) <= limits.max:
-                return b.constant(exact.astype(type.numpy), w.shape.with_type(type)), None
+        exact = _exact(compact(values), points.reshape(()) if points.size == 1 else compact(points), wide)
+        if exact is not None:
+            type = Type.int8_type if exact.itemsize == 1 else Type.int16_type
+            return b.constant(exact, w.shape.with_type(type)), None
     point = None if zero is None else b.convert(zero, Type.int32_type)
     if w.shape.type is Type.int8_type:
         return w, _unless_zero(point)
     if values is None:
         return _shifted(w, -SHIFT, Type.int8_type, b), _unless_zero(_shifted_zero(b, point, -SHIFT, w))
-    small = (compact(values).astype(np.int16) - SHIFT).astype(np.int8)
+    small = _shifted_bytes(compact(values), -SHIFT)
     return b.constant(small, w.shape.with_type(Type.int8_type)), _unless_zero(_shifted_zero(b, point, -SHIFT, w))
+
+
+def _exact(values: np.ndarray, points: np.ndarray, wide: bool) -> np.ndarray | None:
+    """Return bytes minus their zero points as int8, or as int16 if ``wide`` allows that; None if they do not fit.
+
+    One zero point needs no temporary arrays of 16 bits.
+    """
+    limits = np.iinfo(np.int8)
+    if points.ndim == 0 and values.size:
+        point = int(points)
+        if limits.min <= int(values.min()) - point and int(values.max()) - point <= limits.max:
+            return _shifted_bytes(values, -point)
+        return values.astype(np.int16) - points if wide else None
+    exact = values.astype(np.int16) - points
+    if limits.min <= exact.min(initial=0) and exact.max(initial=0) <= limits.max:
+        return exact.astype(np.int8)
+    return exact if wide else None
+
+
+def _shifted_bytes(values: np.ndarray, by: int) -> np.ndarray:
+    """Return bytes plus ``by``, as int8: the sums must fit, so that they may be computed modulo 256."""
+    return (values.view(np.uint8) + np.uint8(by % 256)).view(np.int8)
 
 
 def _shifted_zero(b: RewriteBuilder, point: Instruction | None, by: int, operand: Instruction) -> Instruction:

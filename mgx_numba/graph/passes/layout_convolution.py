@@ -46,20 +46,25 @@ class LayoutConvolution(Pass):
 
     def _arrange(self, module: Module) -> None:
         arranged: dict[Instruction, Instruction] = {}
+        reshaped: set[Instruction] = set()
         for ins in list(module):
             if ins.name.startswith("@") or ins.module is not module:
                 continue
             for body in ins.module_args:
                 body.recompute_shapes()
+            op, given = ins.op, ins.inputs
             if ins.name in CONVOLUTIONS and not ins.shape.is_dynamic:
-                inputs = [self._in_order(module, ins, i, arranged) for i in ins.inputs]
-                if inputs != ins.inputs:
-                    replaced = ins.inputs
+                inputs = [self._in_order(module, ins, i, arranged) for i in given]
+                if inputs != given:
                     module.rewire(ins, inputs)
-                    remove_dead(module, replaced)
+                    remove_dead(module, given)
             elif ins.name in RESHAPES and len(ins.inputs) == 1:
                 self._as_view(module, ins)
-            ins.shape = ins.op.result_shape([i.shape for i in ins.inputs], ins.module_args)
+            if ins.module_args or ins.op is not op or ins.inputs is not given or not reshaped.isdisjoint(given):
+                shape = ins.op.result_shape([i.shape for i in ins.inputs], ins.module_args)
+                if shape != ins.shape:
+                    ins.shape = shape
+                    reshaped.add(ins)
         if module.return_instruction is not None:
             module.replace_return(module.results())
 

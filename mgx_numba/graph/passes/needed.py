@@ -35,4 +35,4 @@ NEEDED: Mapping[str, frozenset[str]] = {
 def is_needless(name: str, program: Program) -> bool:
     """Return whether the program has no operator that the pass ``name`` needs."""
     needed = NEEDED.get(name)
-    return needed is not None and not any(ins.op.name in needed for module in program.modules for ins in module)
+    return needed is not None and not any(module.has(needed) for module in program.modules)

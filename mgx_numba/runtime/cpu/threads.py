@@ -7,7 +7,6 @@ call at a time; a call that finds it taken runs on its caller's thread alone, so
 from __future__ import annotations
 
 import atexit
-import ctypes
 import math
 import os
 import threading
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ...codegen.cpu.toolchain.loader import load
+from ...core.pages import never_free
 from ...errors import OptionError
 from ...interrupts import handlers_later
 from ..host.native import NativeKernel
@@ -122,12 +122,11 @@ class ThreadPool:
         self._worker = NativeKernel(worker)
         self._kernels = {Pool.WALK: walk, Pool.LOOK: look, Pool.CONFINE: confine}
         self.block = aligned_empty((Pool.WORDS,), "int64")
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.block))  # workers may outlive the interpreter's objects
         self.address = address_of(self.block)
         self._cpu_mask = np.zeros(Pool.MASK, np.uint64)
         self.numbers = np.zeros(MAX_THREADS, np.int64)
-        for kept in (self._cpu_mask, self.numbers):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+        for words in (self.block, self._cpu_mask, self.numbers):
+            never_free(words)
         self.reset()
 
     def reset(self) -> None:

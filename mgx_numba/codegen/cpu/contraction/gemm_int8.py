@@ -245,8 +245,12 @@ def word_rows(tile: RegisterTile, matrices: np.ndarray) -> np.ndarray:
     """Return weights ``[..., k, n]`` as words ``[..., depth, n]`` of successive k, the last word padded with zeros."""
     *outer, k, n = matrices.shape
     together, depth = tile.packing.k_interleave, tile.depth(k)
-    whole = np.zeros((*outer, depth * together, n), numpy_dtype(tile.packing.b or tile.types.b))
-    whole[..., :k, :] = matrices
+    dtype = numpy_dtype(tile.packing.b or tile.types.b)
+    if k == depth * together and matrices.dtype == dtype:
+        whole = matrices
+    else:
+        whole = np.zeros((*outer, depth * together, n), dtype)
+        whole[..., :k, :] = matrices
     groups = np.ascontiguousarray(whole.reshape(*outer, depth, together, n).swapaxes(-1, -2))
     return groups.view(tile.right_word)[..., 0]
 

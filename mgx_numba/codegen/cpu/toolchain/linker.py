@@ -13,6 +13,7 @@ import struct
 import sys
 from collections.abc import Iterator, Sequence
 
+from ....core.pages import never_free
 from ...elf import EM_X86_64, SHF_ALLOC, ElfObject, Relocation
 from .symbols import address as library_address
 
@@ -25,8 +26,6 @@ _SECTION_ALIGNMENT = 64  # bytes of a cache line
 _JUMP = b"\xff\x25\x00\x00\x00\x00"
 """``jmp [rip]``: the target address follows."""
 _STUB_BYTES = 16  # the jump and its address, rounded up to a power of two
-
-_placed: list[mmap.mmap] = []
 
 
 def link(objects: Sequence[ElfObject]) -> dict[str, int] | None:
@@ -98,7 +97,7 @@ class _Image:
         for number, relocation in self._relocations():
             self._relocate(number, relocation)
         self._protect()
-        _placed.append(self._memory)
+        never_free(self._memory)
         return {
             symbol.name: self._address(number, k)
             for number, found in enumerate(self._objects)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ....core.pages import never_free
 from ....errors import CompileError, FormatError
 from ....interrupts import handlers_later
 from ...backend import Progress
@@ -144,6 +145,7 @@ def _get_engine() -> llvm.ExecutionEngine:
         module = llvm.parse_assembly("")
         module.triple = machine.triple
         _engine = llvm.create_mcjit_compiler(module, machine, use_lmm=True)
+        never_free(_engine)
     return _engine
 
 

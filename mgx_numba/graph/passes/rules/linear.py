@@ -14,7 +14,7 @@ from ...constants import is_constant, uniform_value
 from ...instruction import Instruction
 from ..base import CONTRACTIONS
 from ..build import RewriteBuilder
-from ..match import Match, Operation, constant, op, rule, scalar, some
+from ..match import CONSTANTS, Match, Operation, constant, op, rule, scalar, some
 from .merging import all_finite, follows_contraction, has_zero, merged_product, merged_sum, rounds_next, small_offset
 
 BROADCASTS = frozenset({"multibroadcast"})
@@ -116,10 +116,15 @@ POINTWISE = (
 )
 
 
+_SPREAD_OR_CONSTANT = CONSTANTS.union(BROADCASTS)
+
+
 @rule("inner_broadcast", op(POINTWISE), exact=True, reads=BROADCASTS)
 def inner_broadcast(m: Match, b: RewriteBuilder) -> object:
     """``f(spread(x), spread(y)) -> spread(f(x, y))`` along the axes on which every operand repeats."""
     ins = m.ins
+    if any(i.op.name not in _SPREAD_OR_CONSTANT for i in ins.inputs):
+        return None
     out = ins.shape.lens
     sources: list[Instruction] = []
     repeated = [not known_less_equal(n, 1) for n in out]
