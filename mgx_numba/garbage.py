@@ -1,8 +1,7 @@
-"""Suspension of cyclic garbage collection while very many short-lived objects are made, and at exit."""
+"""Suspension of cyclic garbage collection while very many short-lived objects are made."""
 
 from __future__ import annotations
 
-import atexit
 import gc
 import sys
 import threading
@@ -12,10 +11,6 @@ _lock = threading.Lock()
 _inside = 0
 _enabled = False
 _frozen = False
-
-# The interpreter's exit visits all objects up to three times. With collection disabled it leaves out the first visit;
-# the second finds the same garbage, and runs its finalisers. After a compilation a visit takes 0.04 to 0.1 s.
-atexit.register(gc.disable)
 
 
 class _Uncollected(ContextDecorator):

@@ -11,8 +11,6 @@ import pytest
 from mgx_numba import garbage
 from mgx_numba.garbage import uncollected
 
-from ..running import said
-
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_it_is_as_it_was_afterwards(enabled: bool) -> None:
@@ -86,25 +84,3 @@ def test_it_begins_again_when_the_last_thread_leaves() -> None:
     leave.set()
     thread.join()
     assert gc.isenabled()
-
-
-LEAVING = """
-import atexit, gc
-atexit.register(lambda: print(gc.isenabled()))
-from mgx_numba import garbage
-
-class Ending:
-    def __init__(self, name):
-        self.own, self.name = self, name
-
-    def __del__(self):
-        print(self.name)
-
-kept, _ = Ending("kept"), Ending("garbage")
-del _
-"""
-
-
-def test_finalisers_of_reference_cycles_run_at_exit() -> None:
-    """Also those of garbage that no collection has found before."""
-    assert sorted(said(LEAVING).split()) == ["False", "garbage", "kept"]
