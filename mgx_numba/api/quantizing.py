@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..core.generate import generate
-from ..core.shape import Shape
+from ..core.shape import UNBOUNDED, Shape
 from ..core.types import Type
 from ..environment import environment_flag
 from ..errors import OptionError
@@ -359,12 +359,22 @@ def _run(portable: Program, passes: Sequence[Pass | str]) -> None:
 
 
 def _some(portable: Program, batches: Iterable[Inputs], what: str) -> Iterable[Inputs]:
-    """Yield the batches; if there are none, yield one batch of generated numbers from -1 to 1."""
+    """Yield the batches; if there are none, yield one batch of generated numbers from -1 to 1.
+
+    Raises:
+        OptionError: there are no batches, and a length of an input has no upper bound.
+    """
     empty = True
     for inputs in batches:
         empty = False
         yield inputs
     if empty:
-        warn(f"no calibration data is given: {what} are those of generated inputs")
         shapes = portable.parameter_shapes()
+        for name, shape in shapes.items():
+            if any(dim.max == UNBOUNDED for dim in shape.dims):
+                raise OptionError(
+                    f"no calibration data is given, and none can be generated: a length of input {name!r}, {shape}, has"
+                    " no upper bound; give calibration data, or read the model with lengths"
+                )
+        warn(f"no calibration data is given: {what} are those of generated inputs")
         yield {name: generate(Shape(shape.type, shape.max_lens)).numpy() for name, shape in shapes.items()}

@@ -276,8 +276,11 @@ class _Proof:
             return False
         if self._low(terms):
             return True
-        if any(self.holds(rest, kept) for fact in self.ranges.facts for rest in self._less_fact(terms, fact)):
-            return True
+        for fact in self.ranges.facts:
+            if any(self.holds(rest, kept) for rest in self._less_fact(terms, fact)):
+                return True
+            if self.work > MOST_WORK:
+                return False
         operations = {a for m in terms for a in m if a.operands and a not in kept}
         for atom in sorted(operations, key=lambda a: -a.number):
             if self.work > MOST_WORK:

@@ -6,6 +6,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Hashable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -209,17 +210,19 @@ class Scope:
         known = self.guards.get(condition)
         if known is not None:
             return known.answer
-        if self._ranges is None or self._ranges[0] is not self.guards or self._ranges[1] != len(self.guards):
-            facts: list[Terms] = []
-            for guard in self.guards.values():
-                facts += facts_of(guard.condition.terms, guard.answer, AtomRanges(facts))
-            self._ranges, self._implied = (self.guards, len(self.guards), AtomRanges(facts)), {}
-            self._equals = dict(filter(None, map(_replacement, self.guards.values())))
+        if self._ranges is None or self._ranges[0] is not self.guards:
+            self._ranges, self._equals = (self.guards, 0, AtomRanges()), {}
+        _, count, ranges = self._ranges
+        if count < len(self.guards):
+            for guard in islice(self.guards.values(), count, None):
+                ranges = AtomRanges([*ranges.given, *facts_of(guard.condition.terms, guard.answer, ranges)])
+                self._equals.update(filter(None, [_replacement(guard)]))
+            self._ranges, self._implied = (self.guards, len(self.guards), ranges), {}
         if condition not in self._implied:
             plain = substitute(condition, self._equals)
             if isinstance(plain, Dim):
                 known = self.guards.get(plain)
-                self._implied[condition] = decided(plain.terms, self._ranges[2]) if known is None else known.answer
+                self._implied[condition] = decided(plain.terms, ranges) if known is None else known.answer
             else:
                 self._implied[condition] = bool(plain)
         return self._implied[condition]

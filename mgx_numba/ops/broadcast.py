@@ -104,7 +104,10 @@ class BroadcastWithDims(Operator):
 
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x, dims = args
-        return np.broadcast_to(x, broadcast_lens(self, x.shape, dims.tolist()))
+        if min(dims.tolist(), default=0) < 0:
+            raise self.fail(f"lengths {dims.tolist()} hold a negative number")
+        shape = Shape(output.type, broadcast_lens(self, x.shape, dims.tolist()))  # refuses lengths beyond all memory
+        return np.broadcast_to(x, shape.lens)
 
     def with_values(self, inputs: Sequence[Shape], values: Sequence[np.ndarray]) -> Operator:
         return Multibroadcast(broadcast_lens(self, inputs[0].lens, values[0].tolist()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -194,7 +194,7 @@ class InferenceSession:
         if not isinstance(input_feed, Mapping):
             kind = type(input_feed).__name__
             raise ParameterError(f"run needs names of results, or None, then a mapping of inputs to arrays, got {kind}")
-        if output_names is not None and (isinstance(output_names, str) or not isinstance(output_names, Iterable)):
+        if output_names is not None and (isinstance(output_names, str) or not isinstance(output_names, Collection)):
             raise error_of(TypeError, ParameterError, f"output_names must be a list of names, got {output_names!r}")
         refuse_terminated(run_options)
         feed = self._fed(input_feed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import mgx_numba
@@ -144,6 +145,37 @@ def test_wrong_arguments() -> None:
         model().compile(REF, use_fp16="yes")
     with pytest.raises(OptionError, match="a program is needed, got str"):
         mgx_numba.quantize_bf16("model.onnx")  # type: ignore[arg-type]
+
+
+def open_program(text: str) -> mgx_numba.program:
+    """Return a program of a graph whose symbols are lengths without upper bound."""
+    return mgx_numba.parse_onnx(
+        onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}').SerializeToString()
+    )
+
+
+def test_lengths_without_bound_need_calibration_data() -> None:
+    """The error named neither the input nor what was missing: a shape of 2**64 - 1 rows exceeded 2**62 bytes."""
+    p = open_program("g (float[N, 2] x) => (float[N, 2] y) <float[2, 2] w = {1., 2., 3., 4.}> { y = MatMul(x, w) }")
+    for quantize in (mgx_numba.quantize_int8, mgx_numba.quantize_fp8):
+        with pytest.raises(
+            OptionError, match="no calibration data is given, .* length of input 'x', .* no upper bound"
+        ):
+            quantize(p, REF)
+    with pytest.raises(OptionError, match="no calibration data is given, .* length of input 'x'"):
+        mgx_numba.quantize_fp16(p, t=REF, accuracy=0.1)
+
+
+def test_a_rule_matched_values_two_steps_back_whose_lengths_are_open() -> None:
+    """Rules saw a value of open lengths as one without axes where only the values between had fixed lengths."""
+    text = """g (int64[N] n, float[2, 2] x) => (int64[1, 1] y, float[2, 2] z) <int64[1] one = {1}>
+        { r = Reshape(n, one) y = Flatten(r) z = MatMul(x, x) }"""
+    found = (
+        mgx_numba.quantize_fp16(open_program(text))
+        .compile("ref")
+        .run({"n": np.array([7]), "x": np.eye(2, dtype=np.float32)})
+    )
+    np.testing.assert_array_equal(np.asarray(found[0]), [[7]])
 
 
 @pytest.mark.parametrize("scale", [1e-6, 3e-10])

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mgx_numba.core import bounds, dim
+from mgx_numba.core import scope as scope_module
 from mgx_numba.core.dim import (
     Dim,
     Scope,
@@ -249,6 +250,22 @@ def test_equal_symbols_are_known_to_be_after_one_question() -> None:
     assert k == 9
     assert k * 3 == 27 and k < 10 and k % 4 == 1
     assert len(scope.guards) == 2
+
+
+def test_facts_of_all_guards_were_collected_for_each_new_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """80 inputs of different symbols that were added took minutes: facts were collected anew, and proofs that had given
+    up went on through all facts."""
+    collected, compared = [], []
+    facts, quotient = bounds.facts_of, bounds.quotient_of_products
+    monkeypatch.setattr(scope_module, "facts_of", lambda *given: collected.append(given) or facts(*given))
+    monkeypatch.setattr(bounds, "quotient_of_products", lambda *given: compared.append(given) or quotient(*given))
+    scope = Scope()
+    total = scope.symbol("n0", 0, None, 3)
+    for k in range(1, 60):
+        n = scope.symbol(f"n{k}", 0, None, 3)
+        assert total == n and total != n + 1
+    assert len(scope.guards) == len(collected) == 59
+    assert len(compared) < 30_000
 
 
 def test_a_trial_knows_nothing_of_other_guards() -> None:

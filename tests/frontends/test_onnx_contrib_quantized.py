@@ -20,7 +20,7 @@ from mgx_numba.graph.program import Program
 
 from ..exact_integers import ExactSession
 from ..values import normal
-from .onnx_cases import run_program
+from .onnx_cases import run_compiled, run_program
 from .support import FLOAT, assert_like_onnxruntime, run, single
 
 U8, I8, I32, I64 = TensorProto.UINT8, TensorProto.INT8, TensorProto.INT32, TensorProto.INT64
@@ -337,6 +337,18 @@ def test_constant_weights_are_read_as_the_file_has_them(bits: int, block: int, z
     assert ("matmul_nbits" in names) == kept and ("dot" in names or "unpack_int4" in names) != kept
     allowed = 1e-5 if dtype is np.float32 else 4e-3
     np.testing.assert_allclose(run(model, feeds)[0], wanted, rtol=allowed, atol=allowed * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("lens", [(16,), (2, 16), (2, 3, 16)])
+def test_one_block_of_weights_for_rows_of_open_lengths(lens: tuple[int, ...]) -> None:
+    """A zero point of three axes was repeated along the two axes of the weights: a CompileError."""
+    inputs = [normal(*lens), codes(1, 1, 8), f32(0.5).reshape(1), codes(1)]
+    model, feeds = single(
+        "MatMulNBits", inputs, domain="com.microsoft", K=16, N=1, bits=4, block_size=16, constant=[1, 2, 3]
+    )
+    expected = run(model, feeds)
+    program = parse_onnx(model, map_dyn_input_dims={"x0": [DynamicDimension(1, 64)] * len(lens)})
+    np.testing.assert_allclose(run_compiled(program, feeds)[0], expected[0], rtol=1e-5, atol=1e-4)
 
 
 def test_rows_that_do_not_fit_block_weights() -> None:

@@ -70,6 +70,15 @@ def test_broadcast_with_dims_reads_lengths_at_run_time() -> None:
     np.testing.assert_array_equal(result, np.broadcast_to(x, (4, 2, 3)))
 
 
+@pytest.mark.parametrize(
+    ("lens", "message"), [([-1, 3], "hold a negative number"), ([2**40, 2**30], "exceeds"), ([0, 2**62], "exceeds")]
+)
+def test_lengths_of_a_run_that_no_array_has(lens: list[int], message: str) -> None:
+    """The messages were NumPy's, such as that an iterator is too large."""
+    with pytest.raises(ShapeError, match=message):
+        call("broadcast_with_dims", np.ones((1, 1), np.float32), np.array(lens))
+
+
 def test_broadcast_for_dot_keeps_the_matrix() -> None:
     assert shape("broadcast_for_dot", counting(5, 6), counting(2, 3, 6, 7)) == Shape(FLOAT, (2, 3, 5, 6), (0, 0, 6, 1))
     assert shape("broadcast_for_dot", dyn(5, 6), dyn((1, 2), 6, 7)) == dyn((1, 2), 5, 6)

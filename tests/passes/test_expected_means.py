@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import mgx_numba
@@ -202,3 +203,24 @@ def test_an_index_that_is_a_scalar_takes_its_axis_away(known: bool) -> None:
     turned = net.add("transpose", net.add("transpose", token, permutation=[1, 0]), permutation=[1, 0])
     found = net.expected(turned)
     assert near(found, net.measured(1), 0.95) if known else found is not None
+
+
+@pytest.mark.parametrize("operator", ["Conv", "ConvTranspose", "LRN"])
+def test_channels_that_only_weights_tell(operator: str) -> None:
+    """An axis of channels without upper bound had 2**64 - 1 draws: a ValueError of NumPy."""
+    nodes = {
+        "Conv": "v = Conv(r, w)",
+        "ConvTranspose": "v = ConvTranspose(r, w)",
+        "LRN": "q = LRN<size = 3>(r) v = Conv(q, w)",
+    }[operator]
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]> g (float[N, C, H, W] x, float[4, 4, 2, 2] w)
+        => (float[N, 4, H1, W1] y) {{ r = Relu(x) {nodes} s = Relu(v) y = Conv(s, w) }}"""
+    )
+    values = np.random.default_rng(5).standard_normal((4, 4, 2, 2)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(values, "w"))
+    del model.graph.input[1:]
+    x = np.random.default_rng(6).standard_normal((1, 4, 6, 5)).astype(np.float32)
+    wanted = np.asarray(mgx_numba.parse_onnx(model.SerializeToString()).compile("ref").run({"x": x})[0])
+    found = mgx_numba.quantize_fp16(mgx_numba.parse_onnx(model.SerializeToString())).compile("ref").run({"x": x})[0]
+    np.testing.assert_allclose(np.asarray(found), wanted, rtol=0.02, atol=0.02 * np.abs(wanted).max())

@@ -121,10 +121,17 @@ def test_missing_input_is_a_value_error_as_onnxruntimes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"), [((1, {"x": X}), "names"), (("y", {"x": X}), "names"), ((None, {"x": X}, 3), "RunOptions")]
+    ("given", "message"),
+    [
+        ((1, {"x": X}), "names"),
+        (("y", {"x": X}), "names"),
+        ((iter(()), {"x": X}), "names"),
+        ((None, {"x": X}, 3), "RunOptions"),
+    ],
 )
 def test_arguments_of_other_types_are_type_errors(given: Any, message: str) -> None:
-    """A number for names or options was an AttributeError, or a TypeError about this package's code."""
+    """A number for names or options was an AttributeError, or a TypeError about this package's code; an iterator of
+    names gave no results."""
     for ort in (onnxruntime, mgx_numba.session):
         with pytest.raises(TypeError):
             made(IDENTITY)(ort).run(*given)

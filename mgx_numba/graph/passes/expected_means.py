@@ -204,7 +204,7 @@ class _Follower:
         return np.add.reduce(window) / len(window)
 
     def lrn(self, ins: Instruction, draws: Draws) -> Draws | None:
-        if draws.ndim < 3 or draws.shape[1] > 1:
+        if draws.ndim < 3 or draws.shape[1] > 1 or ins.shape.is_dynamic:
             return None
         every = np.broadcast_to(draws[:, 0], (draws.shape[0], ins.shape.max_lens[1], *draws.shape[3:]))
         found = ins.op.compute(Shape(Type.float_type, every.shape), [every])
@@ -256,8 +256,10 @@ class _Follower:
         if weights.shape[0] > 1 or any(n > 1 for n in (draws.shape[1], *draws.shape[3:])):
             return None
         shape, groups = ins.inputs[1].shape, ins.op.attributes()["group"]
+        if shape.is_dynamic:
+            return None
         taps, scattered = prod(shape.lens[2:]), ins.name == "convolution_backwards"
-        channels = ins.inputs[0].shape.max_lens[1]
+        channels = shape.lens[0] if scattered else shape.lens[1] * groups
         filters = np.broadcast_to(weights[0], shape.lens).reshape(groups, -1, shape.lens[1], taps)
         mean, variance = (
             np.broadcast_to(v.reshape(-1), channels).reshape(groups, -1).astype(np.float32) for v in _moments(draws)

@@ -278,6 +278,9 @@ class RewriteRule:
         """Return why the rule must not be applied to the match; None if it may."""
         if not (self.exact or match.options.fast_math or _integers_alone(match.ins)):
             return "it changes rounding, and fast_math is off"
+        for value in match.bound.values():
+            if value.shape.dyn_dims:
+                return f"the lengths of {value.name} are known at run time only"
         return self.check(match) if self.check is not None else None
 
 

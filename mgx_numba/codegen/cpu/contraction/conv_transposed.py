@@ -145,7 +145,8 @@ class ConvTransposed(Solver[ConvProblem]):
         tile = tile_for(problem.types)
         columns = ceil_div(problem.group_out, tile.lanes) * tile.lanes
         inner = problem.groups * tile.depth(problem.group_in) * tile.packing.k_interleave
-        taps = sum(max(phase.problem.taps, 1) for phase in _phases(problem))
+        axes = ([max(len(phase.taps), 1) for phase in _axis_phases(problem.volume(), axis)] for axis in range(3))
+        taps = math.prod(map(sum, axes))  # of all phases, which sample lengths of open kernels make many
         flops = 2.0 * problem.batch * problem.in_pixels * taps * inner * columns
         if fills_vectors(problem):
             flops *= DEPTHWISE_OPERATIONS / 2 * problem.out_channels / (problem.groups * columns)

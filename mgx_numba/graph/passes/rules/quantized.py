@@ -99,8 +99,10 @@ def view_of_dequantized(m: Match, b: RewriteBuilder) -> object:
     for p, v, element in zip(given, values, elements):
         if v is not None:
             like.append(b.scalar(v, viewed.shape.with_type(p.shape.type)))
-        else:
-            like.append(b.op(m.ins.op, p) if element is None else b.broadcast(element, viewed.shape.lens))
+        elif element is None:
+            like.append(b.op(m.ins.op, p))
+        else:  # it may have more axes than the view
+            like.append(b.broadcast(b.reshape(element, (1,)), viewed.shape.lens))
     return b.op("dequantizelinear", viewed, *like)
 
 
