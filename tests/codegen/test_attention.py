@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu.attention import AttentionProblem, MaskLayout, attention_kernel, plan, select
-from mgx_numba.codegen.cpu.microkernels.tile_table import TILES
+from mgx_numba.codegen.cpu.attention.attention_blocking import decode_queries
+from mgx_numba.codegen.cpu.microkernels.tile_table import TILES, tile_for
 from mgx_numba.codegen.launch import Solution
+from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.errors import ShapeError
@@ -345,6 +347,40 @@ def test_few_heads_are_split_along_the_keys(queries: int, causal: bool) -> None:
     hidden = np.arange(3001) < 2000
     check(q, k, v, hidden, threads=8, causal=causal)
     check(q, k, v, np.zeros(3001, bool), threads=8, causal=causal)
+
+
+def over_cache(q: np.ndarray, k: np.ndarray, v: np.ndarray, past: list[int], threads: int, window: int) -> np.ndarray:
+    """Return the attention of new tokens over caches, of which sequence ``i`` has ``past[i]`` rows before them."""
+    out = np.full(q.shape[:3] + v.shape[3:], 7.25, q.dtype)
+    limits = np.array([[n, n + q.shape[2]] for n in past], np.int64)
+    problem = problem_of(q, k, v, out, scale=0.125, causal=True, limited=True, window=window)
+    run_plan(plan(problem, threads), {"q": q, "k": k, "v": v, "out": out, "limits": limits})
+    return out
+
+
+@pytest.mark.parametrize("window", [0, 100])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(3, 3), (6, 2), (4, 1)])
+@pytest.mark.parametrize("tokens", [2, 5, 8])
+def test_tokens_over_a_cache_have_the_bits_of_tokens_alone(tokens: int, heads: int, kv_heads: int, window: int) -> None:
+    if heads // kv_heads > decode_queries(tile_for(element_types("float32"))):
+        pytest.skip("vectors are too short for so many heads of a group")
+    past, room = [3, 254, 510, 1020], 1100  # of so many rows, parts of the keys and their joins change
+    q = normal(4, heads, tokens, 64, seed=1)
+    k, v = (normal(4, kv_heads, room, 64, seed=s) for s in (2, 3))
+    together = over_cache(q, k, v, past, 4, window)
+    for i, before in enumerate(past):
+        for t in range(tokens):
+            size = -(-(before + t + 1) // 64) * 64  # a buffer that has just the room
+            one = [
+                np.ascontiguousarray(x)
+                for x in (q[i : i + 1, :, t : t + 1], k[i : i + 1, :, :size], v[i : i + 1, :, :size])
+            ]
+            got = over_cache(*one, [before + t], 4, window)
+            np.testing.assert_array_equal(got[0, :, 0], together[i, :, t])
+        keys = slice(max(before + 1 - window, 0) if window else 0, before + 1)
+        group = heads // kv_heads
+        want = expected(q[i : i + 1, :, :1], *(np.repeat(x[i : i + 1, :, keys], group, 1) for x in (k, v)), scale=0.125)
+        np.testing.assert_allclose(together[i : i + 1, :, :1], want, rtol=1e-5, atol=1e-5)
 
 
 def test_wide_results_of_split_keys() -> None:

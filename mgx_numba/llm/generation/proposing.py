@@ -2,7 +2,7 @@
 
 A proposal is verified: the model runs on all of it in one step, and tokens are chosen from its logits one by one, as
 without proposals, for as long as the choice is the proposed token. The text is therefore the text without proposals,
-greedy or drawn, up to rounding of the logits of steps with several tokens.
+greedy or drawn, up to rounding of the logits of steps with several tokens (on a CPU mostly none).
 """
 
 from __future__ import annotations

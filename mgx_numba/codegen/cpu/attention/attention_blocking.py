@@ -89,14 +89,22 @@ def cut_tiles(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Bl
 
 
 def cut_few(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blocks:
-    """Return blocks for all queries of a head at a time."""
-    queries = minimum(problem.queries, decode_queries(tile))  # all queries, where lengths chose this kernel
-    room = BUFFER_BYTES // problem.itemsize // queries
+    """Return blocks for all queries of a head at a time.
+
+    Over a cache (`AttentionProblem.limited`) a task has the queries of one token, and nothing here depends on the
+    numbers of tokens and sequences: a token's result has the same bits whatever else is computed beside it.
+    """
+    cached = problem.limited
+    rows = problem.group if cached and not problem.one_position else problem.queries
+    rows = minimum(rows, decode_queries(tile))  # all queries, where lengths chose this kernel
+    room = BUFFER_BYTES // problem.itemsize // rows
     width = minimum(ceil_div(problem.width, tile.columns), room // tile.columns) * tile.columns
-    splits = _splits(problem, problem.batch * problem.heads * ceil_div(problem.width, width), threads)
+    heads = problem.kv_heads if cached else problem.batch * problem.heads
+    splits = _splits(problem, heads * ceil_div(problem.width, width), threads)
     # each row of scores is padded by a vector
     most = minimum(FEW_KEYS, room // tile.lanes * tile.lanes - tile.lanes)
-    keys = _even(ceil_div(problem.keys, splits), most, tile.lanes)
+    keys = most if cached else _even(ceil_div(problem.keys, splits), most, tile.lanes)
+    queries = 1 if cached and not problem.one_position else rows
     return Blocks(queries, queries, keys, problem.depth, width, splits)
 
 

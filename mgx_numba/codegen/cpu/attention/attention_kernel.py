@@ -15,7 +15,7 @@ from ...statements import for_tasks, indent, kernel_text
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
-from .attention_blocking import BUFFER_BYTES, FEW_KEYS, MOST_QUERIES, STEP_BYTES, Blocks, record_size
+from .attention_blocking import BUFFER_BYTES, FEW_KEYS, MOST_QUERIES, SPLIT_KEYS, STEP_BYTES, Blocks, record_size
 
 OPERANDS = ("q", "k", "v", "out")
 PARTS = ("high", "low")
@@ -226,7 +226,10 @@ class AttentionKernel:
         return [
             *lines,
             "last_seen = imin(keys, m0 + rows + first_seen)",
-            "live = idiv(imax(last_seen - begin, 0) + splits - 1, splits)",
+            "live = imax(last_seen - begin, 0)",
+            # by the keys that are seen, not by the cache's length
+            f"parts = imax(imin(idiv(live, {SPLIT_KEYS}), splits), 1)",
+            "live = idiv(live + parts - 1, parts)",
             "first = begin + part * live",
             "seen = imin(last_seen, first + live)",
         ]

@@ -17,7 +17,9 @@ from .attention_kernel import AHEAD, AttentionKernel
 STREAMS = 4
 """Places in the keys, and in the values, that are read at the same time."""
 NEAR_KEYS = 64
-"""Keys whose values are multiplied by the weights of two queries at a time while they stay in the L1 cache."""
+"""Keys whose values are multiplied by the weights of two queries at a time while they stay in the L1 cache.
+
+The same for any number of queries, since sums begin anew with each such block."""
 MANY_REGISTERS = 16
 """A tile with more accumulators than this implies 32 vector registers."""
 
@@ -172,9 +174,8 @@ class DecodeAttention(AttentionKernel):
     def _values(self) -> list[str]:
         """Return statements that add the weighted values of the block's keys to the sums."""
         return [
-            f"near = imax(stride if rows <= 2 else {NEAR_KEYS // STREAMS}, 1)",
-            "for start in range(0, stride, near):",
-            "    stop = imin(start + near, stride)",
+            f"for start in range(0, stride, {NEAR_KEYS // STREAMS}):",
+            f"    stop = imin(start + {NEAR_KEYS // STREAMS}, stride)",
             *indent(self._weigh(STREAMS)),
             f"start = stride * {STREAMS}",
             "stop = count",
@@ -208,8 +209,9 @@ class DecodeAttention(AttentionKernel):
         """Return statements for ``vectors`` vectors of the sums of ``rows`` queries, from column ``e``."""
         lanes = self.lanes
         every = [(i, c) for i in range(rows) for c in range(vectors)]
-        # two sums over half of the streams each, where the accumulators are too few to hide the latency of adding
-        sets = 2 if rows == 1 and streams > 1 else 1
+        # two sums over half of the streams each: the accumulators of one row are too few to hide the latency of adding,
+        # and rows are added in one order, whatever their number is
+        sets = 2 if streams > 1 else 1
         place = "(r + {}) * sums_row + e + {}"
         lines = [f"s{i}_{c}_0 = load(sums, {place.format(i, c * lanes)}, {lanes})" for i, c in every]
         lines += [f"s{i}_{c}_{k} = const_{self.dtype}(0, {lanes})" for i, c in every for k in range(1, sets)]
