@@ -58,7 +58,7 @@ class Module:
         return found
 
     def has(self, names: Container[str]) -> bool:
-        """Return whether an instruction's operator has one of these names."""
+        """Return whether the module has an instruction with one of these operator names."""
         ins = self._head
         while ins is not None:
             if ins.op.name in names:

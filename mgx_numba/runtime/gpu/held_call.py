@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def holds(plan: Plan) -> bool:
-    """Return whether a plan's calls can be recorded with others: every step is a kernel."""
+    """Return whether a plan's calls can be recorded with others: every step is a kernel or a library call."""
     return all(isinstance(step, Step) for step in plan.steps)
 
 

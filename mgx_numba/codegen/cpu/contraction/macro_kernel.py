@@ -434,8 +434,8 @@ def even_table(apart: str, table: str = "table") -> list[str]:
 
 
 def last_vectors(tile: RegisterTile) -> list[str]:
-    """Return statements that count the ``last_vectors`` with columns of the last panel, which is ``narrow`` if it has
-    fewer than the tile."""
+    """Return statements that set ``last_vectors``, the number of vectors of the last panel that have columns, and
+    ``narrow``, whether these are fewer than the tile's."""
     if tile.vectors == 1:
         return ["last_vectors = 1", "narrow = False"]
     return [

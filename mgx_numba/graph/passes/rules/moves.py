@@ -123,7 +123,7 @@ def _spread_rows(b: RewriteBuilder, ins: Instruction, lens: tuple[int, ...]) -> 
 def transpose_after_dot(m: Match, b: RewriteBuilder) -> object:
     """``dot(transpose(x), w) -> transpose(dot(transpose(w), x))`` where a later transpose cancels the new one.
 
-    So is a layer over the tokens of a sequence written (MLP-Mixer, gMLP, TSMixer).
+    Models write a layer over the tokens of a sequence between two transposes (MLP-Mixer, gMLP, TSMixer).
     """
     rank = m.ins.shape.ndim
     if tuple(m.left.op.attributes()["permutation"]) != (*range(rank - 2), rank - 1, rank - 2):
