@@ -133,17 +133,31 @@ def tile_question(contraction: GpuContraction, parts: bool = False) -> TileQuest
     body = contraction.request.epilogue.body
     activates = body is not None and any(call.method in COSTLY for call in body.calls)
     size = ITEMSIZE[problem.types.a]
+    short = False
     left, right = LINE_BYTES, LINE_BYTES  # bfloat16 parts of right operands are whole lines
     if isinstance(problem, GemmProblem):
         rank = len(problem.batch)
-        left = _alignment(problem.a_strides[rank], size)
+        pitch = problem.a_strides[rank]
+        left, short = _alignment(pitch, size), not is_symbolic(pitch) and plain_int(pitch) * size < LINE_BYTES
         right = right if parts else _alignment(problem.b_strides[rank if transposed else -1], size)
     else:
         left = _pixel_alignment(problem, size)
         right = right if parts else _alignment(_weight_channels(contraction), size)
     width = contraction.lanes(extent.columns // contraction.request.epilogue.sums, WIDEST)
     return TileQuestion(
-        *shape, widths, reads, parts, gated, transposed, taps, contraction.constant, activates, left, right, width
+        *shape,
+        widths,
+        reads,
+        parts,
+        gated,
+        transposed,
+        taps,
+        contraction.constant,
+        activates,
+        left,
+        right,
+        width,
+        short,
     )
 
 
