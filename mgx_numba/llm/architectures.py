@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import Any
 
 from ..dataclass import dataclass
 from ..errors import UnsupportedError
@@ -86,6 +87,58 @@ GGUF_NAMES = {
 }
 """Names of tensors in GGUF files, of all architectures; ``experts_`` are tensors of all experts."""
 
+LLAMA_DEFAULTS: dict[str, Any] = {
+    "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 11008,
+    "vocab_size": 32000, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "hidden_act": "silu",
+    "rope_theta": 10000.0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+"""Values of keys that ``config.json`` may lack, as transformers 5 has them in its configuration class, here
+`LlamaConfig`; and so for the other architectures."""
+MISTRAL_DEFAULTS = LLAMA_DEFAULTS | {
+    "num_key_value_heads": 8, "intermediate_size": 14336, "max_position_embeddings": 131072, "sliding_window": 4096,
+}  # fmt: skip
+QWEN2_DEFAULTS = LLAMA_DEFAULTS | {
+    "num_key_value_heads": 32, "intermediate_size": 22016, "vocab_size": 151936, "max_position_embeddings": 32768,
+    "use_sliding_window": False, "max_window_layers": 28, "bos_token_id": None, "eos_token_id": None,
+}  # fmt: skip
+GEMMA_DEFAULTS = LLAMA_DEFAULTS | {
+    "hidden_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 16,
+    "head_dim": 256, "intermediate_size": 24576, "vocab_size": 256000, "max_position_embeddings": 8192,
+    "hidden_act": "gelu_pytorch_tanh", "bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0,
+}  # fmt: skip
+GEMMA2_DEFAULTS = GEMMA_DEFAULTS | {
+    "hidden_size": 2304, "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
+    "intermediate_size": 9216, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 4096,
+    "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+}  # fmt: skip
+GEMMA3_DEFAULTS = GEMMA2_DEFAULTS | {
+    "vocab_size": 262208, "max_position_embeddings": 131072, "rope_theta": 1e6, "rope_local_base_freq": 10000.0,
+    "attn_logit_softcapping": None, "final_logit_softcapping": None,
+}  # fmt: skip
+SMOLLM3_DEFAULTS = LLAMA_DEFAULTS | {
+    "hidden_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 4,
+    "vocab_size": 128256, "max_position_embeddings": 32768, "rope_theta": 2e6, "use_sliding_window": False,
+    "no_rope_layer_interval": 4, "bos_token_id": 128000, "eos_token_id": 128001, "pad_token_id": 128004,
+}  # fmt: skip
+QWEN3_MOE_DEFAULTS = QWEN2_DEFAULTS | {
+    "hidden_size": 2048, "num_hidden_layers": 24, "num_key_value_heads": 4, "intermediate_size": 6144,
+    "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": False,
+}  # fmt: skip
+MIXTRAL_DEFAULTS = MISTRAL_DEFAULTS | {
+    "rms_norm_eps": 1e-5, "rope_theta": 1e6, "sliding_window": None, "num_local_experts": 8, "num_experts_per_tok": 2,
+}  # fmt: skip
+PHI3_DEFAULTS = LLAMA_DEFAULTS | {
+    "hidden_size": 3072, "intermediate_size": 8192, "vocab_size": 32064, "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096, "eos_token_id": 32000, "pad_token_id": 32000,
+}  # fmt: skip
+GPT2_DEFAULTS: dict[str, Any] = {
+    "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257, "layer_norm_epsilon": 1e-5,
+    "activation_function": "gelu_new", "bos_token_id": 50256, "eos_token_id": 50256,
+}  # fmt: skip
+OLMO_DEFAULTS = LLAMA_DEFAULTS | {
+    "vocab_size": 50304, "rms_norm_eps": 1e-5, "bos_token_id": None, "eos_token_id": 50279, "pad_token_id": 1,
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class DecoderArchitecture:
@@ -104,6 +157,7 @@ class DecoderArchitecture:
         transposed: whether a transformers folder has matrices [inputs, outputs].
         window_pattern: one of so many layers sees all positions, if windows are given; 0 for none.
         gguf_keys: keys of GGUF's metadata for which a usual value stands here.
+        defaults: values of keys that a folder's ``config.json`` may lack.
     """
 
     name: str
@@ -118,17 +172,18 @@ class DecoderArchitecture:
     transposed: bool = False
     window_pattern: int = 0
     gguf_keys: Mapping[str, float] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=lambda: LLAMA_DEFAULTS)
 
 
 ARCHITECTURES = (
     DecoderArchitecture("llama", interleaved=True),
-    DecoderArchitecture("mistral", gguf=("mistral3",), interleaved=True),
-    DecoderArchitecture("smollm3"),
-    DecoderArchitecture("qwen2"),
-    DecoderArchitecture("qwen3"),
-    DecoderArchitecture("qwen3_moe", gguf=("qwen3moe",), names=QWEN_MOE_NAMES),
-    DecoderArchitecture("mixtral", names=MIXTRAL_NAMES, interleaved=True),
-    DecoderArchitecture("gemma", norm_shift=1.0, activation="gelu_tanh", embeds_scaled=True),
+    DecoderArchitecture("mistral", gguf=("mistral3",), interleaved=True, defaults=MISTRAL_DEFAULTS),
+    DecoderArchitecture("smollm3", defaults=SMOLLM3_DEFAULTS),
+    DecoderArchitecture("qwen2", defaults=QWEN2_DEFAULTS),
+    DecoderArchitecture("qwen3", defaults=QWEN2_DEFAULTS | {"head_dim": 128}),
+    DecoderArchitecture("qwen3_moe", gguf=("qwen3moe",), names=QWEN_MOE_NAMES, defaults=QWEN3_MOE_DEFAULTS),
+    DecoderArchitecture("mixtral", names=MIXTRAL_NAMES, interleaved=True, defaults=MIXTRAL_DEFAULTS),
+    DecoderArchitecture("gemma", norm_shift=1.0, activation="gelu_tanh", embeds_scaled=True, defaults=GEMMA_DEFAULTS),
     DecoderArchitecture(
         "gemma2",
         names=GEMMA_NAMES,
@@ -137,6 +192,7 @@ ARCHITECTURES = (
         embeds_scaled=True,
         window_pattern=2,
         gguf_keys={"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+        defaults=GEMMA2_DEFAULTS,
     ),
     DecoderArchitecture(
         "gemma3",
@@ -147,12 +203,15 @@ ARCHITECTURES = (
         embeds_scaled=True,
         window_pattern=6,
         gguf_keys={"rope.local.freq_base": 10000.0},
+        defaults=GEMMA3_DEFAULTS,
     ),
-    DecoderArchitecture("phi3"),
-    DecoderArchitecture("olmo", norm="plain", interleaved=True),
-    DecoderArchitecture("olmo2", names=OLMO2_NAMES),
-    DecoderArchitecture("granite", interleaved=True),
-    DecoderArchitecture("gpt2", names=GPT2_NAMES, norm="layer", activation="gelu_tanh", transposed=True),
+    DecoderArchitecture("phi3", defaults=PHI3_DEFAULTS),
+    DecoderArchitecture("olmo", norm="plain", interleaved=True, defaults=OLMO_DEFAULTS),
+    DecoderArchitecture("olmo2", names=OLMO2_NAMES, defaults=OLMO_DEFAULTS),
+    DecoderArchitecture("granite", interleaved=True, defaults=LLAMA_DEFAULTS | {"attention_multiplier": 1.0}),
+    DecoderArchitecture(
+        "gpt2", names=GPT2_NAMES, norm="layer", activation="gelu_tanh", transposed=True, defaults=GPT2_DEFAULTS
+    ),
 )
 """Layers as transformers and llama.cpp compute them. Values of ``gguf_keys`` and patterns are llama.cpp's."""
 

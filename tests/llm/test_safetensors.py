@@ -74,8 +74,11 @@ def test_damaged_folders_are_refused(tmp_path: Path) -> None:
     config.write_text(json.dumps(CONFIG | {"model_type": "unheard"}))
     with pytest.raises(UnsupportedError, match="unheard"):
         open_model(tmp_path)
-    config.write_text(json.dumps({k: v for k, v in CONFIG.items() if k != "vocab_size"}))
+    config.write_text(json.dumps(CONFIG | {"vocab_size": None}))
     with pytest.raises(FormatError, match="vocab_size"):
+        open_model(tmp_path)
+    config.write_text(json.dumps(CONFIG | {"quantization_config": {"quant_method": "awq", "bits": 4}}))
+    with pytest.raises(UnsupportedError, match="quantised by 'awq'"):
         open_model(tmp_path)
     config.write_text(json.dumps(CONFIG))
     with pytest.raises(FormatError, match="no safetensors file"):

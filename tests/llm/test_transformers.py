@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,15 @@ import numpy as np
 import pytest
 
 import mgx_numba
+from mgx_numba.llm.architectures import ARCHITECTURES
 from mgx_numba.llm.files import open_model
+from mgx_numba.llm.files.transformers_config import config_of_transformers
 
 from .running import step
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+safetensors = pytest.importorskip("safetensors.torch")
 
 SMALL: dict[str, Any] = {
     "vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -85,3 +89,39 @@ def test_logits_of_steps(name: str, tmp_path: Path) -> None:
         logits, past = step(program, opened.config, ids[:, place : place + 1], past)
         found.append(logits)
     assert np.abs(np.concatenate(found, 1) - right).max() < 2e-4 * np.abs(right).max()
+
+
+CONFIG_MAPPING = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+NAMES = [own for a in ARCHITECTURES for own in (a.transformers or (a.name,))]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_keys_that_a_configuration_lacks(name: str) -> None:
+    """Values that config.json lacks are those of the configuration class of transformers."""
+    complete = CONFIG_MAPPING[name]().to_dict()
+    assert config_of_transformers({"model_type": name}, {}, None) == config_of_transformers(complete, {}, None)
+
+
+@pytest.mark.parametrize("prefix", ["", "language_model.model.", "model.language_model."])
+def test_decoders_within_other_models(prefix: str, tmp_path: Path) -> None:
+    """Names of tensors without ``model.``, and those of the decoder of a model of images and text."""
+    torch.manual_seed(0)
+    config = transformers.Gemma3TextConfig(**CASES["gemma3"][1], initializer_range=0.1)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    tensors = {
+        prefix + name.removeprefix("model."): t for name, t in model.state_dict().items() if "lm_head" not in name
+    }
+    safetensors.save_file({name: t.contiguous() for name, t in tensors.items()}, tmp_path / "model.safetensors")
+    own = config.to_dict()
+    del own["eos_token_id"]
+    given = {"model_type": "gemma3", "text_config": own, "eos_token_id": [2, 7]} if prefix else own
+    (tmp_path / "config.json").write_text(json.dumps(given))
+    opened = open_model(tmp_path)
+    assert opened.config.eos_ids == ((2, 7) if prefix else (1,))
+    program = opened.program()
+    program.compile(mgx_numba.get_target("cpu"))
+    ids = np.random.default_rng(0).integers(3, 300, (2, 9))
+    with torch.no_grad():
+        right = model(torch.tensor(ids)).logits.numpy()
+    logits, _ = step(program, opened.config, ids)
+    assert np.abs(logits - right).max() < 2e-4 * np.abs(right).max()

@@ -37,9 +37,17 @@ class TransformersWeights(Safetensors):
     """The weights of a transformers folder; see `WeightSource`."""
 
     def weight(self, name: str) -> Weight | None:
-        """Return the tensor of this name; see `Safetensors.array`, with floating-point types alone."""
-        array = self.array(name, FLOATS)
-        return None if array is None else Weight(array)
+        """Return the tensor of this name; see `Safetensors.array`, with floating-point types alone.
+
+        A decoder that was saved without its head has no ``model.`` before its names; that of a model of images and text
+        is its ``language_model``.
+        """
+        base, _, inner = name.partition(".")
+        for own in (name, inner, f"language_model.{name}", f"{base}.language_model.{inner}"):
+            array = self.array(own, FLOATS)
+            if array is not None:
+                return Weight(array)
+        return None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ ACTIVATIONS = {
     "gelu_fast": "gelu_tanh", "relu": "relu",
 }  # fmt: skip
 """Names of activations in configurations."""
+SPECIAL_TOKENS = "bos_token_id", "eos_token_id", "pad_token_id"
+"""Keys of special tokens; those beside a ``text_config`` come before those in it."""
 
 
 def config_of_transformers(
@@ -34,8 +36,14 @@ def config_of_transformers(
         UnsupportedError: the architecture is not supported.
     """
     if isinstance(given.get("text_config"), Mapping) and "hidden_size" not in given:
-        given = {**given["text_config"], "eos_token_id": given.get("eos_token_id")}
+        special = {name: given[name] for name in SPECIAL_TOKENS if given.get(name) is not None}
+        given = {**given["text_config"], **special}
     architecture = architecture_of_transformers(str(given.get("model_type", "")))
+    given = {**architecture.defaults, **given}
+    if given.get("quantization_config"):
+        found = given["quantization_config"]
+        method = found.get("quant_method") if isinstance(found, Mapping) else found
+        raise UnsupportedError(f"config.json: weights quantised by {method!r} are not supported; expected floats")
     try:
         return architecture, _config(architecture, given, generation, context)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
@@ -151,5 +159,6 @@ def _ropes(
         return scaled_rope(theta, int(head * part) if part else size, own, context or original, original)
 
     full, sliding = rope("full_attention"), rope("sliding_attention")
-    turns = given.get("no_rope_layers") or [1] * layers
+    interval = int(given.get("no_rope_layer_interval") or layers + 1)
+    turns = given.get("no_rope_layers") or [(i + 1) % interval for i in range(layers)]
     return tuple((sliding if window else full) if turns[i] else None for i, window in enumerate(windows))
