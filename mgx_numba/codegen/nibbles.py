@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import numpy as np
 
-
-def alternated(words: np.ndarray) -> np.ndarray:
-    """Return words uint32 whose codes 0 to 7 are codes 0, 4, 1, 5, 2, 6, 3, 7 of the given words."""
-    return _exchanged_codes(_exchanged_bytes(words))
-
-
-def even_before_odd(words: np.ndarray) -> np.ndarray:
-    """Return words uint32 whose codes 0 to 7 are codes 0, 2, 4, 6, 1, 3, 5, 7 of the given words."""
-    return _exchanged_bytes(_exchanged_codes(words))
+_CODES, _CODE_BITS = 0x00F000F0, 4
+"""Code 1 of each half of a word, and the bits from it to code 2."""
+_BYTES, _BYTE_BITS = 0x0000FF00, 8
+"""Byte 1 of a word, and the bits from it to byte 2."""
+ROOM = 2
+"""Arrays that a permutation works in."""
 
 
-def _exchanged_bytes(words: np.ndarray) -> np.ndarray:
-    """Exchange bytes 1 and 2 of each word."""
-    return words & 0xFF0000FF | (words & 0xFF00) << 8 | words >> 8 & 0xFF00
+def alternated(words: np.ndarray, room: np.ndarray | None = None) -> np.ndarray:
+    """Return words uint32 whose codes 0 to 7 are codes 0, 4, 1, 5, 2, 6, 3, 7 of the given words.
+
+    Args:
+        room: memory of the result and of an intermediate one, uint32 ``[ROOM, *lengths of the words]``; None for new
+            memory.
+    """
+    first, part = np.empty((ROOM, *words.shape), np.uint32) if room is None else room
+    return _exchange(_exchange(words, _BYTES, _BYTE_BITS, first, part), _CODES, _CODE_BITS, first, part)
 
 
-def _exchanged_codes(words: np.ndarray) -> np.ndarray:
-    """Exchange codes 1 and 2 of each half of a word."""
-    return words & 0xF00FF00F | (words & 0xF000F0) << 4 | words >> 4 & 0xF000F0
+def even_before_odd(words: np.ndarray, room: np.ndarray | None = None) -> np.ndarray:
+    """Return words uint32 whose codes 0 to 7 are codes 0, 2, 4, 6, 1, 3, 5, 7 of the given words; ``room`` as above."""
+    first, part = np.empty((ROOM, *words.shape), np.uint32) if room is None else room
+    return _exchange(_exchange(words, _CODES, _CODE_BITS, first, part), _BYTES, _BYTE_BITS, first, part)
+
+
+def _exchange(words: np.ndarray, low: int, bits: int, out: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """Write words to ``out`` in which the bits of ``low`` are exchanged with those ``bits`` above them; ``out`` may be
+    ``words``."""
+    np.right_shift(words, bits, out=part)
+    np.bitwise_xor(part, words, out=part)
+    np.bitwise_and(part, low, out=part)  # the bits that differ
+    np.bitwise_xor(words, part, out=out)
+    np.left_shift(part, bits, out=part)
+    return np.bitwise_xor(out, part, out=out)

@@ -14,8 +14,11 @@ from ...core.pages import memory_owner
 from ...core.shape import Shape
 from ...core.types import from_numpy
 from ...graph.program import Program
+from ...parallel import allowed_cpus, on_threads
 from ...runtime.memory import ALIGNMENT, address_of, aligned_copy
 
+_DIGESTED = 4 << 20
+"""Bytes of weights whose digest a thread computes at a time, in some 2 ms."""
 _SMALL = 1 << 20
 """Largest constant (bytes) that is copied to aligned memory. In unaligned memory each vector of the constant can
 straddle two cache lines."""
@@ -118,4 +121,10 @@ def _digest(weights: np.ndarray) -> bytes:
 
     once = weights[tuple(slice(1 if stride == 0 else None) for stride in weights.strides)]
     data = np.ascontiguousarray(once.ravel(order="K")).view(np.uint8).data
-    return hashlib.sha1(data, usedforsecurity=False).digest()
+    found: dict[int, bytes] = {}
+
+    def digest(start: int) -> None:
+        found[start] = hashlib.sha1(data[start : start + _DIGESTED], usedforsecurity=False).digest()
+
+    on_threads(digest, range(0, len(data), _DIGESTED), allowed_cpus())
+    return hashlib.sha1(b"".join(found[start] for start in sorted(found)), usedforsecurity=False).digest()
