@@ -56,6 +56,7 @@ from .wgmma_tiles import (
     WarpgroupTile,
     chosen_tile,
     loaded_columns,
+    loaded_rows,
     weighed_tiles,
 )
 
@@ -226,8 +227,11 @@ class WarpgroupText(WarpgroupEpilogueText):
         clusters = minimum(tiles, max(1, multiprocessors() * self.tile.blocks // sharing.blocks // self.splits))
         self.blocks = clusters * sharing.blocks
         self.own_rows, self.own_columns = self.tile.rows // sharing.side, self.tile.columns // sharing.down
-        if self.ordered is None and not is_symbolic(columns) and sharing.blocks == 1:
-            self.own_columns = loaded_columns(self.tile, columns)
+        if sharing.blocks == 1:
+            if self.ordered is None and not is_symbolic(columns):
+                self.own_columns = loaded_columns(self.tile, columns)
+            if isinstance(self._problem, GemmProblem) and not (question.parts or is_symbolic(rows)):
+                self.own_rows = loaded_rows(self.tile, rows)
         self._use_slices()
         sums = 4 * self.splits * planes * rows * columns if self.splits > 1 else 0
         self.ordered_at = -(-sums // DYNAMIC_ALIGNMENT) * DYNAMIC_ALIGNMENT
@@ -257,7 +261,9 @@ class WarpgroupText(WarpgroupEpilogueText):
         self.left_box = self.steps * STEP_BYTES // self.product.size  # behind the operand it has zeros
         self.right_box = self.left_box if self.ordered is None and not self.transposed else self.right_slice
         sizes = self.left_box * self.product.size, self.right_box * ITEMSIZE[self.right]
-        self.stage_bytes = self.tile.rows * sizes[0] + self.sharing.down * self.own_columns * sizes[1]
+        self.stage_bytes = (
+            self.sharing.side * self.own_rows * sizes[0] + self.sharing.down * self.own_columns * sizes[1]
+        )
 
     def _map_matrices(self, problem: GemmProblem) -> None:
         """Declare the tensor maps of a product, and the batch axes along which each operand moves."""

@@ -376,10 +376,10 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
     part_rows = columns % TRANSPOSED_COLUMNS if question.transposed else 0
     if not question.taps:
         left, right = LINE_RATES[question.left_alignment], LINE_RATES[question.right_alignment]
-        rows = tile.rows // tile.across / left
+        rows = tile.rows // tile.across if question.parts or shared > 1 else loaded_rows(tile, question.rows)
         if part_rows:
             columns += PARTS_OF_ROWS * TRANSPOSED_COLUMNS - part_rows
-        bringing = max(bringing, SLICE_BYTES * (rows + columns / right) + outside)
+        bringing = max(bringing, SLICE_BYTES * (rows / left + columns / right) + outside)
     if question.short:
         bringing += SHORT_ROWS
     slice = max(sharing * max(multiplying, bringing), LATENCY / tile.stages, LEAST_SLICE)
@@ -409,6 +409,12 @@ def loaded_columns(tile: WarpgroupTile, columns: int) -> int:
     """Return the columns that are loaded for a tile: those of whole vectors where one tile has all columns. TMA loads
     columns behind the last one slowly, see `OUTSIDE`."""
     return min(tile.columns, -(-columns // WIDEST) * WIDEST)
+
+
+def loaded_rows(tile: WarpgroupTile, rows: int) -> int:
+    """Return the rows that are loaded for a tile: where one tile has all rows those of whole vectors, but some of each
+    warpgroup. Results of rows that are not loaded are not stored."""
+    return min(tile.rows, max(-(-rows // WIDEST) * WIDEST, tile.rows - OWN_ROWS + WIDEST))
 
 
 def _loading_cycles(tile: WarpgroupTile, down: int, side: int, active: int, taps: int) -> float:
