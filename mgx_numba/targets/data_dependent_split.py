@@ -212,6 +212,9 @@ def _sizes(
     places = SIZED.get(ins.op.operator if isinstance(ins.op, Deferred) else ins.name)
     if places is None:
         return None
+    if isinstance(ins.op, Deferred) and ins.op.operator == "Slice" and len(ins.inputs) > 3:
+        if not _is_constant(ins.inputs[3], constants):  # the axes, which no size stands for
+            return None
     found: dict[Instruction, None] = {}
     pending = [one for k, one in enumerate(ins.inputs) if k in places]
     while pending:

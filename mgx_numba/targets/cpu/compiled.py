@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ...runtime.cpu.library.nodes import Node
     from ...runtime.library_form import LibraryForm
     from ..base import Observation, Observer, ThreadSpan
+    from ..options import TargetOptions
 
 
 class LoweredProgram:
@@ -284,6 +285,24 @@ class LoweredProgram:
                 "export_library: a plan of the program is made in its first run: run the program, then export it"
             )
         return PlanNode(self.executable)
+
+
+def compile_node(options: TargetOptions, program: Program) -> Callable[[Mapping[str, np.ndarray]], list]:
+    """Return a function that computes the results (arrays) of a deferred node's program, compiled, for arrays by
+    parameter name."""
+    whole_module("mgx_numba.targets.cpu.program")
+    from .program import compile_program
+
+    made = compile_program(program, dataclasses.replace(options, tuning=None))
+    enter, lens = made.direct(np.ndarray), [value.shape.lens for value in program.main.results()]
+
+    def run(inputs: Mapping[str, np.ndarray]) -> list:
+        results = None if enter is None else enter(inputs)
+        if results is None:
+            results = made.run(inputs)
+        return [result.reshape(n) for result, n in zip(results, lens, strict=True)]
+
+    return run
 
 
 def kernels_of(plans: Iterable[Plan]) -> dict[KernelSource, KernelSource]:
