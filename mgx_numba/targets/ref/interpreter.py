@@ -37,8 +37,8 @@ LARGEST_VALUE = 64
 """Most elements of a deferred node's input whose values, not only its lengths, may determine the node's program.
 Lengths, axes and bounds are shorter."""
 WORTH_COMPILING = 1 << 10
-"""Least work (elements of operands and results, or operations) of a deferred node's program that is compiled. NumPy takes 10 to 30 us
-for less, of which the fallback step itself takes half (Zen 4)."""
+"""Least work (elements of operands and results, or operations) of a deferred node's program that is compiled. NumPy
+takes 10 to 30 us for less, of which the fallback step itself takes half (Zen 4)."""
 
 RunProgram = Callable[[Mapping[str, np.ndarray]], list]
 """Computes a program's results for arrays by parameter name."""
