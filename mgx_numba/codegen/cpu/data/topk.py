@@ -32,6 +32,7 @@ from ....core.dim import (
     Length,
     SharedLength,
     is_symbolic,
+    known_equal,
     known_in,
     known_less_equal,
     less_equal,
@@ -101,9 +102,10 @@ def is_sorted_faster(k: Length, axis: int, x: Tensor) -> bool:
     """Return whether sorting whole rows takes less time than `topk_launch`, or k is too large for that."""
     length, lanes = x.lens[axis], host.lanes(dtype_name(x.type.compute))
     if isinstance(k, Dim):
-        return not known_less_equal(k, LARGEST_K) and not permitted(
-            less_equal(k, int(_group_vectors(x.type.is_floating)[-1] * lanes * WANTED_OF_GROUPS))
-        )
+        if known_less_equal(k, LARGEST_K):
+            return False
+        grouped = int(_group_vectors(x.type.is_floating)[-1] * lanes * WANTED_OF_GROUPS)
+        return known_equal(k, length) or not permitted(less_equal(k, grouped))
     if k > LARGEST_K:
         return True
     groups = _fitting(k, lanes, x.type.is_floating)
