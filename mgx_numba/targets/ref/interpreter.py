@@ -164,7 +164,8 @@ def compute(
     try:
         if isinstance(ins.op, Deferred):
             made = _expansion(ins, args, StepMemory() if memory is None else memory)
-            given = {f"x{k}": a for k, a in enumerate(args)}
+            scalars = [isinstance(a, np.ndarray) and not a.ndim for a in args]  # of one axis in the IR
+            given = {f"x{k}": a.reshape(1) if scalar else a for k, (a, scalar) in enumerate(zip(args, scalars))}
             return deferred_value(ins.op, made.program, made.run(given))
         spread = ins.op.pointwise and any(i.shape.is_dynamic for i in ins.inputs)
         if spread:
@@ -183,13 +184,11 @@ def compute(
     except Outgrown:
         raise
     except MgxError as error:
-        if not ins.debug_symbols:
-            raise
         raise type(error)(ins.located(str(error))) from error
     except NotImplementedError as error:
-        raise MgxError(f"{ins.op} cannot be evaluated: {error}") from error
+        raise MgxError(ins.located(f"{ins.op} cannot be evaluated: {error}")) from error
     except Exception as error:
-        raise MgxError(f"evaluating {ins.op} on {[_shape_of(a) for a in args]}: {error}") from error
+        raise MgxError(ins.located(f"evaluating {ins.op} on {[_shape_of(a) for a in args]}: {error}")) from error
 
 
 def _result_shape(ins: Instruction, args: Sequence[Any], spread: bool, known: dict[tuple[object, ...], Shape]) -> Shape:
