@@ -47,9 +47,13 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     **{
         f"fused_gemm_{name}": ("FusedGemm", [normal(3, 4), normal(4, 5, seed=1)], {"activation": name, **attributes})
         for name, attributes in {
-            "Relu": {}, "Softplus": {}, "Softsign": {}, "Elu": {"activation_alpha": 0.5},
+            "Relu": {},
+            "Softplus": {},
+            "Softsign": {},
+            "Elu": {"activation_alpha": 0.5},
             "HardSigmoid": {"activation_alpha": 0.3, "activation_beta": 0.4},
-            "LeakyRelu": {"activation_alpha": 0.2}, "ThresholdedRelu": {"activation_alpha": 0.3},
+            "LeakyRelu": {"activation_alpha": 0.2},
+            "ThresholdedRelu": {"activation_alpha": 0.3},
             "Selu": {"activation_alpha": 1.6, "activation_gamma": 1.1},
         }.items()
     },
