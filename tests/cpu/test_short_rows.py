@@ -174,3 +174,14 @@ def test_elements_of_tiny_rows_with_broadcast_operands(cols, dtype, threads):
             for width, first in ((cols, 0), (cols + 5, 2)):
                 x, other = values((3, 700, width), 7), values(lens, seed)
                 check([x, other], partial(build, name=name, first=first), rtol, num_threads=threads)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8])
+@pytest.mark.parametrize("lens", [(64, 14, 2, 24), (16, 16, 3, 16), (9, 3, 2, 4), (2, 3, 4, 5), (1, 70, 5, 8)])
+def test_transposes_to_tiny_rows(lens, dtype):
+    """Elements of rows of 2 were loaded one by one, for a vector a row: 8 ns an element."""
+    x = np.arange(np.prod(lens)).astype(dtype).reshape(lens)
+    for permutation in ((1, 3, 0, 2), (0, 3, 2, 1), (3, 0, 1, 2), (1, 0, 3, 2)):
+        check([x], lambda m, p, order=permutation: m.add_instruction("contiguous", [
+            m.add_instruction("transpose", [p[0]], permutation=order)
+        ]), num_threads=2)  # fmt: skip
