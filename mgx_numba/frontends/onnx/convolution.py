@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
+from ...ops.base import make_op
 from ..arithmetic import mul_scalar
 from .activation import SELU_ALPHA, SELU_GAMMA
 from .builder import Builder, rank
@@ -90,7 +91,7 @@ def fused_activation(g: Builder, y: Instruction, name: str, params: Sequence[flo
     if not name:
         return y
     op, defaults = FUNCTIONS[name.lower()]
-    return g.op(op, y, **defaults | dict(zip(defaults, params)))
+    return g.op(make_op(op, **defaults | dict(zip(defaults, params))), y)
 
 
 @register("NhwcConv", domain=MICROSOFT)

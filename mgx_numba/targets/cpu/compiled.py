@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ...runtime.cpu.library.nodes import Node
     from ...runtime.library_form import LibraryForm
     from ..base import Observation, Observer, ThreadSpan
-    from ..options import TargetOptions
 
 
 class LoweredProgram:
@@ -287,13 +286,12 @@ class LoweredProgram:
         return PlanNode(self.executable)
 
 
-def compile_node(options: TargetOptions, program: Program) -> Callable[[Mapping[str, np.ndarray]], list]:
-    """Return a function that computes the results (arrays) of a deferred node's program, compiled, for arrays by
-    parameter name."""
-    whole_module("mgx_numba.targets.cpu.program")
-    from .program import compile_program
-
-    made = compile_program(program, dataclasses.replace(options, tuning=None))
+def compile_node(
+    compile: Callable[[Program], LoweredProgram], program: Program
+) -> Callable[[Mapping[str, np.ndarray]], list]:
+    """Return a function that computes the results (arrays) of a deferred node's program, which ``compile`` compiles,
+    for arrays by parameter name."""
+    made = compile(program)
     enter, lens = made.direct(np.ndarray), [value.shape.lens for value in program.main.results()]
 
     def run(inputs: Mapping[str, np.ndarray]) -> list:
