@@ -46,6 +46,7 @@ class GraphBuilder(Emitter):
         module: the module that receives the instructions.
         constants: values known at parse time.
         symbols: debug symbols for new instructions.
+        place: description of the source node of new instructions, for error messages.
         written: appended instructions, in order.
     """
 
@@ -53,6 +54,7 @@ class GraphBuilder(Emitter):
         self.module = module
         self.constants = constants
         self.symbols: tuple[str, ...] = ()
+        self.place = ""
         self.written: list[Instruction] = []
 
     def op(
@@ -79,7 +81,7 @@ class GraphBuilder(Emitter):
         return ins
 
     def _note(self, ins: Instruction) -> None:
-        ins.debug_symbols = self.symbols
+        ins.debug_symbols, ins.place = self.symbols, self.place
         self.written.append(ins)
 
     def take_back(self, count: int) -> None:

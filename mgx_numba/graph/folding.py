@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -44,10 +45,17 @@ def integers(value: np.ndarray) -> list[int] | None:
 
 
 class Constants:
-    """Evaluates instructions that depend on literals only, within an `Allowance`, and caches the results."""
+    """Evaluates instructions that depend on literals only, within an `Allowance`, and caches the results.
 
-    def __init__(self, allowance: Allowance) -> None:
+    Attributes:
+        used: parameters whose values were requested.
+    """
+
+    def __init__(self, allowance: Allowance, given: Mapping[Instruction, np.ndarray] | None = None) -> None:
+        """Create an evaluator; ``given`` has values of parameters, which count as literals."""
         self._allowance = allowance
+        self._given = given or {}
+        self.used: set[Instruction] = set()
         self._values: dict[Instruction, Any] = {}
 
     def value(self, x: Instruction) -> Any:
@@ -64,6 +72,9 @@ class Constants:
                 continue
             if ins.literal is not None:
                 self._values[ins] = self._literal(ins.literal)
+            elif ins in self._given:
+                self.used.add(ins)
+                self._values[ins] = self._given[ins]
             elif isinstance(ins.op, Lengths):
                 self._values[ins] = array_of_lengths(ins.op.values, ins.shape.lens)
             elif _empty(ins):

@@ -56,7 +56,8 @@ class Instruction:
         module_args: submodules that it runs (pointwise, fused_reduce, if, loop).
         literal: value of a ``@literal``.
         users: instructions that read its value, each once, with the input positions at which they read it.
-        debug_symbols: names of the source nodes that it came from.
+        debug_symbols: names of the source nodes that it came from, if the user wants to see them.
+        place: description of the source node for error messages; "" if there is none.
         module: the module that holds it, ``None`` once removed.
     """
 
@@ -70,6 +71,7 @@ class Instruction:
         "module_args",
         "normalized",
         "op",
+        "place",
         "shape",
         "target_id",
         "users",
@@ -90,6 +92,7 @@ class Instruction:
         self.literal = literal
         self.users: dict[Instruction, tuple[int, ...]] = {}
         self.debug_symbols: tuple[str, ...] = ()
+        self.place = ""
         self.normalized = False
         self.target_id = 0
         self.module: Module | None = None
@@ -107,8 +110,10 @@ class Instruction:
         return self.op
 
     def located(self, message: str) -> str:
-        """Return a message prefixed with the names of the instruction's source nodes, if they are known."""
-        return f"node {', '.join(self.debug_symbols)}: {message}" if self.debug_symbols else message
+        """Return a message prefixed with the instruction's source nodes, if they are known and it lacks them."""
+        if self.debug_symbols:
+            return f"node {', '.join(self.debug_symbols)}: {message}"
+        return f"{self.place}: {message}" if self.place and not message.startswith(self.place) else message
 
     @property
     def is_literal(self) -> bool:

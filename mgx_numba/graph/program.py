@@ -225,6 +225,7 @@ def _copied(
     else:
         twin = Instruction(ins.op, inputs, ins.shape, [modules[id(m)] for m in ins.module_args], ins.literal)
     twin.debug_symbols, twin.normalized, twin.target_id = ins.debug_symbols, ins.normalized, ins.target_id
+    twin.place = ins.place
     return target._link(twin, None)
 
 

@@ -105,8 +105,6 @@ class Specializer:
             try:
                 self.mapped[ins] = self._twin(ins, target)
             except MgxError as error:
-                if not ins.debug_symbols:
-                    raise
                 raise type(error)(ins.located(str(error))) from error
 
     def _twin(self, ins: Instruction, target: Module) -> Instruction:
@@ -161,6 +159,7 @@ class Specializer:
             shape = op.result_shape([i.shape for i in inputs], modules) if modules else self._shape(op, inputs)
         twin = target._link(Instruction(op, inputs, shape, modules), None)
         twin.debug_symbols, twin.normalized, twin.target_id = ins.debug_symbols, ins.normalized, ins.target_id
+        twin.place = ins.place
         return twin
 
     def _settled(self, ins: Instruction, inputs: list[Instruction], shape: Shape, target: Module) -> Instruction:
@@ -268,7 +267,7 @@ class Specializer:
                 return self._add(ins, op, inputs, target)
             raise
         for new in _after(target, last):
-            new.debug_symbols = ins.debug_symbols
+            new.debug_symbols, new.place = ins.debug_symbols, ins.place
         if not op.result.sub_shapes:
             return results[0]
         self.members[ins] = results

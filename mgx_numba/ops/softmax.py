@@ -86,6 +86,7 @@ class PrefixScanSum(_AlongAxis):
             first = [slice(None)] * x.ndim
             first[self.axis] = slice(0, 1)
             total[tuple(first)] = 0
+            total += 0  # sums begin with 0: -0 is added to it
         total = np.flip(total, self.axis) if self.reverse else total
         return total.astype(output.type.numpy)
 

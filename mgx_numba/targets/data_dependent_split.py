@@ -212,6 +212,9 @@ def _sizes(
     places = SIZED.get(ins.op.operator if isinstance(ins.op, Deferred) else ins.name)
     if places is None:
         return None
+    is_slice = isinstance(ins.op, Deferred) and ins.op.operator == "Slice"
+    if is_slice and not all(_is_constant(axes, constants) for axes in ins.inputs[3:4]):  # no size stands for an axis
+        return None
     found: dict[Instruction, None] = {}
     pending = [one for k, one in enumerate(ins.inputs) if k in places]
     while pending:

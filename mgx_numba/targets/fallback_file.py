@@ -12,8 +12,10 @@ from ..runtime.plan_json import LengthsReader, LengthsWriter
 
 if TYPE_CHECKING:
     from ..core.dim import Dim
+    from ..graph.program import Program
     from .lowering.fallback_call import FallbackCall, ReturnCall
     from .lowering.function_call import FunctionCall
+    from .ref.interpreter import RunProgram
 
 
 class StoredCall:
@@ -24,9 +26,11 @@ class StoredCall:
         body: makes a submodule's body that has a plan. Arguments: a module with the submodule's shapes; kind, content
             and captured values as `Body.write` returned them; the reader of the plan's lengths. Set by the target
             before the first call.
+        compile: see `StepMemory.compile`; set by the target, too.
     """
 
     body: Callable[..., object]
+    compile: Callable[[Program], RunProgram] | None = None
 
     def __init__(self, written: JsonObject, lengths: LengthsReader) -> None:
         self._written = written
@@ -84,7 +88,7 @@ class StoredCall:
         inputs = list(map(given, written["inputs"]))
         ins = Instruction(reader.operator(written["operator"]), inputs, reader.shape(written["shape"]), list(bodies))
         ins.debug_symbols = tuple(written["debug_symbols"])
-        return FallbackCall(ins, written["layout"], captured, bodies or None)
+        return FallbackCall(ins, written["layout"], captured, bodies or None, self.compile)
 
 
 def read_host(written: dict[str, Any], lengths: LengthsReader) -> Mapping[str, object]:

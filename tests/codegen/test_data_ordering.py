@@ -294,6 +294,20 @@ def test_running_sums(exclusive: bool, reverse: bool) -> None:
                 np.testing.assert_array_equal(out, expected)
 
 
+@pytest.mark.parametrize("lens", [(5,), (3, 140), (140, 3), (1, 2085)])
+def test_running_sums_of_negative_zeros(lens: tuple[int, ...], given_machine: Any) -> None:
+    """They were 0, which NumPy and ONNX Runtime give for exclusive sums alone: those begin with 0."""
+    given_machine(row_part_elements=200)
+    x, axis = np.full(lens, -0.0, np.float32), int(np.argmax(lens))
+    for exclusive, reverse in ((False, False), (True, False), (False, True), (True, True)):
+        for order in (None, range(len(lens))[::-1]):
+            placed, out = in_order(x, order, 1), empty_in_order(lens, x.dtype, order)
+            running_sums(axis, exclusive, reverse, placed, out)
+            op = make_op("prefix_scan_sum", axis=axis, exclusive=exclusive, reverse=reverse)
+            for found in (out, op.compute(Shape(from_numpy(x.dtype), lens), [x])):
+                np.testing.assert_array_equal(np.signbit(found), np.full(lens, not exclusive))
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32"])
 @pytest.mark.parametrize("lens", [(3, 1100), (1100, 3), (2, 9, 1030), (33, 5, 70), (5, 0, 7), (2085,)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -149,3 +151,37 @@ def part(m, x, cols):
 
 def turned(m, x):
     return m.add_instruction("transpose", [x], permutation=[0, 2, 1])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.float16])
+@pytest.mark.parametrize("cols", [1, 2, 3, 4, 5, 6, 8, 9])
+def test_elements_of_tiny_rows_with_broadcast_operands(cols, dtype, threads):
+    """Along rows of 2, 8,400 products took 19 us and powers 668; across rows they take 6 and 42."""
+    whole, integers = (3, 700, cols), np.issubdtype(dtype, np.integer)
+    rtol = 2e-3 if dtype is np.float16 else 1e-5
+
+    def values(lens, seed):
+        found = data(lens, seed, special=not integers and len(lens) == 3)
+        return (np.abs(found) + 1 if integers else found).astype(dtype)
+
+    def build(m, p, name, first):
+        x = m.add_instruction("slice", [p[0]], axes=[2], starts=[first], ends=[first + cols])
+        return m.add_instruction(name, [x, broadcast(m, p[1], whole)])
+
+    for name in ("mul", "div", "mod" if integers else "pow"):
+        for seed, lens in enumerate([(3, 700, 1), (3, 1, cols), (1, 1, 1)]):
+            for width, first in ((cols, 0), (cols + 5, 2)):
+                x, other = values((3, 700, width), 7), values(lens, seed)
+                check([x, other], partial(build, name=name, first=first), rtol, num_threads=threads)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8])
+@pytest.mark.parametrize("lens", [(64, 14, 2, 24), (16, 16, 3, 16), (9, 3, 2, 4), (2, 3, 4, 5), (1, 70, 5, 8)])
+def test_transposes_to_tiny_rows(lens, dtype):
+    """Elements of rows of 2 were loaded one by one, for a vector a row: 8 ns an element."""
+    x = np.arange(np.prod(lens)).astype(dtype).reshape(lens)
+    for permutation in ((1, 3, 0, 2), (0, 3, 2, 1), (3, 0, 1, 2), (1, 0, 3, 2)):
+        check([x], lambda m, p, order=permutation: m.add_instruction("contiguous", [
+            m.add_instruction("transpose", [p[0]], permutation=order)
+        ]), num_threads=2)  # fmt: skip

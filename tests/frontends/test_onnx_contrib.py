@@ -44,6 +44,19 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         [normal(1, 2, 5, 5), normal(3, 2, 3, 3, seed=1), normal(3, seed=2)],
         {"activation": "LeakyRelu", "activation_params": [0.2], "pads": [1, 1, 1, 1]},
     ),
+    **{
+        f"fused_gemm_{name}": ("FusedGemm", [normal(3, 4), normal(4, 5, seed=1)], {"activation": name, **attributes})
+        for name, attributes in {
+            "Relu": {},
+            "Softplus": {},
+            "Softsign": {},
+            "Elu": {"activation_alpha": 0.5},
+            "HardSigmoid": {"activation_alpha": 0.3, "activation_beta": 0.4},
+            "LeakyRelu": {"activation_alpha": 0.2},
+            "ThresholdedRelu": {"activation_alpha": 0.3},
+            "Selu": {"activation_alpha": 1.6, "activation_gamma": 1.1},
+        }.items()
+    },
     "skip_layer_normalization": (
         "SkipLayerNormalization",
         [X, normal(2, 3, 8, seed=1), normal(8, seed=2), normal(8, seed=3), normal(8, seed=4)],

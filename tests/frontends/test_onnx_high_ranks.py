@@ -19,6 +19,8 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 ONES = np.ones(1, np.float32)
 ZERO = np.array(0, np.float32)
+FOUR_AXES = (1, 3, 5, 4, 6, 4), (3, 3, 2, 3, 2, 1)
+"""Lengths of images and weights."""
 
 
 def cases(rank: int) -> dict[str, tuple[list[Any], dict[str, Any]]]:
@@ -99,3 +101,20 @@ def test_a_product_of_many_vectors_beyond_all_memory_is_refused_before_a_part_is
     program = migraphx.parse_onnx(model).compile(target)
     with pytest.raises(MgxError, match=r"^run: not enough memory for (the largest value of the program|results of)"):
         program.run(feeds)
+
+
+@pytest.mark.parametrize("fast_math", [False, True])
+@pytest.mark.parametrize("operator", ["Conv", "ConvTranspose", "ConvInteger"])
+def test_convolutions_over_four_axes(operator: str, fast_math: bool) -> None:
+    """Compiling failed in a pass; such convolutions run in fallback steps."""
+    if operator == "ConvInteger":
+        x, w = (np.random.default_rng(k).integers(0, 255, n).astype(np.uint8) for k, n in enumerate(FOUR_AXES))
+    else:
+        x, w = (normal(*n, seed=k) for k, n in enumerate(FOUR_AXES))
+    node = helper.make_node(operator, ["x", "w"], ["y"], pads=[1, 0, 1, 1, 0, 1, 1, 0], strides=[1, 2, 1, 1])
+    kind = TensorProto.INT32 if operator == "ConvInteger" else TensorProto.FLOAT
+    model = make_model([node], {"x": x}, {"y": kind}, constants={"w": w})
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    made = migraphx.parse_onnx_buffer(model.SerializeToString())
+    made.compile(migraphx.get_target("cpu"), fast_math=fast_math)
+    compare(np.asarray(made.run({"x": x})[0]), session.run(None, {"x": x})[0], 1e-4, 1e-4)

@@ -81,8 +81,30 @@ def test_long_transforms_are_supported() -> None:
     """A transform of 8192 points needed a matrix of 8192 rows and was refused."""
     x = normal(1, 8192, 1)
     close(compiled(x, axis=1), np.fft.fft(complex_of(x), axis=1), np.float32)
-    with pytest.raises(migraphx.MgxError, match="a transform of 8191 points needs too large a matrix"):
-        compiled(x[:, :8191], axis=1)
+
+
+@pytest.mark.parametrize("points", [4093, 8191, 2 * 4099])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_long_transforms_without_similar_factors(points: int, parts: int) -> None:
+    """A transform of 8191 points was refused; one of 4093 took a matrix of 64 MiB."""
+    x = normal(2, points, parts)
+    wanted = np.fft.fft(complex_of(x), axis=1)
+    close(compiled(x, axis=1), wanted, np.float32)
+    half = np.stack([wanted.real, wanted.imag], -1).astype(np.float32)
+    close(compiled(half, axis=1, inverse=1), complex_of(x), np.float32)
+    if parts == 1:
+        close(compiled(x, axis=1, onesided=1), wanted[:, : points // 2 + 1], np.float32)
+        back = compiled(half[:, : points // 2 + 1], axis=1, length=points, inverse=1, onesided=1)
+        close(back, x[..., 0], np.float32)
+
+
+def test_a_length_that_has_no_factors_in_any_time_is_refused() -> None:
+    """The factors of 2**63 - 1 were searched for hours."""
+    for length in (2**63 - 1, 2**24 - 3):
+        with pytest.raises(
+            migraphx.MgxError, match=f"DFT.*a transform of {length} points is too long, expected at most"
+        ):
+            compiled(normal(1, 5, 1), axis=1, length=length)
 
 
 def test_numbers_of_rows_may_be_open() -> None:

@@ -66,6 +66,8 @@ def test_running_sums(exclusive: bool, reverse: bool, dtype: Any, on: Engine, mo
     for lens, axis in (((2, 11), 1), ((1,), 0), ((0, 4), 0)):
         check_operator(on, "prefix_scan_sum", [values(*lens, dtype=dtype)], axis=axis, **options)
     if dtype is np.float32:
+        for axis in (0, 1):  # sums of -0 alone are -0
+            check_operator(on, "prefix_scan_sum", [np.full((5, 70), -0.0, dtype)], axis=axis, **options)
         monkeypatch.setattr(scan, "THREADS", 64)  # of 4 elements each: rows of more take several rounds
         for lens in ((300,), (5, 70)):
             check_operator(on, "prefix_scan_sum", [values(*lens)], axis=0, **options)

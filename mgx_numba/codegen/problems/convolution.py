@@ -12,10 +12,13 @@ from dataclasses import field, replace
 from ...core.dim import Dim, known_equal, known_less, minimum
 from ...core.integers import plain_ints
 from ...dataclass import dataclass
-from ...errors import ShapeError
+from ...errors import ShapeError, UnsupportedError
 from .element_types import FLOAT32, ElementTypes, TypedProblem
 from .epilogue import Prologue
 from .gemm import packed_strides
+
+MOST_SPATIAL = 3
+"""Most spatial axes of a convolution: those of ONNX's models. Solvers loop over so many, by definition."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,8 @@ class ConvProblem(TypedProblem):
 
     def __post_init__(self) -> None:
         rank = len(self.in_lens)
-        if not 1 <= rank <= 3:
-            raise ShapeError(f"convolution over {rank} spatial dimensions; expected 1 to 3")
+        if not 1 <= rank <= MOST_SPATIAL:
+            raise UnsupportedError(f"convolution over {rank} spatial dimensions; expected 1 to {MOST_SPATIAL}")
         ones, zeros = (1,) * rank, (0,) * rank
         for name, default in (
             ("in_lens", None), ("kernel", None), ("stride", ones), ("dilation", ones), ("pads_begin", zeros),

@@ -19,7 +19,9 @@ from .registry import MICROSOFT, register
 @register("FusedGemm", domain=MICROSOFT)
 def fused_gemm(g: Builder, node: Node, a: Instruction, b: Instruction, c: Instruction | None = None) -> Instruction:
     """Emit Gemm and an activation."""
-    params = [node.get_float(name) for name in ("activation_alpha", "activation_beta") if node.has(name)]
+    params = [
+        node.get_float(name) for name in ("activation_alpha", "activation_beta", "activation_gamma") if node.has(name)
+    ]
     return fused_activation(g, gemm_of(g, node, a, b, c), node.get_str("activation", ""), params)
 
 

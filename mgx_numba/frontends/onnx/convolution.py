@@ -10,7 +10,9 @@ from collections.abc import Sequence
 
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
+from ...ops.base import make_op
 from ..arithmetic import mul_scalar
+from .activation import SELU_ALPHA, SELU_GAMMA
 from .builder import Builder, rank
 from .matmul import is_zero, zero_point
 from .node import Node
@@ -73,19 +75,23 @@ def fused_conv(
 
 
 def fused_activation(g: Builder, y: Instruction, name: str, params: Sequence[float]) -> Instruction:
-    """Emit the activation function that ONNX Runtime's optimiser has fused; nothing if ``name`` is empty."""
-    if name in ("Relu", "Tanh", "Sigmoid"):
-        return g.op(name.lower(), y)
-    if name == "LeakyRelu":
-        return g.op("leaky_relu", y, alpha=params[0] if params else 0.01)
+    """Emit the activation function that ONNX Runtime's optimiser has fused; nothing if ``name`` is empty.
+
+    ``params`` are the function's parameters, in the order of ONNX's attributes; missing ones have ONNX's defaults.
+    """
+    from .recurrent import FUNCTIONS  # late: few models have fused activations
+
     if name == "Clip" and len(params) == 2:
         return g.pointwise("clip", y, g.like(params[0], y), g.like(params[1], y))
-    if name == "HardSigmoid" and len(params) == 2:
-        line = g.pointwise("add", mul_scalar(g, y, params[0]), g.like(params[1], y))
-        return g.pointwise("clip", line, g.like(0, y), g.like(1, y))
-    if name:
+    if name == "Selu":
+        alpha, gamma = (*params, *(SELU_ALPHA, SELU_GAMMA)[len(params) :])
+        return mul_scalar(g, g.op("elu", y, alpha=alpha), gamma)
+    if name and name.lower() not in FUNCTIONS:
         raise UnsupportedError(f"activation {name!r} with parameters {list(params)} is not supported")
-    return y
+    if not name:
+        return y
+    op, defaults = FUNCTIONS[name.lower()]
+    return g.op(make_op(op, **defaults | dict(zip(defaults, params))), y)
 
 
 @register("NhwcConv", domain=MICROSOFT)

@@ -23,7 +23,7 @@ from ..composite import composed, is_product
 from ..handlers import check_arity
 from . import registry
 from .builder import Builder
-from .deferred import Attempt
+from .deferred import Attempt, values_taken
 from .domains import home_of, implied_opset
 from .forms import form_of
 from .functions import expand, function_attributes, has_body, resolve_attributes, schema_attributes, schema_body
@@ -192,7 +192,8 @@ class GraphParser:
             node = self.node(proto, index, scope)
         except MgxError as error:
             raise type(error)(f"graph {graph!r}: {label(proto, index)}: {error}") from None
-        previous = g.symbols
+        previous, place = g.symbols, g.place
+        g.place = place or node.where
         if self.options.use_debug_symbols and not previous:
             g.symbols = (node.name or f"{node.op_type}_{index}",)
         try:
@@ -201,9 +202,9 @@ class GraphParser:
         except MgxError as error:
             raise type(error)(f"{node.where}: {error}") from (error.__cause__ or error)
         except Exception as error:
-            raise ParseError(f"{node.where}: {type(error).__name__}: {error}") from error
+            raise ParseError(f"{node.where}: {_unexpected(error, node)}") from error
         finally:
-            g.symbols = previous
+            g.symbols, g.place = previous, place
 
     def node(self, proto: NodeProto, index: int, scope: NameScope) -> Node:
         """Return a node with the operator set in force for it."""
@@ -443,6 +444,14 @@ class GraphParser:
                 self.leniency.accept(
                     f"graph {graph.name!r}: output {info.name!r} is declared as {declared}, its node gives {given}"
                 )
+
+
+def _unexpected(error: Exception, node: Node) -> str:
+    """Return the message of an error that no parser function foresaw, with the shapes of the node's inputs."""
+    given = ", ".join(f"{name!r} {x.shape}" for name, x in values_taken(node).items())
+    counted = any(text in str(error) for text in ("to unpack", "tuple index out of range"))
+    what = "a number of dimensions or elements is wrong" if counted else type(error).__name__
+    return f"{what}: {error}; inputs are {given or 'none'}"
 
 
 def _expanded(

@@ -23,14 +23,21 @@ LEAST_GAIN = 3
 Zen 3, one thread, 16 rows: with a gain of 3.2 (128 points) 11.9 and 13.0 us for float32, 23.9 and 14.1 us for float64;
 of 2.7 (64 points) 4.4 and 10.0 us, 7.2 and 10.1 us; of 12.8 (512 points) 199 and 47 us, 387 and 80 us."""
 
+LARGEST_MATRIX = 1 << 22
+"""Largest matrix of a transform (elements, 16 MiB of float32). Longer prime transforms are convolutions: of 4093 points
+a matrix takes 64 MiB. No figures kept."""
+
 
 def transform(g: Builder, x: Instruction, points: int, inverse: bool, one_sided: bool) -> Instruction:
     """Emit the Fourier transform [rows, bins, 2] of x [rows, n, 1 or 2]: real and imaginary parts.
 
     ``points`` is the length of the transform. The one-sided inverse [rows, points, 1] takes the first half of a
-    Hermitian spectrum. A transform is a product with a matrix, or two of them for points with two similar factors.
+    Hermitian spectrum. A transform is a product with a matrix, or two of them for points with two similar factors, or a
+    convolution.
     """
     _, n, parts = g.lens(x)
+    if points > LARGEST:  # the factors of huge numbers would not be found in any time
+        raise UnsupportedError(f"a transform of {points} points is too long, expected at most {LARGEST}")
     used, real = min(n, points), one_sided and inverse
     bins = points // 2 + 1 if one_sided and not inverse else points
     x, type = g.slice(x, 1, 0, used), x.shape.type
@@ -42,14 +49,47 @@ def transform(g: Builder, x: Instruction, points: int, inverse: bool, one_sided:
     columns = -(-bins // outer)
     direct, two = used * parts * bins * (1 if real else 2), points * (2 * outer * parts + 4 * columns)
     in_two = LEAST_GAIN * two < direct
-    if (inner * columns if in_two else used * bins) > LARGEST:
-        raise UnsupportedError(f"a transform of {points} points needs too large a matrix")
-    if in_two:
+    elements = inner * columns if in_two else used * bins  # at most 2 * points for a power of two
+    by_convolution = elements > max(LARGEST_MATRIX, 2 * points)
+    if in_two or by_convolution:
         scaled = g.pointwise("mul", x, g.literal(weights, type)) if inverse else x
-        return _in_two_steps(g, scaled, points, bins, inverse, real)
+        return (_by_convolution if by_convolution else _in_two_steps)(g, scaled, points, bins, inverse, real)
     matrix = _coupled(_roots(used, bins, points, inverse) * weights, real)[:, :parts]
     product = g.op("dot", g.reshape(x, (g.lens(x)[0], used * parts)), g.literal(matrix.reshape(used * parts, -1), type))
     return g.reshape(product, (g.lens(x)[0], bins, matrix.shape[-1]))
+
+
+def _by_convolution(g: Builder, x: Instruction, points: int, bins: int, inverse: bool, real: bool) -> Instruction:
+    """Emit `transform` by Bluestein's algorithm, for points without two similar factors.
+
+    With ``c[k] = w(k * k / 2, points)``, a convolution is computed by transforms of a power of two::
+
+        X[k] = c[k] * sum_j conj(c[k - j]) * c[j] * x[j]
+    """
+    _, used, parts = g.lens(x)
+    whole = 1 << (used + bins - 2).bit_length()
+    if whole > LARGEST:
+        raise UnsupportedError(f"a transform of {points} points is too long, expected at most {LARGEST // 4}")
+    places = np.arange(max(used, bins))
+    chirp = np.exp((1j if inverse else -1j) * np.pi * (places * places % (2 * points)) / points)
+    kernel = np.zeros(whole, np.complex128)
+    kernel[:bins] = chirp[:bins].conj()
+    kernel[whole - used + 1 :] = chirp[1:used][::-1].conj()
+    if parts == 1:
+        x = g.op("pad", x, pads=(0, 0, 0, 0, 0, 1))
+    spectrum = transform(g, _times(g, x, chirp[:used]), whole, False, False)
+    result = g.slice(transform(g, _times(g, spectrum, np.fft.fft(kernel)), whole, True, False), 1, 0, bins)
+    return g.slice(_times(g, result, chirp[:bins]), 2, 0, 1 if real else 2)
+
+
+def _times(g: Builder, x: Instruction, factors: np.ndarray) -> Instruction:
+    """Emit the product of complex numbers [rows, n, 2] with n complex factors."""
+    type = x.shape.type
+    swapped = g.op("concat", *(g.slice(x, 2, k, k + 1) for k in (1, 0)), axis=2)
+    cosine = np.stack([factors.real, factors.real], 1)
+    sine = np.stack([-factors.imag, factors.imag], 1)
+    products = (g.pointwise("mul", v, g.literal(f, type)) for v, f in ((x, cosine), (swapped, sine)))
+    return g.pointwise("add", *products)
 
 
 def _factors(points: int) -> tuple[int, int]:
@@ -180,7 +220,8 @@ def mel_weight_matrix(
     )
     edges = [float(g.constant(x, n).ravel()[0]) for x, n in ((low, "lower_edge_hertz"), (high, "upper_edge_hertz"))]
     if count < 1 or points < 1 or sampling < 1 or count * points > LARGEST:
-        raise ParseError(f"num_mel_bins {count}, dft_length {points} and sample_rate {sampling} must be positive")
+        given = f"num_mel_bins {count}, dft_length {points} and sample_rate {sampling}"
+        raise ParseError(f"{given} must be positive, and give at most {LARGEST} weights")
     mel = [2595 * np.log10(1 + f / 700) for f in edges]
     corners = np.arange(count + 2) * ((mel[1] - mel[0]) / (count + 2)) + mel[0]
     hertz = 700 * (10 ** (corners / 2595) - 1)

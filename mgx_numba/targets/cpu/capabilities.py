@@ -17,7 +17,7 @@ from ...codegen.cpu.loops import lanes_for
 from ...codegen.cpu.machine import machine
 from ...codegen.cpu.microkernels.tile_table import declared_tile, matrix_tile, tile_for
 from ...codegen.problems.cluster import Tensor
-from ...codegen.problems.convolution import ConvProblem
+from ...codegen.problems.convolution import MOST_SPATIAL, ConvProblem
 from ...codegen.problems.element_types import FLOAT32, ElementTypes, element_types
 from ...codegen.problems.gemm import GemmProblem
 from ...core.dim import ceil_div, hint, symbols_of
@@ -121,7 +121,7 @@ def _adds_columns(options: TargetOptions) -> Callable[[Instruction], bool]:
     def adds(ins: Instruction) -> bool:
         from ...codegen.cpu.contraction.conv import ConvDirect  # late: most programs have no convolution
 
-        if ins.shape.type not in (Type.float_type, Type.double_type) or 0 in map(hint, ins.shape.lens):
+        if ins.shape.type not in (Type.float_type, Type.double_type) or _has_no_problem(ins):
             return False
         problem = bare_problem(ins, hint)
         assert isinstance(problem, ConvProblem)
@@ -179,13 +179,19 @@ def _multiplies_bfloat16(options: TargetOptions) -> Callable[[Instruction], bool
 
     def multiplies(ins: Instruction) -> bool:
         rows = hint(ins.shape.elements) // max(hint(ins.shape.lens[-1 if ins.name == "dot" else 1]), 1)
-        if rows < fewest or 0 in map(hint, ins.inputs[0].shape.lens):
+        if rows < fewest or _has_no_problem(ins):
             return False
         problem = bare_problem(ins, hint)
         narrow = seconds(problem, NARROW_LEFT)
         return isfinite(narrow) and narrow <= min(seconds(problem, types) for types in (FLOAT32, WIDE_LEFT))
 
     return multiplies
+
+
+def _has_no_problem(ins: Instruction) -> bool:
+    """Return whether there is nothing to compute, or no solver for a convolution over so many axes."""
+    empty = 0 in map(hint, (*ins.shape.lens, *ins.inputs[0].shape.lens))
+    return empty or (ins.name in CONVOLUTIONS and ins.shape.ndim - 2 > MOST_SPATIAL)
 
 
 def bare_problem(ins: Instruction, value: Callable[[int], int] | None = None) -> GemmProblem | ConvProblem:
@@ -253,7 +259,7 @@ def _taken(problem: ConvProblem, threads: int) -> str:
 
 def _stored_problem(ins: Instruction) -> ConvProblem | None:
     """Return a convolution as a problem with the stored types of its operands, which the convolution may widen."""
-    if ins.name not in CONVOLUTIONS or 0 in map(hint, (*ins.shape.lens, *ins.inputs[0].shape.lens)):
+    if ins.name not in CONVOLUTIONS or _has_no_problem(ins):
         return None
     problem = bare_problem(ins, hint)
     assert isinstance(problem, ConvProblem)

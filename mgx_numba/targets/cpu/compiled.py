@@ -286,6 +286,23 @@ class LoweredProgram:
         return PlanNode(self.executable)
 
 
+def compile_node(
+    compile: Callable[[Program], LoweredProgram], program: Program
+) -> Callable[[Mapping[str, np.ndarray]], list]:
+    """Return a function that computes the results (arrays) of a deferred node's program, which ``compile`` compiles,
+    for arrays by parameter name."""
+    made = compile(program)
+    enter, lens = made.direct(np.ndarray), [value.shape.lens for value in program.main.results()]
+
+    def run(inputs: Mapping[str, np.ndarray]) -> list:
+        results = None if enter is None else enter(inputs)
+        if results is None:
+            results = made.run(inputs)
+        return [result.reshape(n) for result, n in zip(results, lens, strict=True)]
+
+    return run
+
+
 def kernels_of(plans: Iterable[Plan]) -> dict[KernelSource, KernelSource]:
     """Return the distinct kernels of plans, in order of first use, each with all instructions that run it as origin."""
     origins: dict[KernelSource, dict[str, None]] = {}

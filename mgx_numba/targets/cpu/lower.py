@@ -16,6 +16,7 @@ from ...runtime.plan import Plan
 from ..lowering.job import LoweringJob, Resources
 from ..lowering.lowering import Lowering
 from ..options import TargetOptions
+from .compiled import compile_node
 from .rules import RULES
 
 
@@ -39,4 +40,9 @@ def lowering(
     threads = resolve_num_threads(job.options.num_threads or None)
     on_kernels, of_packing = (None, None) if ahead is None else (ahead.add, partial(load, ahead=ahead))
     planner = BACKEND.name, machine()
-    return Lowering(job, Resources(RULES, BACKEND, threads, on_kernels, of_packing, compile_body, planner=planner))
+    node, tuning = None, job.options.tuning
+    if compile_body is not None and not (tuning is not None and tuning.exhaustive):  # nothing is measured in a run
+        node = partial(compile_node, lambda program: compile_body(program, None))
+    return Lowering(
+        job, Resources(RULES, BACKEND, threads, on_kernels, of_packing, compile_body, node, planner=planner)
+    )

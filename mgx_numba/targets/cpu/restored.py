@@ -16,7 +16,7 @@ from ..fallback_file import StoredCall
 from ..options import TargetOptions
 from ..restored import Restored
 from .choice import PlanChoice
-from .compiled import LoweredProgram
+from .compiled import LoweredProgram, compile_node
 from .split_program import CpuSymbolicSplit, SplitProgram
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def runnable(kept: Kept, options: TargetOptions, shown: Callable[[], Program]) -
         for step in kept.plan.all_steps():
             if isinstance(step, FallbackStep) and isinstance(step.function, StoredCall):
                 step.function.body = partial(_body, options)
+                step.function.compile = partial(_node, options)
         for kernel, symbol in zip(executor_kernels(kept.plan), kept.symbols):
             kernel.restore_symbol(symbol)  # equal to the computed symbol, as in `PlansReader`
         executable = Executable(kept.plan, options.num_threads or None, store=options.store)
@@ -66,6 +67,13 @@ def _body(
     from .bodies import read_body
 
     return read_body(module, kind, content, captured, lengths, options, runnable)
+
+
+def _node(options: TargetOptions, program: Program) -> Callable[[Mapping[str, np.ndarray]], list]:
+    whole_module("mgx_numba.targets.cpu.program")
+    from .program import compile_program
+
+    return compile_node(lambda given: compile_program(given, options), program)
 
 
 class RestoredProgram(Restored[LoweredProgram], LoweredProgram):

@@ -16,7 +16,7 @@ from ...graph.program import Program
 from ...graph.substitution import settled, with_numbers
 from ...ops.control import If
 from ...runtime.plan_json import LengthsWriter
-from ..ref.interpreter import StepMemory, compute, evaluate_module
+from ..ref.interpreter import RunProgram, StepMemory, compute, evaluate_module
 from .fallback_values import has_symbols, leaves, numbered, rebuild, returned
 from .instruction_json import InstructionWriter
 from .rules import Body
@@ -35,6 +35,7 @@ class FallbackCall:
         layout: Sequence[object],
         captured: Sequence[Instruction],
         bodies: Mapping[Module, Body] | None,
+        compile: Callable[[Program], RunProgram] | None = None,
     ) -> None:
         """Prepare the call of an instruction.
 
@@ -43,9 +44,10 @@ class FallbackCall:
             layout: for each input, then for each captured value, its position among the arrays (`flatten`).
             captured: values that the submodules take from outside.
             bodies: see the attribute.
+            compile: see `StepMemory.compile`.
         """
         self._ins, self._layout, self._captured, self.bodies = ins, layout, captured, bodies
-        self._memory = StepMemory()
+        self._memory = StepMemory(compile=compile)
 
     @property
     def symbolic(self) -> bool:
@@ -75,7 +77,7 @@ class FallbackCall:
         """Return the call with the symbols replaced by values."""
         own = None if self.bodies is None else {module: body.at(values) for module, body in self.bodies.items()}
         ins = self._ins if isinstance(self._ins.op, If) else numbered(self._ins, values)
-        return FallbackCall(ins, self._layout, self._captured, own)
+        return FallbackCall(ins, self._layout, self._captured, own, self._memory.compile)
 
     def write(self, lengths: LengthsWriter) -> dict[str, object]:
         ins, writer = self._ins, InstructionWriter(lengths)

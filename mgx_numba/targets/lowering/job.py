@@ -12,6 +12,7 @@ from ...core.dim import Dim, Scope
 from ...dataclass import dataclass
 from ...graph.program import Program
 from ..options import TargetOptions
+from ..ref.interpreter import RunProgram
 from .buffers import Buffer, View
 from .rules import RuleTable
 from .shared_weights import SharedWeights
@@ -36,6 +37,8 @@ class Resources:
         load: loads kernels that pack weights; None: as the back end does.
         compile_body: compiles a body whose lengths become known when it runs; None: such bodies run by their NumPy
         meaning.
+        compile_node: compiles the program of a deferred node; returns a function that runs it on arrays by parameter
+            name. None: such programs run by their NumPy meaning.
         finish: returns the launch for a step of the plan; None: as it was planned.
         solutions: solutions of problems planned before.
         planner: what solutions depend on besides problems, so that they are kept for other programs; None: they are
@@ -49,6 +52,7 @@ class Resources:
     on_kernels: Callable[[Sequence[KernelSource]], None] | None = None
     load: LoadKernels | None = None
     compile_body: Callable[..., Any] | None = None
+    compile_node: Callable[[Program], RunProgram] | None = None
     finish: Callable[[Launch], Launch] | None = None
     solutions: Solutions = field(default_factory=Solutions)
     planner: Hashable | None = None

@@ -472,7 +472,7 @@ class Lowering(PlanConstants):
         layout = [flatten(self.values[i], flat) for i in sources]
         from .fallback_call import FallbackCall  # late: kernels compute most programs
 
-        call = FallbackCall(ins, layout, captured, bodies)
+        call = FallbackCall(ins, layout, captured, bodies, self.resources.compile_node)
         if call.symbolic and ins.module_args and bodies is None and on_device is None:
             raise SymbolicLengthError(f"a fallback step would run submodules of {ins.name} that have symbolic lengths")
         shapes = ins.shape.flatten()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,32 @@ from ..base import Outgrown
 Trace = Callable[[Instruction, Any], None]
 REMEMBERED_SHAPES = 64
 """Most shapes of results that a fallback step keeps: more than a loop of a model has lengths."""
-REMEMBERED_PROGRAMS, REMEMBERED_BYTES = 8, 1 << 16
+REMEMBERED_PROGRAMS, REMEMBERED_BYTES = 8, 1 << 18
 """Most programs of a deferred node that a fallback step keeps, and most bytes of literals in one: values that change in
 each run must not fill memory. A program of a few operators takes some 20 KiB."""
-LARGEST_LITERAL = 64
-"""Elements of a deferred node's input up to which its values, not only its lengths, determine the node's program.
+LARGEST_VALUE = 64
+"""Most elements of a deferred node's input whose values, not only its lengths, may determine the node's program.
 Lengths, axes and bounds are shorter."""
+WORTH_COMPILING = 1 << 10
+"""Least work (elements of operands and results, or operations) of a deferred node's program that is compiled. NumPy
+takes 10 to 30 us for less, of which the fallback step itself takes half (Zen 4)."""
+
+RunProgram = Callable[[Mapping[str, np.ndarray]], list]
+"""Computes a program's results for arrays by parameter name."""
+
+
+@dataclass
+class Expansion:
+    """A program of a deferred node.
+
+    Attributes:
+        program: the program. Its parameters are x0, x1, ... for the node's inputs; an input whose value the program
+            does not read has no parameter.
+        run: computes the program's results.
+    """
+
+    program: Program
+    run: RunProgram
 
 
 @dataclass
@@ -43,11 +64,18 @@ class StepMemory:
 
     Attributes:
         shapes: shapes of earlier results, by the lengths of their inputs.
-        programs: programs of a deferred node, by what determines them; None: they need the values of all inputs.
+        places: for lengths of a deferred node's inputs, the sets of inputs (positions) whose values determined a
+            program.
+        programs: programs of a deferred node, by lengths, an element of ``places``, and the values of these inputs.
+        compile: compiles a program of a deferred node; None: it runs by its NumPy meaning.
+        compiled: number of programs that were compiled, at most `REMEMBERED_PROGRAMS`.
     """
 
     shapes: dict[tuple[object, ...], Shape] = field(default_factory=dict)
-    programs: dict[tuple[object, ...], Program | None] = field(default_factory=dict)
+    places: dict[tuple[object, ...], dict[tuple[int, ...], None]] = field(default_factory=dict)
+    programs: dict[tuple[object, ...], Expansion] = field(default_factory=dict)
+    compile: Callable[[Program], RunProgram] | None = None
+    compiled: int = 0
 
 
 @np.errstate(all="ignore")
@@ -135,8 +163,10 @@ def compute(
     shape = ins.shape
     try:
         if isinstance(ins.op, Deferred):
-            program, given = _program_for(ins, args, {} if memory is None else memory.programs)
-            return deferred_value(ins.op, program, evaluate(program, given))
+            made = _expansion(ins, args, StepMemory() if memory is None else memory)
+            scalars = [isinstance(a, np.ndarray) and not a.ndim for a in args]  # of one axis in the IR
+            given = {f"x{k}": a.reshape(1) if scalar else a for k, (a, scalar) in enumerate(zip(args, scalars))}
+            return deferred_value(ins.op, made.program, made.run(given))
         spread = ins.op.pointwise and any(i.shape.is_dynamic for i in ins.inputs)
         if spread:
             # lengths with equal ranges may differ in a run: 1 and another length
@@ -154,13 +184,11 @@ def compute(
     except Outgrown:
         raise
     except MgxError as error:
-        if not ins.debug_symbols:
-            raise
         raise type(error)(ins.located(str(error))) from error
     except NotImplementedError as error:
-        raise MgxError(f"{ins.op} cannot be evaluated: {error}") from error
+        raise MgxError(ins.located(f"{ins.op} cannot be evaluated: {error}")) from error
     except Exception as error:
-        raise MgxError(f"evaluating {ins.op} on {[_shape_of(a) for a in args]}: {error}") from error
+        raise MgxError(ins.located(f"evaluating {ins.op} on {[_shape_of(a) for a in args]}: {error}")) from error
 
 
 def _result_shape(ins: Instruction, args: Sequence[Any], spread: bool, known: dict[tuple[object, ...], Shape]) -> Shape:
@@ -177,63 +205,93 @@ def _result_shape(ins: Instruction, args: Sequence[Any], spread: bool, known: di
     return found
 
 
-def _program_for(
-    ins: Instruction, args: Sequence[Any], known: dict[tuple[object, ...], Program | None]
-) -> tuple[Program, dict[str, np.ndarray]]:
-    """Return a program that computes a deferred node for these inputs, and the values of its parameters.
-
-    Inputs with more than `LARGEST_LITERAL` elements are parameters; smaller ones are literals of the program.
+def _expansion(ins: Instruction, args: Sequence[Any], memory: StepMemory) -> Expansion:
+    """Return a program that computes a deferred node for inputs with these lengths, and these values where they matter.
 
     Args:
         ins: the node.
         args: values of its inputs.
-        known: see `StepMemory.programs`.
+        memory: keeps the program.
     """
     if not all(isinstance(a, np.ndarray) and not a.dtype.hasobject for a in args):
-        return expanded(ins, args), {}
-    given = {k: a for k, a in enumerate(args) if a.size > LARGEST_LITERAL}
-    key = tuple([(a.shape, a.dtype, None if k in given else a.tobytes()) for k, a in enumerate(args)])
-    program = known.get(key)
-    if program is None and key not in known:
-        program = _reusable(ins, args, list(given))
-        literals = () if program is None else [i.shape.bytes for i in program.main if i.literal is not None]
-        if sum(literals) <= REMEMBERED_BYTES:
-            if len(known) >= REMEMBERED_PROGRAMS:
-                known.clear()
-            known[key] = program
-    return (expanded(ins, args), {}) if program is None else (program, {f"x{k}": a for k, a in given.items()})
+        return _evaluated(expanded(ins, args))
+    lengths = tuple([(a.shape, a.dtype) for a in args])
+    for places in list(memory.places.get(lengths, ())):
+        found = memory.programs.get((lengths, places, *[args[k].tobytes() for k in places]))
+        if found is not None:
+            return found
+    reusable = _reusable(ins, args)
+    if reusable is None:
+        return _evaluated(expanded(ins, args))
+    program, places = reusable
+    if sum(i.shape.bytes for i in program.main if i.literal is not None) > REMEMBERED_BYTES:
+        return _evaluated(program)
+    found = _evaluated(program)
+    tensors = all(not r.shape.sub_shapes and r.shape.element is None for r in program.main.results())
+    many = memory.compiled >= REMEMBERED_PROGRAMS
+    if memory.compile is not None and tensors and not many and _work(program) >= WORTH_COMPILING:
+        memory.compiled += 1
+        found = Expansion(program, memory.compile(program))
+    if len(memory.programs) >= REMEMBERED_PROGRAMS:
+        memory.programs.clear()
+        memory.places.clear()
+    memory.places.setdefault(lengths, {})[places] = None
+    memory.programs[(lengths, places, *[args[k].tobytes() for k in places])] = found
+    return found
 
 
-def _reusable(ins: Instruction, args: Sequence[Any], given: Sequence[int]) -> Program | None:
-    """Return the program of a deferred node whose inputs ``given`` (positions) are parameters x0, x1, ...; None if it
-    needs their values."""
+def _evaluated(program: Program) -> Expansion:
+    """Return a program that runs by its NumPy meaning."""
+    return Expansion(program, partial(evaluate, program))
+
+
+def _work(program: Program) -> int:
+    """Return the elements or operations that a program computes; views cost nothing."""
+    computed = [i for i in program.main if i.inputs and not i.op.view and not isinstance(i.op, Return)]
+    given = [[x.shape for x in i.inputs] for i in computed]
+    elements = [max(part.elements for s in (i.shape, *own) for part in s.flatten()) for i, own in zip(computed, given)]
+    return sum(max(n, i.op.flops(i.shape, own)) for n, i, own in zip(elements, computed, given))
+
+
+def _reusable(ins: Instruction, args: Sequence[Any]) -> tuple[Program, tuple[int, ...]] | None:
+    """Return the program of a deferred node whose inputs are parameters, and the inputs (positions) whose values
+    determined it; None if some operators need values that only a run of this program would have."""
+    program = Program()
+    inputs = [
+        program.main.add_parameter(f"x{k}", Shape(i.shape.type, () if i.shape.without_axes else a.shape))
+        for k, (i, a) in enumerate(zip(ins.inputs, args, strict=True))
+    ]
+    values = {x: a.reshape(x.shape.lens) for x, a in zip(inputs, args, strict=True) if a.size <= LARGEST_VALUE}
+    constants = Constants(program.allowance, values)
     try:
-        program = expanded(ins, args, given)
+        _expand(program, ins, inputs, constants)
     except MgxError:  # a wrong input, too: it is reported when all values are known
         return None
-    unknown = any(i.shape.is_dynamic or isinstance(i.op, Deferred) for i in program.main)
-    return None if unknown else program
+    if any(i.shape.is_dynamic or isinstance(i.op, Deferred) for i in program.main):
+        return None
+    return program, tuple([k for k, x in enumerate(inputs) if x in constants.used])
 
 
-def expanded(ins: Instruction, args: Sequence[Any], given: Sequence[int] = ()) -> Program:
-    """Return the program of a deferred node whose inputs are literals with the values ``args``, but for those in the
-    positions ``given``, which are parameters."""
-    assert isinstance(ins.op, Deferred)
+def expanded(ins: Instruction, args: Sequence[Any]) -> Program:
+    """Return the program of a deferred node whose inputs are literals with the values ``args``."""
     program = Program()
-    inputs = []
-    for k, (i, value) in enumerate(zip(ins.inputs, args, strict=True)):
-        if k in given:
-            inputs.append(program.main.add_parameter(f"x{k}", Shape(i.shape.type, value.shape)))
-        else:
-            inputs.append(_known(program.main, value.reshape(()) if i.shape.without_axes else value, i.shape))
-    constants = Constants(program.allowance)
+    inputs = [
+        _known(program.main, value.reshape(()) if i.shape.without_axes else value, i.shape)
+        for i, value in zip(ins.inputs, args, strict=True)
+    ]
+    _expand(program, ins, inputs, Constants(program.allowance))
+    return program
+
+
+def _expand(program: Program, ins: Instruction, inputs: Sequence[Instruction], constants: Constants) -> None:
+    """Complete the program of a deferred node: append the node's operators and results, and run passes."""
+    assert isinstance(ins.op, Deferred)
     program.main.add_return(reader(ins.op.reader, program, constants).expand(program.main, ins.op, inputs))
     whole_module("mgx_numba.graph.passes")
     from ...graph.passes import run_passes  # late: few programs have deferred nodes
     from .passes import PASSES
 
     run_passes(program, PASSES)
-    return program
 
 
 def deferred_value(op: Deferred, program: Program, results: Sequence[object]) -> object:

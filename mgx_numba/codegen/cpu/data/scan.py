@@ -48,12 +48,12 @@ def part_sums_launch(axis: int, x: Tensor, out: Tensor, origin: str = "") -> Lau
 
     def add(left: str) -> list[str]:
         value = cast_text(load_text("r_x", "c", step, t0, lanes, left), kind.storage, wide)
-        masked = f"where(lane_mask({left}, {lanes}), {value}, {const_text(wide, 0, lanes)})" if left else value
+        masked = f"where(lane_mask({left}, {lanes}), {value}, {const_text(wide, kind.start, lanes)})" if left else value
         return [f"total = add(total, {masked})"]
 
     inside = [
         f"r_x = offset(p_x, {loop.offset(0)})",
-        f"total = {const_text(wide, 0, lanes)}",
+        f"total = {const_text(wide, kind.start, lanes)}",
         *vector_loop(lanes, add),
         "store_scalar(p_sums, task, reduce_add(total))",
     ]
@@ -69,6 +69,8 @@ class _ScannedRows:
         self.type = _accumulator(x.type)
         self.storage, self.wide = dtype_name(x.type), dtype_name(self.type)
         self.lanes = 2 * host.lanes(self.wide)
+        self.start = -0.0 if self.type.is_floating else 0
+        """A sum of no elements, to which -0 may be added: a sum of -0 alone is -0."""
         self.length = x.lens[axis]
         inner = space.rank and typical(space.strides[1][-1]) < typical(out.strides[axis])
         self.by_columns = bool(inner) and not known_less_equal(space.lens[-1], 1)
@@ -91,6 +93,7 @@ def scan_launch(axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tenso
     """
     kind = _ScannedRows(axis, x, out)
     storage, wide, lanes, length = kind.storage, kind.wide, kind.lanes, kind.length
+    start = 0 if exclusive else kind.start  # an exclusive sum begins with 0
     x_strides, out_strides = kind.space.strides
     arguments = Arguments()
     arguments.pointer("p_x", "x", storage)
@@ -133,7 +136,7 @@ def scan_launch(axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tenso
         ahead = () if left else (f"prefetch(r_x, c + {AHEAD_BYTES // x.type.size + k})" for k in prefetched)
         which = ("_behind" if exclusive else "_back") if reverse else "_before" if exclusive else ""
         scan = f"add(scan_add{which}(v), total)"
-        mask = [f"v = where(lane_mask({left}, {lanes}), v, {const_text(wide, 0, lanes)})"] if left else []
+        mask = [f"v = where(lane_mask({left}, {lanes}), v, {const_text(wide, start, lanes)})"] if left else []
         total = "total = add(total, reduce_add(v))"
         return [*ahead, f"v = {load('r_x', left)}", *mask, store("r_out", scan, left), total]
 
@@ -146,10 +149,10 @@ def scan_launch(axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tenso
         walk = ["q = r_x", "w = r_out", *(starts if reverse else []), "for j in range(length):"]
         move = [f"q = offset(q, {sign}{steps[0]})", f"w = offset(w, {sign}{steps[1]})"]
         prologue = [f"sums = local_{wide}({KEPT_COLUMNS + lanes})"]
-        clear = vector_loop(lanes, lambda left: [f"store(sums, c - first, {const_text(wide, 0, lanes)})"])
+        clear = vector_loop(lanes, lambda left: [f"store(sums, c - first, {const_text(wide, start, lanes)})"])
         row = [*clear, *walk, *indent([*vector_loop(lanes, columns, aligned="w" if streamed else ""), *move])]
     else:
-        row = [f"total = {const_text(wide, 0, 0)}"]
+        row = [f"total = {const_text(wide, start, 0)}"]
         if divided:
             parts = "task + 1, (block + 1) * chunks" if reverse else "block * chunks, task"
             row += [f"for part in range({parts}):", "    total = add(total, load_scalar(p_sums, part))"]

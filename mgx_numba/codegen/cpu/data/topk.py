@@ -27,7 +27,18 @@ from math import log, prod
 
 import numpy as np
 
-from ....core.dim import Dim, Length, SharedLength, is_symbolic, known_in, known_less_equal, range_of, typical
+from ....core.dim import (
+    Dim,
+    Length,
+    SharedLength,
+    is_symbolic,
+    known_equal,
+    known_in,
+    known_less_equal,
+    less_equal,
+    permitted,
+    typical,
+)
 from ...arguments import Arguments
 from ...launch import Launch
 from ...problems.cluster import Tensor
@@ -89,11 +100,14 @@ def topk_share(k: Length, axis: int, x: Tensor) -> SharedLength:
 
 def is_sorted_faster(k: Length, axis: int, x: Tensor) -> bool:
     """Return whether sorting whole rows takes less time than `topk_launch`, or k is too large for that."""
-    if not known_less_equal(k, LARGEST_K):
-        return True
     length, lanes = x.lens[axis], host.lanes(dtype_name(x.type.compute))
     if isinstance(k, Dim):
-        return False
+        if known_less_equal(k, LARGEST_K):
+            return False
+        grouped = int(_group_vectors(x.type.is_floating)[-1] * lanes * WANTED_OF_GROUPS)
+        return known_equal(k, length) or not permitted(less_equal(k, grouped))
+    if k > LARGEST_K:
+        return True
     groups = _fitting(k, lanes, x.type.is_floating)
     if isinstance(length, Dim):
         return not groups and k > SHORT_K
@@ -102,9 +116,13 @@ def is_sorted_faster(k: Length, axis: int, x: Tensor) -> bool:
     return sort_cycles(k, length) * max(1, x.type.size // 4) < _insertion_cycles(k, length, lanes)
 
 
-def _fitting(k: int, lanes: int, floats: bool) -> list[int]:
+def _fitting(k: Length, lanes: int, floats: bool) -> list[int]:
     """Return the numbers of vectors of groups that give a bound for ``k`` elements; integers are not bisected."""
-    return [n for n in GROUP_VECTORS if k <= n * lanes * WANTED_OF_GROUPS and (floats or n <= COUNTED_VECTORS)]
+    return [n for n in _group_vectors(floats) if known_less_equal(k, int(n * lanes * WANTED_OF_GROUPS))]
+
+
+def _group_vectors(floats: bool) -> list[int]:
+    return [n for n in GROUP_VECTORS if floats or n <= COUNTED_VECTORS]
 
 
 def topk_launch(
@@ -153,8 +171,7 @@ def topk_launch(
     text.step = arguments.step("t0", text.stride)
     arguments.integer("value_step", 1 if share else values.strides[axis])
     arguments.integer("position_step", 1 if share else positions.strides[axis])
-    _, most = range_of(k)
-    fitting = [] if most is None else _fitting(most, lanes, text.floats)
+    fitting = _fitting(k, lanes, text.floats)
     inside = [
         f"r_x = offset(p_x, {loop.offset(0)})",
         f"r_values = offset(p_values, {'task * k' if share else loop.offset(1)})",

@@ -131,7 +131,9 @@ class _ScanText:
             self.buffer.line(f"r_{name} = offset(p_{name}, {self.axes.offset(k, places)} + start_{name})")
 
     def _zero(self) -> str:
-        return f"const_{dtype_name(self.sums)}(0, 1)"
+        """Return a sum of no elements: -0 may be added to it, unless an exclusive sum begins with 0."""
+        zero = 0 if self.exclusive or not self.sums.is_floating else -0.0
+        return f"const_{dtype_name(self.sums)}({zero}, 1)"
 
     def _element(self, index: str) -> str:
         value = self.printer.loaded(f"load(r_x, {index} * step_x, 1)", self.type)

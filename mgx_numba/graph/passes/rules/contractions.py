@@ -247,7 +247,19 @@ def outer_products(m: Match, b: RewriteBuilder) -> object:
     return b.op("mul", b.broadcast(m.x, lens), b.broadcast(m.y, lens))
 
 
+@rule(
+    "product_of_nothing",
+    op("dot quant_dot convolution quant_convolution", some("x"), some("w")),
+    exact=True,
+)
+def product_of_nothing(m: Match, b: RewriteBuilder) -> object:
+    """A product along no elements, or a convolution of no channels, is 0."""
+    depth = m.x.shape.lens[-1] if m.ins.name in ("dot", "quant_dot") else m.w.shape.lens[1]
+    return b.scalar(0, m.ins) if known_equal(depth, 0) else None
+
+
 CONTRACTION_RULES = (
+    product_of_nothing,
     *ABSORBING,
     add_convolutions,
     add_scaled_input,
