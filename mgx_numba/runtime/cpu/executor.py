@@ -19,6 +19,7 @@ from ...codegen.store import Store
 from ...codegen.workers.background import BackgroundCompilation
 from ...core.dim import Dim, known_less_equal, maximum
 from ...dataclass import dataclass
+from ...errors import MgxError
 from ..host.native import NativeKernel
 from ..host.plan_numbers import PlanNumbers, kept_jumps, runs
 from ..host.sizes import EVALUATE
@@ -125,8 +126,11 @@ class Executable:
         """Return a fast path that runs the plan on a dictionary of inputs (see `direct_call`); None if there is none.
 
         The function returns new arrays of ``result_type``, or None where the caller has to use the general path. There
-        is none for plans with fallback steps, or on unsupported systems.
+        is none for plans with fallback steps, or on unsupported systems. Worker threads and a context are there
+        afterwards, so that the first call need not make them.
         """
+        with contextlib.suppress(MgxError):  # too little memory: an error of the call
+            self.return_context(self.take_context())
         if self._native_steps is None:
             return None
         return direct_call(
