@@ -55,7 +55,8 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
         """Compile a program, see `OpenPlans.open`; ``compile_part`` compiles the program for fixed lengths, or a
         submodule: arguments are the program, shared constants, and the last two as here."""
         source = source_of(program, options, pass_options(options))
-        PlanChoice.__init__(self, [], [], {}, lambda: source, options.store)  # no reference cycle: memory is freed at once
+        # The function must not hold the program: a reference cycle would keep plans and weights of a dropped program.
+        PlanChoice.__init__(self, [], [], {}, lambda: source, options.store)
         self._options = options
         self._compile_part = compile_part
         self.by_sizes = by_sizes
