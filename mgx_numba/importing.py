@@ -22,7 +22,7 @@ _HEADER = importlib.util.MAGIC_NUMBER + bytes(4)
 """First bytes of a bytecode file that is checked by the source's time and size (PEP 552)."""
 
 
-class _Loader(SourceFileLoader):
+class _BytecodeLoader(SourceFileLoader):
     """Takes a module's code from the bytes of its bytecode file; afterwards an ordinary loader, for tools."""
 
     def __init__(self, name: str, path: str, data: bytes) -> None:
@@ -72,7 +72,7 @@ class Finder:
         words = (int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF)
         if data[:16] != _HEADER + b"".join([word.to_bytes(4, "little") for word in words]):
             return None
-        spec = _Spec(name, _Loader(name, source, data), origin=source)
+        spec = _Spec(name, _BytecodeLoader(name, source, data), origin=source)
         spec.has_location = True  # type: ignore[misc]  # importlib itself sets it
         spec.cached, spec.parent = cached, package
         if package == name:
