@@ -25,7 +25,7 @@ from ..host.plan_numbers import PlanNumbers, kept_jumps, runs
 from ..host.sizes import EVALUATE
 from ..plan import FallbackStep, Jump, Plan, PlannedStep, Step, TensorView
 from .bind_kernel import BIND
-from .binding import Binding
+from .binding import FIRST_ARENA, Binding
 from .context import Context, Frame
 from .jumps import DRIVE
 from .native_call import DIRECT, Entry, direct_call
@@ -72,7 +72,8 @@ class Executable:
     Attributes:
         tables: the plan's tables.
         shares: whether more than one of ``num_threads`` threads can help.
-        arena_bytes: size of a context's arena; for a symbolic plan, that of the last arena that grew.
+        arena_bytes: size of a context's arena; for a symbolic plan, that of the last arena that grew, at first
+            `FIRST_ARENA`.
         idle: addresses of the jobs of contexts that no call uses; native code pops from the list, too.
         contexts: the idle contexts by address.
         idle_limit: maximum number of idle contexts, in memory that native code reads.
@@ -119,7 +120,7 @@ class Executable:
         # Pops from both in one interpreter step: a context that an interrupt takes out of either is freed.
         self._waiting = map(self.contexts.pop, iter(self.idle.pop, 0))
         # A symbolic plan's size is known once an arena has grown. Native code reads the limit, so it is in memory.
-        self.arena_bytes = 0 if plan.symbols else plan.arena_bytes
+        self.arena_bytes = FIRST_ARENA if plan.symbols else plan.arena_bytes
         self.idle_limit: memoryview = np.array([max(1, IDLE_BYTES // max(1, self.arena_bytes))], np.int64).data
 
     def direct(self, result_type: type[np.ndarray]) -> Entry | None:
