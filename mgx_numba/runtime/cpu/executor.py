@@ -23,10 +23,11 @@ from ...errors import MgxError
 from ..host.native import NativeKernel
 from ..host.plan_numbers import PlanNumbers, kept_jumps, runs
 from ..host.sizes import EVALUATE
+from ..memory import needs_check
 from ..plan import FallbackStep, Jump, Plan, PlannedStep, Step, TensorView
 from .bind_kernel import BIND
 from .binding import FIRST_ARENA, Binding
-from .context import Context, Frame
+from .context import Context, Frame, bytes_of_results
 from .jumps import DRIVE
 from .native_call import DIRECT, Entry, direct_call
 from .placed import usable
@@ -128,10 +129,11 @@ class Executable:
 
         The function returns new arrays of ``result_type``, or None where the caller has to use the general path. There
         is none for plans with fallback steps, or on unsupported systems. Worker threads and a context are there
-        afterwards, so that the first call need not make them.
+        afterwards, so that the first call need not make them, unless memory must be checked when it is needed.
         """
-        with contextlib.suppress(MgxError):  # too little memory: an error of the call
-            self.return_context(self.take_context())
+        if self.plan.symbols or not needs_check(self.plan.arena_bytes + bytes_of_results(self.tables)):
+            with contextlib.suppress(MgxError, MemoryError):  # the call will tell
+                self.return_context(self.take_context())
         if self._native_steps is None:
             return None
         return direct_call(
