@@ -75,6 +75,11 @@ def available_bytes() -> int | None:
         return None
 
 
+def needs_check(size: int) -> bool:
+    """Return whether `expect_room` asks the system before this many bytes are allocated."""
+    return size > BIG
+
+
 def expect_room(size: int, what: str) -> None:
     """Raise an error if ``size`` bytes are not available: a system that overcommits memory kills the process instead.
 
@@ -83,7 +88,7 @@ def expect_room(size: int, what: str) -> None:
     Raises:
         MemoryError: there are fewer bytes.
     """
-    available = available_bytes() if size > BIG else None
+    available = available_bytes() if needs_check(size) else None
     if available is not None and size > available:
         raise MemoryError(f"not enough memory for {what} {size} bytes, {available} are available")
 

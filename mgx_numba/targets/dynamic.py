@@ -50,6 +50,13 @@ plan is dropped."""
 T = TypeVar("T")
 
 
+def source_of(program: Program, options: TargetOptions, settings: Options) -> Program:
+    """Return the copy of a program from which its plans are made."""
+    source = program.clone()
+    run_passes(source, SOURCE_PASSES, settings, disabled=options.disabled_passes)
+    return source
+
+
 class OpenPart(Protocol):
     """A compiled program with one symbolic plan, or with one for each of its stages."""
 
@@ -96,9 +103,8 @@ class OpenPlans(ServingPlans[P], ABC):
 
     def open(
         self,
-        program: Program,
+        source: Program,
         options: TargetOptions,
-        settings: Options,
         progress: Progress | None,
         known: ServingPlans[P] | None = None,
         outer: Scope | None = None,
@@ -106,16 +112,14 @@ class OpenPlans(ServingPlans[P], ABC):
         """Compile a program for all lengths within the ranges of its inputs.
 
         Args:
-            program: the program, which is not changed.
+            source: the program, as of `source_of`.
             options: options of the compilation.
-            settings: facts that passes may assume.
             progress: told of the kernels that are compiled.
             known: the plans that a file had for the program. Nothing is compiled until a run needs another plan.
             outer: for a submodule, the scope of the outer program. A run gives the values of its symbols that are in
                 the submodule as inputs: arrays as of `explicit_lengths`.
         """
-        self._source = source = program.clone()
-        run_passes(source, SOURCE_PASSES, settings, disabled=options.disabled_passes)
+        self._source = source
         self._weights = SharedWeights(source)
         self._outer = outer
         self._explicit = {symbol: explicit_name(symbol) for symbol in symbols_of(lengths_of(source))} if outer else {}

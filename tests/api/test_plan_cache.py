@@ -5,6 +5,7 @@ Each fault of the cache folder or of a model's files gives the right result, as 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ import mgx_numba as migraphx
 from mgx_numba.api import digests, lineage, saved_plans
 from mgx_numba.codegen.files import default_folder
 from mgx_numba.runtime import plan_file
+from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.session import InferenceSession, SessionOptions
 
 from ..caches import with_kernels
@@ -293,6 +295,21 @@ def test_a_model_with_open_lengths_is_found(tmp_path: Path, work: list[str]) -> 
         assert [i.shape for i in session.get_inputs()] == [["n", 12]]
         check(session.run(None, {"x": X})[0])
         assert work.count("read") == 2, count
+
+
+@pytest.mark.parametrize("declared", [["n", 12], None])
+def test_the_plan_of_a_dropped_program_is_freed_at_once(path: Path, declared: list[int | str] | None) -> None:
+    """A plan of open lengths, compiled or found, stayed in a reference cycle with its arena and packed weights."""
+    onnx.save(network(declared=declared), path)
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(isinstance(one, Executable) for one in gc.get_objects())
+        for _ in range(2):
+            check(result(path))
+            assert sum(isinstance(one, Executable) for one in gc.get_objects()) == before
+    finally:
+        gc.enable()
 
 
 def test_custom_operators_are_never_found(path: Path, work: list[str]) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu.contraction import panels
-from mgx_numba.codegen.cpu.contraction.panels import pack_panels
+from mgx_numba.codegen.cpu.contraction.panels import pack_panels, words_of
 
 
 @pytest.mark.parametrize("columns", [1, 15, 16, 17, 48, 70])
@@ -40,3 +40,21 @@ def test_weights_of_another_type_are_converted() -> None:
     out = np.zeros((2, 2, 16), np.float32)
     pack_panels(weights, out)
     np.testing.assert_array_equal(out, weights.reshape(2, 2, 16).swapaxes(0, 1))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "together", "word"), [("int8", 4, "int32"), ("int16", 2, "int32"), ("int32", 1, "int32")]
+)
+@pytest.mark.parametrize("lens", [(3, 8, 5), (8, 1), (4, 7), (2, 0, 3), (8, 0), (2, 3, 4, 6)])
+def test_words_hold_successive_rows(lens: tuple[int, ...], dtype: str, together: int, word: str, turned: bool) -> None:
+    """Of rows in order, columns in order, and of parts of larger arrays."""
+    whole = np.random.default_rng(0).integers(-128, 128, [2 * n for n in lens]).astype(dtype)
+    for rows in (whole[tuple(slice(n) for n in lens)], whole[tuple(slice(0, 2 * n, 2) for n in lens)].copy()):
+        given = np.ascontiguousarray(rows.swapaxes(-1, -2)).swapaxes(-1, -2) if turned else rows
+        found = words_of(given, together, word)
+        *outer, k, n = lens
+        assert found.shape == (*outer, k // together, n) and found.flags.c_contiguous
+        bytes_of = found[..., None].view(dtype).reshape(*outer, k // together, n, together)
+        for place in range(together):
+            np.testing.assert_array_equal(bytes_of[..., place], given[..., place::together, :])

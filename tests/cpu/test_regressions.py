@@ -184,8 +184,8 @@ def test_a_result_larger_than_any_memory_compiles_and_its_size_is_named_when_it_
 
 
 def test_a_result_that_the_system_would_promise_and_not_have_is_refused(monkeypatch):
-    program, inputs = doubled(6)
     monkeypatch.setattr(memory, "BIG", 512)
+    program, inputs = doubled(6)
     monkeypatch.setattr(memory, "available_bytes", lambda: 1023)
     with pytest.raises(MgxError, match="results of 1024 bytes .* 1023 are available"):
         program.run(inputs)

@@ -47,10 +47,10 @@ def inputs_of(lens: tuple[int, ...] = LENS) -> dict[str, np.ndarray]:
 
 
 def entry_of(plan: Plan, threads: int = 1) -> tuple[Executable, Callable[[Any], Any]]:
+    """The entry serves its first call: it has worker threads and a context."""
     executable = Executable(plan, threads)
     entry = executable.direct(Result)
     assert entry is not None
-    executable.run([np.zeros(p.lens, p.dtype) for p in plan.parameters])  # makes the first context
     return executable, entry
 
 

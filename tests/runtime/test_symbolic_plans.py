@@ -16,7 +16,7 @@ from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.launch import TaskRange
 from mgx_numba.core.dim import Dim, Scope, equal, less, maximum, minimum, negate, select
 from mgx_numba.errors import CompileError, MgxError, ShapeError, UnsupportedError
-from mgx_numba.runtime.cpu import native_call
+from mgx_numba.runtime.cpu import binding, executor, native_call
 from mgx_numba.runtime.cpu.bind_kernel import BIND
 from mgx_numba.runtime.cpu.executor import COMMON_KERNELS, EXECUTOR_KERNELS, Executable, View, executor_kernels
 from mgx_numba.runtime.cpu.repeat import may_repeat, repeat
@@ -122,11 +122,22 @@ def test_one_plan_serves_lengths_in_any_order(add_kernel: KernelSource, threads:
 
 @knows_objects
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_native_entry_serves_lengths_in_any_order(add_kernel: KernelSource, threads: int) -> None:
+def test_the_native_entry_serves_the_first_call(add_kernel: KernelSource, threads: int) -> None:
+    entry = Executable(sample_plan(add_kernel), threads).direct(np.ndarray)
+    assert entry is not None and same(entry(dict(zip("xy", sample_inputs(2, 300)))) or [], 2, 300)
+
+
+@knows_objects
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_native_entry_serves_lengths_in_any_order(
+    add_kernel: KernelSource, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (binding, executor):
+        monkeypatch.setattr(module, "FIRST_ARENA", 0)
     executable = Executable(sample_plan(add_kernel), threads)
     entry = executable.direct(np.ndarray)
     assert entry is not None
-    assert entry(dict(zip("xy", sample_inputs(2, 300)))) is None  # no context yet
+    assert entry(dict(zip("xy", sample_inputs(2, 300)))) is None  # the arena has to grow
     executable.run(sample_inputs(2, 300))
     for batch, seq in LENGTHS:
         found = entry(dict(zip("xy", sample_inputs(batch, seq))))
@@ -394,7 +405,10 @@ def test_too_many_tiles_are_an_error(add_kernel: KernelSource) -> None:
         executable.run([np.zeros(((1 << 31) + 1, 0), np.int8)])
 
 
-def test_arenas_grow_and_are_kept(add_kernel: KernelSource) -> None:
+@pytest.mark.parametrize("first", [0, 4096, binding.FIRST_ARENA])
+def test_arenas_grow_and_are_kept(add_kernel: KernelSource, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (binding, executor):
+        monkeypatch.setattr(module, "FIRST_ARENA", first)
     executable = Executable(sample_plan(add_kernel), 1)
     addresses = []
     for seq in range(2, 600):

@@ -158,7 +158,7 @@ def _column_sums(b: RewriteBuilder, w: Instruction, zero: Instruction | None, ax
     else:
         small = compact(values)
         repeats = count // max(math.prod(small.shape[a] for a in axes), 1)
-        sums = b.literal((small.sum(tuple(axes), np.int64, keepdims=True) * repeats).astype(np.int32))
+        sums = b.literal((small.sum(tuple(axes), np.int32, keepdims=True) * np.int64(repeats)).astype(np.int32))
     if zero is None:
         return sums
     lens = b.outer_lens(sums.shape.lens, () if known_equal(zero.shape.elements, 1) else zero.shape.lens)

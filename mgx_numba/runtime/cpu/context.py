@@ -261,9 +261,14 @@ class Frame:
         return pointer.region is Region.OUTPUT and self._plan.outputs[pointer.index].lens is None
 
 
+def bytes_of_results(tables: PlanTables) -> int:
+    """Return the bytes of the results of a plan that is not symbolic."""
+    return sum(made[2] for made in tables.outputs if made is not None)
+
+
 def _arena(plan: Plan, tables: PlanTables) -> np.ndarray:
     """Return the arena of a plan that is not symbolic."""
-    results = sum(made[2] for made in tables.outputs if made is not None)
+    results = bytes_of_results(tables)
     size = plan.arena_bytes + results
     try:
         expect_room(size, f"results of {results} bytes and what is computed on the way to them, in all")

@@ -19,13 +19,15 @@ from ...codegen.store import Store
 from ...codegen.workers.background import BackgroundCompilation
 from ...core.dim import Dim, known_less_equal, maximum
 from ...dataclass import dataclass
+from ...errors import MgxError
 from ..host.native import NativeKernel
 from ..host.plan_numbers import PlanNumbers, kept_jumps, runs
 from ..host.sizes import EVALUATE
+from ..memory import needs_check
 from ..plan import FallbackStep, Jump, Plan, PlannedStep, Step, TensorView
 from .bind_kernel import BIND
-from .binding import Binding
-from .context import Context, Frame
+from .binding import FIRST_ARENA, Binding
+from .context import Context, Frame, bytes_of_results
 from .jumps import DRIVE
 from .native_call import DIRECT, Entry, direct_call
 from .placed import usable
@@ -71,7 +73,8 @@ class Executable:
     Attributes:
         tables: the plan's tables.
         shares: whether more than one of ``num_threads`` threads can help.
-        arena_bytes: size of a context's arena; for a symbolic plan, that of the last arena that grew.
+        arena_bytes: size of a context's arena; for a symbolic plan, that of the last arena that grew, at first
+            `FIRST_ARENA`.
         idle: addresses of the jobs of contexts that no call uses; native code pops from the list, too.
         contexts: the idle contexts by address.
         idle_limit: maximum number of idle contexts, in memory that native code reads.
@@ -118,15 +121,19 @@ class Executable:
         # Pops from both in one interpreter step: a context that an interrupt takes out of either is freed.
         self._waiting = map(self.contexts.pop, iter(self.idle.pop, 0))
         # A symbolic plan's size is known once an arena has grown. Native code reads the limit, so it is in memory.
-        self.arena_bytes = 0 if plan.symbols else plan.arena_bytes
+        self.arena_bytes = FIRST_ARENA if plan.symbols else plan.arena_bytes
         self.idle_limit: memoryview = np.array([max(1, IDLE_BYTES // max(1, self.arena_bytes))], np.int64).data
 
     def direct(self, result_type: type[np.ndarray]) -> Entry | None:
         """Return a fast path that runs the plan on a dictionary of inputs (see `direct_call`); None if there is none.
 
         The function returns new arrays of ``result_type``, or None where the caller has to use the general path. There
-        is none for plans with fallback steps, or on unsupported systems.
+        is none for plans with fallback steps, or on unsupported systems. Worker threads and a context are there
+        afterwards, so that the first call need not make them, unless memory must be checked when it is needed.
         """
+        if self.plan.symbols or not needs_check(self.plan.arena_bytes + bytes_of_results(self.tables)):
+            with contextlib.suppress(MgxError, MemoryError):  # the call will tell
+                self.return_context(self.take_context())
         if self._native_steps is None:
             return None
         return direct_call(

@@ -193,7 +193,8 @@ class ThreadPool:
 
     def _set_patience(self) -> None:
         """Set the number of spins: spinning pays only while every thread has a core of its own."""
-        crowded = len(self.workers) >= available_cores()
+        cores = self.block[Pool.CPUS] // self.block[Pool.SIBLINGS] or os.cpu_count() or 1
+        crowded = len(self.workers) >= min(cores, self.block[Pool.QUOTA])
         self.block[Pool.SPINS] = 0 if crowded else SPINS
         self.block[Pool.YIELDS] = YIELDS
 

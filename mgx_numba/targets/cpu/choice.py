@@ -60,6 +60,8 @@ class PlanChoice(ServingPlans[LoweredProgram], LoweredProgram):
         """Return a fast path that tries the plans' fast paths in turn, each of which checks its guards; see
         `LoweredProgram.direct`."""
         preferred: FastPath | None = None
+        for plan in self.symbolic_plans:
+            plan.direct(result_type)  # made here, not by the first run
 
         def for_lengths(inputs: object) -> list[object] | None:
             nonlocal preferred

@@ -95,12 +95,6 @@ class LoweredProgram:
         """Return this program and all programs that run for it, directly or not."""
         return [self, *(one for part in self._parts() for one in part._all())]
 
-    def arena_bytes(self) -> int:
-        """Return the total arena size (bytes) of the plans made so far."""
-        if self.executable is not None:
-            return self.executable.arena_bytes
-        return sum(part.arena_bytes() for part in self._parts())
-
     def run(self, inputs: Mapping[str, np.ndarray]) -> Results:
         """Return the results for checked inputs, by name.
 

@@ -14,7 +14,7 @@ from ...runtime.cpu.early import compile_in_background
 from ...runtime.cpu.executor import Executable
 from ...runtime.explicit_lengths import with_explicit_lengths
 from ..base import Progress, ThreadSpan, Tree
-from ..dynamic import OpenPlans
+from ..dynamic import OpenPlans, source_of
 from ..lowering.job import LoweringJob
 from ..lowering.shared_weights import SharedWeights
 from ..options import TargetOptions
@@ -54,11 +54,13 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
     ) -> None:
         """Compile a program, see `OpenPlans.open`; ``compile_part`` compiles the program for fixed lengths, or a
         submodule: arguments are the program, shared constants, and the last two as here."""
-        PlanChoice.__init__(self, [], [], {}, lambda: self._source, options.store)
+        source = source_of(program, options, pass_options(options))
+        # The function must not hold the program: a reference cycle would keep plans and weights of a dropped program.
+        PlanChoice.__init__(self, [], [], {}, lambda: source, options.store)
         self._options = options
         self._compile_part = compile_part
         self.by_sizes = by_sizes
-        self.open(program, options, pass_options(options), progress, known, outer)
+        self.open(source, options, progress, known, outer)
 
     def _lowered(
         self, program: Program, scope: Scope, trees: list[Tree] | None, progress: Progress | None
@@ -83,7 +85,7 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
         return CpuSymbolicSplit(head, tail, split_point, trees, lambda: whole)
 
     def _without_plan(self) -> LoweredProgram:
-        return Unserved(None, None, lambda: self._source)
+        return Unserved(None, None, self._optimized)
 
     def _with_fixed_lengths(self, program: Program) -> LoweredProgram:
         return self._compile_part(program, self._weights, None, False)

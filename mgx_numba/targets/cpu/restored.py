@@ -84,8 +84,13 @@ class RestoredProgram(Restored[LoweredProgram], LoweredProgram):
     ) -> None:
         """Create the program; ``store`` is the object store of the kernels (None: the user's), others are as in
         `Restored`."""
-        LoweredProgram.__init__(self, kept.executable, kept.trees, lambda: self._whole().program, store)
+        LoweredProgram.__init__(self, kept.executable, kept.trees, kept._optimized, store)
         Restored.__init__(self, kept, compile)
+
+    @property
+    def program(self) -> Program:
+        """The optimised program, which is compiled anew."""
+        return self._whole().program
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> Results:
         return self._tried(lambda program: program.run(inputs))

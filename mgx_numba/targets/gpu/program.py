@@ -19,7 +19,7 @@ from ...runtime.gpu.executor import DeviceExecutable
 from ...runtime.gpu.held_call import HeldCall
 from ..base import Inputs, Progress, Tree
 from ..data_dependent_split import split
-from ..dynamic import OpenPlans
+from ..dynamic import OpenPlans, source_of
 from ..lowering.job import LoweringJob
 from ..lowering.shared_weights import SharedWeights
 from ..lowering.tuples import without_tuples
@@ -52,10 +52,11 @@ class DynamicGpuProgram(OpenPlans[Any], OpenLengthsProgram):
     ) -> None:
         """Compile a program for the engine `on`, see `OpenPlans.open`; ``compile_fixed`` compiles a program without
         dynamic inputs, with shared constants."""
-        DeviceProgram.__init__(self, on, options, None, None, lambda: self._source)
+        source = source_of(program, options, pass_options(options))
+        DeviceProgram.__init__(self, on, options, None, None, lambda: source)
         self._compile_fixed = compile_fixed
         self._constants = DeviceConstants(on)
-        self.open(program, options, pass_options(options), progress, known)
+        self.open(source, options, progress, known)
 
     def _lowered(
         self, program: Program, scope: Scope, trees: list[Tree] | None, progress: Progress | None

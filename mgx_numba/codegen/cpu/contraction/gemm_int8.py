@@ -46,7 +46,7 @@ from .int8_residual import (
     tile_with_residuals,
 )
 from .pack_kernel import row_start
-from .panels import aligned_zeros, pack_panels, panel_count, without_repeats
+from .panels import aligned_zeros, pack_panels, panel_count, without_repeats, words_of
 from .solver import Setting, integer_types_refused
 
 
@@ -251,8 +251,7 @@ def word_rows(tile: RegisterTile, matrices: np.ndarray) -> np.ndarray:
     else:
         whole = np.zeros((*outer, depth * together, n), dtype)
         whole[..., :k, :] = matrices
-    groups = np.ascontiguousarray(whole.reshape(*outer, depth, together, n).swapaxes(-1, -2))
-    return groups.view(tile.right_word)[..., 0]
+    return words_of(whole, together, tile.right_word)
 
 
 def left_words(

@@ -27,6 +27,22 @@ def panel_count(tile: RegisterTile, columns: Length) -> SharedLength:
     return -(-columns // tile.columns)
 
 
+def words_of(rows: np.ndarray, together: int, word: str) -> np.ndarray:
+    """Return ``rows[..., k, n]`` as words ``[..., k / together, n]`` of successive k, C-contiguous.
+
+    Columns in order are copied word by word, else one row of each word is copied at a time: a copy of the transposed
+    elements takes up to seven times as long (8 MB of int8, Zen 4).
+    """
+    *outer, k, n = rows.shape
+    if rows.strides[-2] == rows.itemsize and rows.size:
+        return np.ascontiguousarray(rows.swapaxes(-1, -2).view(word).swapaxes(-1, -2))
+    groups = rows.view(f"u{rows.itemsize}").reshape(*outer, k // together, together, n)
+    out = np.empty((*outer, k // together, n, together), groups.dtype)
+    for place in range(together):
+        out[..., place] = groups[..., place, :]
+    return out.view(word)[..., 0]
+
+
 def without_repeats(matrices: np.ndarray, strides: Sequence[int]) -> np.ndarray:
     """Return a view of ``matrices[..., k, n]`` without the outer axes of length 1 and those along which it repeats."""
     distinct = matrices[tuple(slice(1 if s == 0 else None) for s in strides[:-2])]

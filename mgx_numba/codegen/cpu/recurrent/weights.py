@@ -9,7 +9,7 @@ import numpy as np
 from ...problems.element_types import element_types
 from ...problems.recurrence import RecurrenceProblem
 from ..contraction.int16_weights import pack_words, words_lens
-from ..contraction.panels import aligned_zeros
+from ..contraction.panels import aligned_zeros, words_of
 from ..microkernels.tile_table import tile_for
 from .phases import Phase, phases
 
@@ -105,13 +105,12 @@ def _pack_int8(
     target: np.ndarray,
 ) -> None:
     """Pack the panels of one lane: the rows of `int8_rows`, then words of `TOGETHER` weights."""
-    codes = np.pad(gates, ((0, 0), (0, 0), (0, -problem.hidden % TOGETHER)))
-    columns = _columns(problem, phase, codes)
-    panels, depth, width = columns.shape
+    missing = -problem.hidden % TOGETHER
+    columns = _columns(problem, phase, np.pad(gates, ((0, 0), (0, 0), (0, missing))) if missing else gates)
+    panels, _, width = columns.shape
     out = target.reshape(panels, -1, width)
     out[:, 0] = _columns(problem, phase, scales.astype(np.float32))[:, 0].view(np.int32)
     out[:, 1] = (-1 if problem.dynamic else -SHIFT) * columns.sum(1, dtype=np.int32)
     if problem.dynamic:
         out[:, 2] = -_columns(problem, phase, points)[:, 0]
-    words = columns.reshape(panels, depth // TOGETHER, TOGETHER, width).swapaxes(2, 3)
-    out[:, int8_rows(problem) :] = np.ascontiguousarray(words).view(np.int32)[..., 0]
+    out[:, int8_rows(problem) :] = words_of(columns, TOGETHER, "int32")
