@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import importing
 from ._version import __version__
-
-importing.install()
 
 if TYPE_CHECKING:
     from .api.argument import (
