@@ -225,7 +225,9 @@ def test_data_that_no_operator_reads_while_parsing_determine_no_program(monkeypa
 
 
 def test_programs_of_a_node_that_compute_much_are_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """They ran in NumPy: 465 us for a resized image that kernels compute in 20. Plans from files compile them, too."""
+    """They ran in NumPy: 465 us for a resized image that kernels compute in 20. Plans from files compile them, too.
+
+    A program is compiled when it runs again: values may be others in every run."""
     g, count = Graph(), []
     resized = g.op("Resize", "x", "", "scales", mode="linear")
     program = parse_onnx(g.model({"x": (FLOAT, [1, 2, 9, 40]), "scales": (FLOAT, [4])}, [resized]))
@@ -236,11 +238,11 @@ def test_programs_of_a_node_that_compute_much_are_compiled(monkeypatch: pytest.M
         monkeypatch.setattr(module, "compile_node", lambda *args, call=original: (count.append(1), call(*args))[1])
     for made in (public_program.wrap(program).compile("cpu"), mgx_numba.load(tmp_path / "resize.mxr")):
         count.clear()
-        for k, factor in enumerate((2, 3, 0.5, 2, 1.25)):
+        for k, factor in enumerate((2, 3, 0.5, 2, 1.25, 2, 3)):
             inputs = {"x": normal(1, 2, 9, 40, seed=k), "scales": np.float32([1, 1, factor, factor])}
             (result,), (expected,) = made.run(inputs), reference.run(inputs)
             np.testing.assert_allclose(np.asarray(result), np.asarray(expected), rtol=1e-5, atol=1e-6)
-        assert len(count) == 4
+        assert len(count) == 2
 
 
 def test_many_values_and_threads_share_the_programs_of_a_node() -> None:

@@ -37,8 +37,8 @@ LARGEST_VALUE = 64
 """Most elements of a deferred node's input whose values, not only its lengths, may determine the node's program.
 Lengths, axes and bounds are shorter."""
 WORTH_COMPILING = 1 << 10
-"""Least work (elements of operands and results, or operations) of a deferred node's program that is compiled. NumPy
-takes 10 to 30 us for less, of which the fallback step itself takes half (Zen 4)."""
+"""Least work (elements of operands and results, or operations) of a deferred node's program that is compiled, when it
+runs a second time. NumPy takes 10 to 30 us for less, of which the fallback step itself takes half (Zen 4)."""
 
 RunProgram = Callable[[Mapping[str, np.ndarray]], list]
 """Computes a program's results for arrays by parameter name."""
@@ -52,10 +52,13 @@ class Expansion:
         program: the program. Its parameters are x0, x1, ... for the node's inputs; an input whose value the program
             does not read has no parameter.
         run: computes the program's results.
+        compiles: whether the program is worth compiling when it runs again. In its first run compiling would take
+            longer than NumPy does, and lengths may change in every run.
     """
 
     program: Program
     run: RunProgram
+    compiles: bool = False
 
 
 @dataclass
@@ -219,6 +222,9 @@ def _expansion(ins: Instruction, args: Sequence[Any], memory: StepMemory) -> Exp
     for places in list(memory.places.get(lengths, ())):
         found = memory.programs.get((lengths, places, *[args[k].tobytes() for k in places]))
         if found is not None:
+            if found.compiles and memory.compile is not None and memory.compiled < REMEMBERED_PROGRAMS:
+                memory.compiled += 1
+                found.run, found.compiles = memory.compile(found.program), False
             return found
     reusable = _reusable(ins, args)
     if reusable is None:
@@ -228,10 +234,7 @@ def _expansion(ins: Instruction, args: Sequence[Any], memory: StepMemory) -> Exp
         return _evaluated(program)
     found = _evaluated(program)
     tensors = all(not r.shape.sub_shapes and r.shape.element is None for r in program.main.results())
-    many = memory.compiled >= REMEMBERED_PROGRAMS
-    if memory.compile is not None and tensors and not many and _work(program) >= WORTH_COMPILING:
-        memory.compiled += 1
-        found = Expansion(program, memory.compile(program))
+    found.compiles = memory.compile is not None and tensors and _work(program) >= WORTH_COMPILING
     if len(memory.programs) >= REMEMBERED_PROGRAMS:
         memory.programs.clear()
         memory.places.clear()
