@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +146,14 @@ def test_plans_for_all_lengths_are_kept_and_run_in_another_process(
         with pytest.raises(MgxError):
             net.run(outside)
         assert net.compiled.kernels() and net.compiled.open_plans()
+        left = weakref.ref(net.compiled)
+        gc.collect()
+        gc.disable()
+        try:
+            del net
+            assert left() is None  # with its memory on the device, before any collection
+        finally:
+            gc.enable()
     for mine, theirs in zip(*found):
         for one, other in zip(mine, theirs, strict=True):
             np.testing.assert_array_equal(one, other)

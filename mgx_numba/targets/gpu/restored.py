@@ -41,10 +41,23 @@ class DevicePlans(ServingPlans[Any], OpenLengthsProgram):
 class RestoredDeviceProgram(Restored[Any], OpenLengthsProgram):
     """A program read from a file, for a device; see `Restored`."""
 
-    def __init__(self, kept: object, compile: Callable[[Any], Any], on: Engine, options: TargetOptions) -> None:
-        """Create the program for the engine ``on``; ``kept`` and ``compile`` are as in `Restored`."""
-        DeviceProgram.__init__(self, on, options, None, None, lambda: self._whole().program)
+    def __init__(
+        self,
+        kept: object,
+        compile: Callable[[Any], Any],
+        on: Engine,
+        options: TargetOptions,
+        shown: Callable[[], Program],
+    ) -> None:
+        """Create the program for the engine ``on``; ``kept`` and ``compile`` are as in `Restored`, ``shown`` as in
+        `runnable`."""
+        DeviceProgram.__init__(self, on, options, None, None, shown)
         Restored.__init__(self, kept, compile)
+
+    @property
+    def program(self) -> Program:
+        """The optimised program, which is compiled anew."""
+        return self._whole().program  # type: ignore[no-any-return]
 
     def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[object]:
         return self._tried(lambda program: program.run_staying(inputs, stream, stays))  # type: ignore[no-any-return]
@@ -87,4 +100,4 @@ def restored(
 ) -> Any:
     """Return the program of a file; ``shown`` is as in `runnable`, ``compile`` as in `Restored`."""
     found = runnable(kept, on, options, shown, DeviceConstants(on))
-    return found if isinstance(kept, KeptPlan) else RestoredDeviceProgram(found, compile, on, options)
+    return found if isinstance(kept, KeptPlan) else RestoredDeviceProgram(found, compile, on, options, shown)
