@@ -30,9 +30,10 @@ from ..base import Outgrown
 Trace = Callable[[Instruction, Any], None]
 REMEMBERED_SHAPES = 64
 """Most shapes of results that a fallback step keeps: more than a loop of a model has lengths."""
-REMEMBERED_PROGRAMS, REMEMBERED_BYTES = 8, 1 << 18
+REMEMBERED_PROGRAMS, REMEMBERED_BYTES = 8, 1 << 21
 """Most programs of a deferred node that a fallback step keeps, and most bytes of literals in one: values that change in
-each run must not fill memory. A program of a few operators takes some 20 KiB."""
+each run must not fill memory. A program of a few operators takes some 20 KiB; the matrices of a STFT with frames of 400
+samples take 1 MiB."""
 LARGEST_VALUE = 64
 """Most elements of a deferred node's input whose values, not only its lengths, may determine the node's program.
 Lengths, axes and bounds are shorter."""
