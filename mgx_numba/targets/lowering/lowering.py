@@ -49,11 +49,9 @@ from .fallback_values import (
     made_by_fallback,
     no_kernels,
 )  # fmt: skip
-from .in_place import replaced, replaced_operand
 from .job import Draft, LoweringJob, Resources
-from .output_aliasing import output_aliases
-from .plan_constants import PlanConstants
-from .released_constants import ReleasedConstants
+from .output_aliasing import output_aliases, replaced, replaced_operand
+from .plan_constants import PlanConstants, ReleasedConstants
 from .rules import Body, LoweringRule
 from .slow_steps import warn_if_slow
 from .solutions import problem_key, with_origin

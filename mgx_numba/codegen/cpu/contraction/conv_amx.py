@@ -21,8 +21,7 @@ from .conv_output_rows import image_strides, row_offsets, stride_arguments
 from .gemm_amx import MOST_BLOCKINGS, form_seconds, in_parts, parked_seconds, part_rows, refused_tiles, tile_of
 from .macro_kernel import MacroKernel
 from .nearby_blockings import matrix_blockings
-from .pad_launch import pad_launch
-from .padded_input import PaddedInput, padded_input_refusal
+from .padded_input import PaddedInput, pad_launch, padded_input_refusal
 from .panels import aligned_zeros, pack_panels, panel_count
 from .roofline import seconds
 from .solver import Setting, Solver

@@ -23,8 +23,7 @@ from .batches import Batched, collapse
 from .bf16_split_rows import SplitRows, one_by_one, small_rows
 from .blocking import Blocking, cut
 from .conv_output_rows import LineGaps
-from .convert_on_the_fly import ConvertOnTheFly, convert_on_the_fly
-from .dequant_on_the_fly import DequantOnTheFly
+from .convert_on_the_fly import ConvertOnTheFly, DequantOnTheFly, convert_on_the_fly
 from .macro_kernel import MacroKernel
 from .pack_kernel import pack_launch
 from .panels import aligned_zeros, pack_panels, panel_count, without_repeats

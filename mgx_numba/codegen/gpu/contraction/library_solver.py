@@ -29,7 +29,7 @@ MOST_KEPT = 512
 
 
 class LibrarySolver:
-    """A solver (`gpu_solver.GpuSolver`) whose tilings come from a vendor library's heuristic.
+    """A solver (`gpu_contraction.GpuSolver`) whose tilings come from a vendor library's heuristic.
 
     Attributes:
         library: the loaded library; raises `DeviceError` if it cannot be used.

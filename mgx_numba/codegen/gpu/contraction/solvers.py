@@ -40,8 +40,7 @@ from .depthwise_patches import (
 from .fma import FmaText, fma_refusal
 from .fma_tiles import FmaTile, fma_seconds, weighed_tiles
 from .gemv import WARPS, gemv_refusal, gemv_rounds, gemv_solution
-from .gpu_contraction import GpuContraction
-from .gpu_solver import AnyGpuSolver
+from .gpu_contraction import AnyGpuSolver, GpuContraction
 from .matrix_cores import Wave32Text, Wave64Text, declared_tiles, matrix_refusal
 from .operands import Extent
 from .patches import PatchText, patch_refusal, patch_seconds, patch_solution

@@ -5,8 +5,13 @@ For suppression a kernel picks the boxes of every class, and another makes the r
 
 from __future__ import annotations
 
-from ....codegen.cpu.data.regions import regions_launch
-from ....codegen.cpu.data.suppression import PLANES, kept_pitch, suppression_launch, suppression_rows_launch
+from ....codegen.cpu.data.detection import (
+    PLANES,
+    kept_pitch,
+    regions_launch,
+    suppression_launch,
+    suppression_rows_launch,
+)
 from ....core.dim import known_in, less, preferred
 from ....core.shape import Shape
 from ....core.types import Type

@@ -6,8 +6,7 @@ rows is the result's length, the host reads it.
 
 from __future__ import annotations
 
-from ....codegen.gpu.data.regions import regions_launch
-from ....codegen.gpu.data.suppression import rows_launch, suppression_launch
+from ....codegen.gpu.data.detection import regions_launch, rows_launch, suppression_launch
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction

@@ -7,6 +7,11 @@ runs the epilogue.
 The task also transforms the filters, a cache block at a time, as transformed filters take n * n / (r * r) times the
 memory. Where few tiles meet many filters, that takes long, and it may pay to store transformed filters. The transforms
 are in :mod:`mgx_numba.codegen.cpu.contraction.winograd.transforms`.
+
+Convolutions of 8-bit integers are computed in 16-bit integers: exact, with fewer products. F(2 x 2, 3 x 3) takes 11
+bits for uint8 inputs and 12 for unscaled int8 filters. Products of two pairs and their sums are int32. The output
+transform gives four times each result, so that a result must fit 30 bits: problems with too many channels are declined.
+With VNNI, which adds four products at once, the direct kernel is as fast.
 """
 
 from __future__ import annotations
@@ -29,9 +34,10 @@ from ...microkernels.tile_table import tile_for
 from ..bf16_split_rows import fills_lines, groups_end_lines
 from ..blocking import Blocking
 from ..conv import ConvDirect, panel_lens
+from ..conv_int8 import ConvInt8
 from ..conv_output_rows import image_strides
 from ..panels import aligned_zeros
-from ..solver import Setting, Solver
+from ..solver import Setting, Solver, integer_types_refused
 from .form import Form
 from .kernel import WinogradWriter, filter_plane
 from .winograd_blocking import MOST_TILES, Block, best_block, given_block, open_block, winograd_blockings
@@ -164,3 +170,36 @@ class ConvWinograd(Solver[ConvProblem]):
         pixels += ITEMSIZE[types.out] * problem.out_pixels * problem.out_channels
         moved = problem.batch * pixels + ITEMSIZE[self.tile(problem).right_word] * math.prod(self.packed_lens(problem))
         return max(cycles / machine().clock, moved / machine().bandwidth(threads))
+
+
+_TERMS = (1 << 29) // (255 * 128)
+"""Most products of uint8 and int8 whose sum is a quarter of an int32."""
+
+
+class ConvWinogradInt8(ConvWinograd):
+    """Solver for uint8 or int8 pixels by constant int8 weights. Takes a form of n = 4."""
+
+    _direct: ClassVar[ConvDirect] = ConvInt8()
+
+    @property
+    def name(self) -> str:
+        return self.form.name + "_int8" + ("_stored" if self.form.stored else "")
+
+    def refused_types(self, problem: ConvProblem) -> str | None:
+        return integer_types_refused(problem.types)
+
+    def declines(self, problem: ConvProblem) -> str | None:
+        if problem.prologue:
+            return NOT_COMPUTED
+        if tile_for(problem.types).packing.k_interleave != 2:
+            return "the CPU adds four products at once"
+        if problem.taps * problem.group_in > _TERMS:
+            return f"a result is a sum of more than {_TERMS} products"
+        return self._declines_form(problem)
+
+    def rewrites(self, problem: ConvProblem) -> bool:
+        """Return False: sums of integers are exact."""
+        return False
+
+    def _scale(self) -> float:
+        return 1
