@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..runtime.limits import Limits
     from ..targets.base import Compiled
     from .compiled_form import CompiledForm
-    from .file_form import FileForm
+    from .portable import FileForm
 
 if TYPE_CHECKING:
     from ..codegen.tuning.request import Estimate

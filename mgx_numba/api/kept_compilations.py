@@ -13,10 +13,9 @@ from ..messages import Messages, recorded
 from ..targets import registry
 from ..targets.base import Compiled, Kept
 from .compiled_form import CompiledForm, target_options
-from .file_form import FileForm
 from .kept_models import keep_known
 from .options import CompileOptions, requested_quantizations
-from .portable import PortableForm
+from .portable import FileForm, PortableForm
 from .saved_plans import find
 from .target import target
 from .tuning import records_of

@@ -28,8 +28,7 @@ from .model import ModelMetadata, NodeArg, metadata_of, node_args
 from .options import RunOptions, SessionOptions, refuse_terminated
 from .providers import CPU, chosen_provider, get_available_providers, refuse_unknown, target_of
 from .reading import Source
-from .tensors import described
-from .values import OrtValue, OrtValueVector, copy_tensors, ort_value
+from .values import OrtValue, OrtValueVector, copy_tensors, described, ort_value
 
 if TYPE_CHECKING:
     from .profiling import Profile

@@ -1,15 +1,17 @@
-"""`OrtValue`, a tensor in host or GPU memory, and `OrtValueVector`, a list of `OrtValue`."""
+"""`OrtValue`, a tensor in host or GPU memory, `OrtValueVector`, a list of `OrtValue`, and the copies between host and
+device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..api.device import allocate_gpu, borrowed, device_argument, from_gpu, to_gpu
 from ..api.shape import shape as PublicShape
+from ..core.copying import row_major
 from ..core.device_array import device_of
 from ..core.shape import Shape
 from ..core.types import Type, from_numpy
@@ -18,7 +20,6 @@ from ..frontends.onnx.tensors import ir_type, onnx_number, onnx_type_string
 from .devices import OrtMemoryInfo
 from .exceptions import error_of
 from .sparse import SparseTensor
-from .tensors import Described, copy_into, described
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -318,3 +319,35 @@ def is_gpu(device_type: str) -> bool:
     if device_type.lower() not in ("cpu", GPU, "gpu"):
         raise UnsupportedError(f"device {device_type!r}, expected 'cpu' or '{GPU}'")
     return device_type.lower() != "cpu"
+
+
+class Described(NamedTuple):
+    """Element type and lengths of a tensor."""
+
+    dtype: np.dtype
+    lens: tuple[int, ...]
+
+
+def described(value: np.ndarray | device_argument) -> Described:
+    """Return element type and lengths of a host or device tensor."""
+    if isinstance(value, np.ndarray):
+        return Described(value.dtype, value.shape)
+    shape = value._value.shape
+    return Described(np.dtype(shape.type.numpy), tuple(shape.array_lens))
+
+
+def copy_into(target: np.ndarray | device_argument, source: np.ndarray | device_argument) -> None:
+    """Copy a tensor into another of equal element type and lengths; the copy is complete on return."""
+    if isinstance(target, np.ndarray):
+        target[...] = source if isinstance(source, np.ndarray) else np.asarray(from_gpu(source)).reshape(target.shape)
+        return
+    from ..runtime.gpu.choice import engine  # late: rarely needed
+    from ..runtime.gpu.transfers import copy_within, fill, to_host
+
+    on, place = engine(target._value.device), target._value
+    if isinstance(source, np.ndarray):
+        fill(on, place, row_major(source))
+    elif source._value.device == place.device:
+        copy_within(on, place, source._value)
+    else:
+        fill(on, place, to_host(engine(source._value.device), source._value))

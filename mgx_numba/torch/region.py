@@ -31,10 +31,9 @@ from torch.fx import GraphModule, Node
 from ..codegen.files import default_folder, make_folder
 from ..dataclass import dataclass
 from ..errors import IndexRangeError, MgxError, ParameterError, ShapeError, UnsupportedError
-from ..frontends.torch.hints import hint
+from ..frontends.torch.symbols import hint
 from ..interrupts import whole_module
-from .content import digest_of, graph_text
-from .exchange import from_array, from_device, host_array, quick_array
+from .content import digest_of, from_array, from_device, graph_text, host_array, quick_array
 from .frozen import Frozen
 from .logs import warn_once
 from .partition import copied

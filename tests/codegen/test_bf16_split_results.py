@@ -13,7 +13,7 @@ from mgx_numba.codegen.cpu.contraction.conv_amx import ConvAmx
 from mgx_numba.codegen.cpu.contraction.conv_transposed_amx import ConvTransposedAmx
 from mgx_numba.codegen.cpu.contraction.depthwise import ConvDepthwise
 from mgx_numba.codegen.cpu.contraction.gemm_amx import ConvPointwiseAmx, GemmAmx
-from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.contraction.solvers import select
 from mgx_numba.codegen.cpu.planning import plan
 from mgx_numba.codegen.launch import Solution
 from mgx_numba.codegen.problems.cluster import PointwiseProblem, ReductionProblem

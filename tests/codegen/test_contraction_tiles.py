@@ -22,8 +22,8 @@ from mgx_numba.codegen.cpu.contraction.conv_transposed_amx import ConvTransposed
 from mgx_numba.codegen.cpu.contraction.epilogue_kernel import epilogue_kernel_source
 from mgx_numba.codegen.cpu.contraction.gemm_amx import ConvPointwiseAmx, GemmAmx, tile_of
 from mgx_numba.codegen.cpu.contraction.padded_input import PaddedInput
-from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.solver import UnsuitedWeights
+from mgx_numba.codegen.cpu.contraction.solvers import select
 from mgx_numba.codegen.cpu.microkernels.tile_table import matrix_tile
 from mgx_numba.codegen.cpu.toolchain.compiler import inspect
 from mgx_numba.codegen.platform import platform

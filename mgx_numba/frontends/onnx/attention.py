@@ -1,7 +1,4 @@
-"""ONNX's Attention operator, and functions that all attention operators share.
-
-ai.onnx: Attention (from operator set 23).
-"""
+"""ONNX's Attention operator, and functions that all attention operators share."""
 
 from __future__ import annotations
 

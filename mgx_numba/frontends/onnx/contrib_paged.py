@@ -1,7 +1,4 @@
-"""Attention over a cache in blocks, for sequences of different lengths without padding.
-
-com.microsoft: PagedAttention. mgx_numba: PagedGroupQueryAttention.
-"""
+"""Attention over a cache in blocks, for sequences of different lengths without padding."""
 
 from __future__ import annotations
 

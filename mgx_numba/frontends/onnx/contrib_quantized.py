@@ -1,10 +1,4 @@
-"""Quantised operators without a counterpart in ONNX.
-
-com.microsoft: DynamicQuantizeMatMul GatherBlockQuantized QAttention QGemm QLinearReduceMean QLinearSoftmax
-QLinearWhere.
-com.amd.quark, com.vai.quantize and ai.onnx (as MIGraphX takes them): MXFixNeuron MXQuantizeDequantize.
-onnx.brevitas and ai.onnx: DynamicScale.
-"""
+"""Quantised operators without a counterpart in ONNX."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""ONNX Runtime's generation of tokens around a decoder: a loop of ONNX's operators, which is read in their place.
-
-com.microsoft: GreedySearch Sampling BeamSearch NGramRepeatBlock.
-"""
+"""ONNX Runtime's generation of tokens around a decoder: a loop of ONNX's operators, which is read in their place."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Gather and scatter: selection and placement of elements by index.
-
-ai.onnx: Compress Gather GatherElements GatherND OneHot Scatter ScatterElements ScatterND TensorScatter.
-"""
+"""Gather and scatter: selection and placement of elements by index."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Feature preparation: scaling, normalisation, imputation, encoding.
-
-ai.onnx: TfIdfVectorizer.
-ai.onnx.ml: ArrayFeatureExtractor Binarizer CategoryMapper FeatureVectorizer Imputer LabelEncoder Normalizer
-OneHotEncoder Scaler.
-"""
+"""Feature preparation: scaling, normalisation, imputation, encoding."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Ensembles of decision trees.
 
-ai.onnx.ml: TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor.
-
 Construction of the tables of ``tree_ensemble``, which compares by ``<=`` only, from a forest with any comparisons.
 
 ``x < s`` becomes ``x <= t`` with the next smaller number ``t``. ``>`` and ``>=`` exchange the children of a node.

@@ -1,8 +1,4 @@
-"""Normalisation, by primitive operators.
-
-ai.onnx: BatchNormalization GroupNormalization InstanceNormalization LRN LayerNormalization LpNormalization
-MeanVarianceNormalization RMSNormalization.
-"""
+"""Normalisation, by primitive operators."""
 
 from __future__ import annotations
 

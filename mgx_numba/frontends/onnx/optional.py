@@ -1,7 +1,4 @@
-"""Optionals: values that may be absent. An optional whose state is known at parse time costs nothing to read.
-
-ai.onnx: Optional OptionalGetElement OptionalHasElement.
-"""
+"""Optionals: values that may be absent. An optional whose state is known at parse time costs nothing to read."""
 
 from __future__ import annotations
 

@@ -22,9 +22,8 @@ from ...nearest import did_you_mean
 from ..composite import composed, is_product
 from ..handlers import check_arity
 from . import registry
-from .builder import Builder, rank
+from .builder import Builder, NameScope, rank
 from .deferred import Attempt
-from .domains import home_of, implied_opset
 from .functions import expand, function_attributes, has_body, resolve_attributes, schema_attributes, schema_body
 from .legacy import modernised
 from .leniency import FinalError, Leniency
@@ -34,8 +33,7 @@ from .optional import OPTIONAL_OPERATORS
 from .options import ParseOptions, name_of_length
 from .order import label, sorted_nodes
 from .promotion import Promotion, promotion
-from .schema import Schema, check_node, find_schema, form_of, newest_since
-from .scope import NameScope
+from .schema import Schema, check_node, find_schema, form_of, home_of, implied_opset, newest_since
 from .sequence import SEQUENCE_OPERATORS, drop_unused
 from .tensors import elem_name, element_count, ir_type, replacing
 from .value_types import declared_shape, type_string

@@ -1,10 +1,6 @@
 """Operators on quantised tensors.
 
 Each is emitted as dequantisation, operator and quantisation; passes turn these into integer contractions.
-
-ai.onnx: QLinearConv QLinearMatMul.
-com.microsoft: QLinearAdd QLinearAveragePool QLinearConcat QLinearConv QLinearGlobalAveragePool QLinearLeakyRelu
-QLinearMatMul QLinearMul QLinearSigmoid.
 """
 
 from __future__ import annotations

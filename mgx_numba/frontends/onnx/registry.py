@@ -35,8 +35,7 @@ FAMILIES = {
     "layout": "Reshape Flatten Transpose Squeeze Unsqueeze Expand Tile DepthToSpace SpaceToDepth",
     "indexing": "Concat Split Slice Pad Trilu ReverseSequence",
     "gather": "Gather GatherElements GatherND ScatterElements Scatter ScatterND TensorScatter OneHot Compress",
-    "matmul": "MatMul Gemm Det GemmFastGelu FusedMatMul TransposeMatMul MatMulInteger MatMulIntegerToFloat",
-    "einsum": "Einsum",
+    "matmul": "MatMul Gemm Det GemmFastGelu FusedMatMul TransposeMatMul MatMulInteger MatMulIntegerToFloat Einsum",
     "convolution": "Conv FusedConv NhwcConv ConvInteger ConvTranspose",
     "pooling": "AveragePool MaxPool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool MaxUnpool",
     "reduction": (
@@ -48,11 +47,11 @@ FAMILIES = {
         "LpNormalization MeanVarianceNormalization"
     ),
     "contrib_normalization": (
-        "SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization GroupNorm SkipGroupNorm"
+        "SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization GroupNorm SkipGroupNorm "
+        "GatedRMSNorm BranchwiseRMSNorm GatedAdd ScaledSiLU"
     ),
     "resize": "Upsample Resize",
-    "image": "AffineGrid GridSample Col2Im ImageScaler ImageDecoder",
-    "deform": "DeformConv",
+    "image": "AffineGrid GridSample Col2Im ImageScaler ImageDecoder DeformConv",
     "quantization": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear",
     "qlinear": (
         "QLinearConv QLinearMatMul QLinearAdd QLinearMul QLinearLeakyRelu QLinearSigmoid QLinearAveragePool "
@@ -65,24 +64,23 @@ FAMILIES = {
     "contrib_paged": "PagedAttention PagedGroupQueryAttention",
     "contrib_sparse": "SparseAttention",
     "contrib_linear_attention": "LinearAttention LinearAttentionGate GatedDeltaNet CausalConvWithState",
-    "contrib_gated": "GatedRMSNorm BranchwiseRMSNorm GatedAdd ScaledSiLU",
     "contrib_experts": "MoE QMoE",
     "rotary": "RotaryEmbedding MRotaryEmbedding",
-    "contrib": "MatMulNBits MatMulBnb4 EmbedLayerNormalization ATen",
+    "contrib": (
+        "MatMulNBits MatMulBnb4 EmbedLayerNormalization ATen FusedGemm ExpandDims NhwcMaxPool Unique Inverse CDist"
+    ),
     "contrib_quantized": (
         "QGemm DynamicQuantizeMatMul QLinearSoftmax QLinearWhere QLinearReduceMean QAttention GatherBlockQuantized "
         "MXFixNeuron MXQuantizeDequantize DynamicScale"
     ),
     "contrib_recurrent": "DynamicQuantizeLSTM",
-    "contrib_tensors": "FusedGemm ExpandDims NhwcMaxPool Unique Inverse CDist",
     "detection": "TopK NonZero Unique MaxRoiPool NonMaxSuppression RoiAlign",
     "ml_features": (
         "Scaler Normalizer Imputer Binarizer FeatureVectorizer ArrayFeatureExtractor OneHotEncoder LabelEncoder "
         "CategoryMapper TfIdfVectorizer"
     ),
     "ml_maps": "ZipMap DictVectorizer CastMap",
-    "ml_linear": "LinearRegressor LinearClassifier",
-    "ml_svm": "SVMRegressor SVMClassifier",
+    "ml_svm": "LinearRegressor LinearClassifier SVMRegressor SVMClassifier",
     "ml_trees": "TreeEnsembleRegressor TreeEnsembleClassifier TreeEnsemble",
     "signal": "DFT STFT MelWeightMatrix",
     "random": "RandomUniform RandomUniformLike RandomNormal RandomNormalLike Dropout Multinomial",

@@ -1,7 +1,5 @@
 """Interpolation.
 
-ai.onnx: Resize Upsample.
-
 Rarer forms of Resize, by explicit weights for each axis.
 
 Antialiasing, ``exclude_outside``, ``tf_crop_and_resize`` and the aspect ratio policies have no counterpart in the IR's

@@ -1,8 +1,4 @@
-"""Rotary position embedding.
-
-ai.onnx: RotaryEmbedding (from operator set 23).
-com.microsoft: MRotaryEmbedding RotaryEmbedding.
-"""
+"""Rotary position embedding."""
 
 from __future__ import annotations
 

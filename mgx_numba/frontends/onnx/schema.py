@@ -1,6 +1,5 @@
-"""ONNX's operator schemas by version, and checks of a node's inputs, outputs and attributes against a schema.
-
-Search for the version of an operator's schema that a node fits.
+"""ONNX's operator schemas by version, checks of a node's inputs, outputs and attributes against a schema, and the
+domains that a model may omit.
 
 Exporters write attributes of one operator set into files that declare another: an attribute that later became an input,
 or one that only later sets have. A node that fits another version of its schema has the meaning of that version.
@@ -14,6 +13,8 @@ from typing import Any
 from ...dataclass import dataclass
 from ...errors import ParseError
 from ...interrupts import whole_module
+from ...ops.custom import custom_domains
+from . import registry
 from .node import ATTRIBUTE_KINDS, Node, fits
 from .onnx_package import definitions, newest_opset
 
@@ -238,3 +239,22 @@ def _without_effect(node: Node, schema: Schema) -> list[str]:
             if name == CONSUMED or (default.type == attribute.type and default == attribute):
                 found.append(name)
     return found
+
+
+DOMAINS = (registry.MICROSOFT, registry.ML)
+"""Domains whose operators keep their meaning across versions."""
+
+
+def home_of(op_type: str) -> str:
+    """Return the domain of an operator written without domain: another domain if only that domain has the operator."""
+    if registry.find("", op_type) is not None or newest_since("", op_type) is not None:
+        return ""
+    homes = [domain for domain in DOMAINS if registry.find(domain, op_type) is not None]
+    return homes[0] if len(homes) == 1 else ""
+
+
+def implied_opset(domain: str) -> int | None:
+    """Return the operator set that applies if a domain is not imported; ``None`` if the import is mandatory."""
+    if domain == registry.ML:
+        return newest_opset(registry.ML)
+    return 1 if domain == registry.MICROSOFT or domain in custom_domains() else None

@@ -18,11 +18,10 @@ from ...graph.safetensors import FLOATS, Safetensors
 from ...json_types import JsonObject
 from ..architectures import DecoderArchitecture, architecture_of_gguf
 from ..config import MOST_LAYERS, MOST_LENGTH, ModelConfig, Rope, length_of
-from ..rope_scaling import scaled_rope
 from ..templates import chat_templates
 from ..weights import Weight
 from .gguf import GgufFile, is_gguf
-from .transformers_config import config_of_transformers
+from .transformers_config import config_of_transformers, scaled_rope
 
 if TYPE_CHECKING:
     from ...api.program import program

@@ -21,7 +21,7 @@ from ...graph.program import Program
 from ...json_types import JsonArray
 from ...ops.base import Operator, operator_class
 from ...runtime.plan_json import LengthsReader, LengthsWriter
-from .package_names import named
+from .function_call import named
 
 _OWN = {kind.name: kind for kind in (Literal, Outline, Parameter, Return)}
 """Operators that are not in the operator registry."""

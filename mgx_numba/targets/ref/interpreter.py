@@ -230,7 +230,7 @@ def expanded(ins: Instruction, args: Sequence[Any], given: Sequence[int] = ()) -
     program.main.add_return(reader(ins.op.reader, program, constants).expand(program.main, ins.op, inputs))
     whole_module("mgx_numba.graph.passes")
     from ...graph.passes import run_passes  # late: few programs have deferred nodes
-    from .passes import PASSES
+    from .program import PASSES
 
     run_passes(program, PASSES)
     return program

@@ -25,8 +25,7 @@ from ...problems.cluster import ReductionProblem
 from ..loops import rows_of_task, task_elements, tasks_unless_empty
 from ..machine import machine
 from .bf16_split_results import check_parts
-from .cached import CHEAP, cached_values
-from .stages import Stages
+from .stages import CHEAP, Stages, cached_values
 from .vectors import Strategy, vectors_of
 from .walk import SHORTEST_PIPELINE, Walk
 

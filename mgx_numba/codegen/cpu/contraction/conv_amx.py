@@ -23,8 +23,7 @@ from .macro_kernel import MacroKernel
 from .nearby_blockings import matrix_blockings
 from .padded_input import PaddedInput, pad_launch, padded_input_refusal
 from .panels import aligned_zeros, pack_panels, panel_count
-from .roofline import seconds
-from .solver import Setting, Solver
+from .solver import Setting, Solver, seconds
 
 
 class ConvAmx(Solver[ConvProblem]):

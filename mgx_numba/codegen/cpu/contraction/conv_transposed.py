@@ -32,8 +32,7 @@ from .conv_output_rows import image_strides
 from .depthwise import DEPTHWISE_OPERATIONS, ConvDepthwise, depthwise_launch, fills_vectors
 from .gemm_int8 import word_rows
 from .panels import aligned_zeros, pack_panels
-from .roofline import seconds
-from .solver import Setting, Solver, integer_types_refused
+from .solver import Setting, Solver, integer_types_refused, seconds
 
 PHASES_SHARE = 4
 """The weights of all phases may take one part in this many of the L2 cache, to stay there together."""

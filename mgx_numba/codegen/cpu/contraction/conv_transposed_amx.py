@@ -28,8 +28,7 @@ from .gemm_int8 import left_words, words_in_place
 from .macro_kernel import MacroKernel
 from .nearby_blockings import matrix_blockings
 from .panels import aligned_zeros, pack_panels, panel_count
-from .roofline import seconds
-from .solver import NO_PARTS, Setting, Solver
+from .solver import NO_PARTS, Setting, Solver, seconds
 
 
 class ConvTransposedAmx(Solver[ConvProblem]):

@@ -40,8 +40,7 @@ from .conv_output_rows import Lattice, image_strides, lattice_arguments, row_off
 from .epilogue_rows import Rows, kernel_name
 from .nearby_blockings import line_blockings
 from .panels import aligned_zeros, pack_panels, panel_count
-from .roofline import seconds
-from .solver import Setting, Solver
+from .solver import Setting, Solver, seconds
 
 DEPTHWISE_OPERATIONS = 2.7
 """Operations counted for a multiply-add, instead of 2, since input loads take time, too. Fitted to measured choices."""

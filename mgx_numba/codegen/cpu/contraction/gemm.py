@@ -28,8 +28,7 @@ from .macro_kernel import MacroKernel
 from .pack_kernel import pack_launch
 from .panels import aligned_zeros, pack_panels, panel_count, without_repeats
 from .prologue import PrologueRows, rows_conflict
-from .roofline import seconds
-from .solver import Setting, Solver, stored_types_refused
+from .solver import Setting, Solver, seconds, stored_types_refused
 from .split_on_the_fly import SplitOnTheFly
 
 PACKING_SECONDS = 1.5e-10

@@ -30,8 +30,7 @@ from .gemm import LEFT, GemmPacked, distinct_matrices, product_launches
 from .gemm_int8 import left_words, word_rows, words_in_place
 from .nearby_blockings import matrix_blockings
 from .panels import aligned_zeros, pack_panels, panel_count, without_repeats
-from .roofline import seconds
-from .solver import NO_PARTS, Setting
+from .solver import NO_PARTS, Setting, seconds
 from .split_on_the_fly import SplitOnTheFly, most_terms
 
 FORM_SECONDS = 2.5e-10

@@ -23,8 +23,7 @@ from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .gemm import product_seconds
 from .gemv import UNROLL, GemvPacked, chain_sets
-from .roofline import peak_flops
-from .solver import Solver
+from .solver import Solver, peak_flops
 
 MOST_ROWS = 64
 """Most rows of the left-hand side: from some tens on packing the weights in each run is quicker (see `estimate`)."""

@@ -38,9 +38,8 @@ from ...tuning.request import Candidate, Request
 from ..machine import Machine, machine
 from .blocking import samples_along, values_of
 from .gemm import distinct_matrices
-from .select import SECONDS_PER_BYTE
 from .solver import AnySolver
-from .solvers import solvers_of
+from .solvers import SECONDS_PER_BYTE, solvers_of
 
 MOST_SOLVERS = 4
 """Most solvers of one contraction: each has kernels, and some have packed weights of their own."""

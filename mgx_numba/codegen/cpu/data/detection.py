@@ -18,7 +18,7 @@ from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...printer import CodeBuffer
 from ...problems.cluster import Tensor
-from ...region_samples import neighbours, samples
+from ...resampling import neighbours, samples
 from ...statements import (
     cast_text,
     const_text,

@@ -19,8 +19,7 @@ from ..products import product_of
 from ..units import TENSOR_CORES
 from .contraction_text import ACCUMULATORS
 from .cost import BEGINNING
-from .gpu_contraction import GpuContraction
-from .weights import COLUMNS
+from .gpu_contraction import COLUMNS, GpuContraction
 
 PRODUCTS = 2048.0
 """Peak 16-bit multiplications per cycle of one H200 multiprocessor's tensor cores."""

@@ -16,10 +16,9 @@ from ...problems.epilogue import NOT_COMPUTED
 from ...problems.gemm import GemmProblem
 from ...space import collapse
 from ..libraries.convolutions import ConvolutionCall, ConvolutionEngine, RequestedConvolution, engines
-from ..libraries.cublaslt import Algorithm, MatmulCall, ProductTypes, algorithms, cublaslt
+from ..libraries.cublaslt import Algorithm, MatmulCall, Matrices, Matrix, ProductTypes, algorithms, cublaslt
 from ..libraries.cudnn import DATA_TYPES, cudnn
 from ..libraries.epilogues import Finish, finish_of
-from ..libraries.matrices import Matrices, Matrix
 from .contraction_text import ACCUMULATORS
 from .gpu_contraction import VECTOR_BYTES, GpuContraction
 from .library_solver import LibrarySolver, call_of, sums_dtype

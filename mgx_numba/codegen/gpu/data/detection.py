@@ -16,7 +16,7 @@ from ...arguments import Arguments
 from ...launch import Launch
 from ...printer import CodeBuffer, VectorValue, literal
 from ...problems.cluster import Tensor
-from ...region_samples import neighbours, samples
+from ...resampling import neighbours, samples
 from ..architecture import WARP
 from ..kernel import gpu_launch
 from ..printer import ThreadPrinter, dtype_name

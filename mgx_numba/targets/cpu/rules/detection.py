@@ -18,9 +18,8 @@ from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.detection import NonMaxSuppression, RoiAlign
 from ...lowering.buffers import View
-from ...lowering.launched import regions_rule
+from ...lowering.launched import regions_rule, suppression_operands
 from ...lowering.lowering import Lowering
-from ...lowering.suppression_operands import suppression_operands
 from .counted import counted_outputs, take_counted
 from .sort_scratch import sort_scratch
 from .table import lowering

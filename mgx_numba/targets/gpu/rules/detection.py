@@ -13,10 +13,9 @@ from ....graph.instruction import Instruction
 from ....ops.detection import NonMaxSuppression
 from ....runtime.gpu.data_dependent import FirstRows
 from ...lowering.buffers import View
-from ...lowering.launched import regions_rule
+from ...lowering.launched import regions_rule, suppression_operands
 from ...lowering.lowering import Lowering
 from ...lowering.steps import PendingStep
-from ...lowering.suppression_operands import suppression_operands
 from .table import lowering
 
 
