@@ -8,8 +8,8 @@ from ..dataclass import dataclass
 from ..graph.instruction import Return
 from ..graph.printer import program_lines
 from ..runtime.limits import Limits
+from .batches import Batch
 from .measure import Measurement, StepTime
-from .rebatch import Batch
 from .timing import average, percentile
 
 ABOVE_LIMIT = (

@@ -27,7 +27,7 @@ from ..frontends.experts import ROOM, Expert, Mixture
 from ..frontends.onnx.activation import gelu_erf, gelu_tanh, swish
 from ..frontends.onnx.normalization import layer_norm, rms_norm
 from ..frontends.onnx.registry import MICROSOFT, OWN
-from ..frontends.onnx.value_types import type_proto
+from ..frontends.onnx.tensors import type_proto
 from ..graph.emitter import Emitter
 from ..graph.folding import Constants
 from ..graph.instruction import Instruction

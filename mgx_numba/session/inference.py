@@ -19,16 +19,14 @@ from ..core.shape import Shape
 from ..errors import MgxError, OptionError, ParameterError, UnsupportedError
 from ..messages import warn
 from .binding import IOBinding
-from .devices import OrtMemoryInfo
+from .devices import OrtEpDevice, OrtMemoryInfo, get_ep_devices
 from .enums import OrtAllocatorType, OrtDeviceVendorId, OrtMemType
-from .epdevices import OrtEpDevice, get_ep_devices
 from .exceptions import as_onnxruntime, error_of
-from .feeding import fed
 from .model import ModelMetadata, NodeArg, metadata_of, node_args
 from .options import RunOptions, SessionOptions, refuse_terminated
 from .providers import CPU, chosen_provider, get_available_providers, refuse_unknown, target_of
 from .reading import Source
-from .values import OrtValue, OrtValueVector, copy_tensors, described, ort_value
+from .values import OrtValue, OrtValueVector, copy_tensors, described, fed, ort_value
 
 if TYPE_CHECKING:
     from .profiling import Profile

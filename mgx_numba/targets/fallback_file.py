@@ -47,7 +47,8 @@ class StoredCall:
         written = self._written
         if "function" in written and not any(isinstance(value, dict) for value in written["values"]):
             whole_module("mgx_numba.targets.lowering.function_call")
-            from .lowering.function_call import FunctionCall, named
+            from .lowering.function_call import FunctionCall
+            from .lowering.package_names import named
 
             return FunctionCall(named(*written["function"]), *written["values"])
         return self._of_instructions(written)
@@ -57,9 +58,9 @@ class StoredCall:
         whole_module("mgx_numba.targets.lowering.fallback_call")
         whole_module("mgx_numba.ops")
         from ..graph.instruction import Instruction, Outline
-        from .lowering.fallback_call import EvaluatedBody, FallbackCall, ReturnCall
-        from .lowering.function_call import FunctionCall, named
-        from .lowering.instruction_json import InstructionReader, signature
+        from .lowering.fallback_call import EvaluatedBody, FallbackCall, InstructionReader, ReturnCall, signature
+        from .lowering.function_call import FunctionCall
+        from .lowering.package_names import named
 
         reader = InstructionReader(self._lengths)
         if "function" in written:

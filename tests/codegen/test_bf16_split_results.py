@@ -10,7 +10,7 @@ import pytest
 
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.contraction.conv_amx import ConvAmx
-from mgx_numba.codegen.cpu.contraction.conv_transposed_amx import ConvTransposedAmx
+from mgx_numba.codegen.cpu.contraction.conv_transposed import ConvTransposedAmx
 from mgx_numba.codegen.cpu.contraction.depthwise import ConvDepthwise
 from mgx_numba.codegen.cpu.contraction.gemm_amx import ConvPointwiseAmx, GemmAmx
 from mgx_numba.codegen.cpu.contraction.solvers import select

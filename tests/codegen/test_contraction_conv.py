@@ -17,8 +17,7 @@ from mgx_numba.codegen.cpu.contraction.conv_transposed import ConvTransposed
 from mgx_numba.codegen.cpu.contraction.depthwise import ConvDepthwise
 from mgx_numba.codegen.cpu.contraction.solvers import CONV_SOLVERS, select
 from mgx_numba.codegen.cpu.contraction.winograd.form import Form
-from mgx_numba.codegen.cpu.contraction.winograd.solver import ConvWinograd
-from mgx_numba.codegen.cpu.contraction.winograd.strided import ConvWinogradStrided
+from mgx_numba.codegen.cpu.contraction.winograd.solver import ConvWinograd, ConvWinogradStrided
 from mgx_numba.codegen.cpu.machine import machine, using
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types

@@ -14,8 +14,8 @@ import onnx
 import pytest
 
 from mgx_numba.driver import timing
+from mgx_numba.driver.batches import Batch
 from mgx_numba.driver.measure import Measurement, StepTime
-from mgx_numba.driver.rebatch import Batch
 from mgx_numba.driver.report import write_report
 from mgx_numba.driver.timing import Repeats, average, percentile
 from mgx_numba.graph.program import Program

@@ -6,7 +6,7 @@ import pytest
 from mgx_numba.api.placing import StandingCall
 from mgx_numba.core.types import Type
 from mgx_numba.llm import Generator, GeneratorParams
-from mgx_numba.llm.cache_buffers import DeviceBuffers, HostBuffers, on_host
+from mgx_numba.llm.cache_memory import DeviceBuffers, HostBuffers, on_host
 from mgx_numba.llm.decoder import CacheTensor
 from mgx_numba.llm.generation.ahead import StepsAhead, settings, token_choice
 from mgx_numba.llm.generation.params import SearchOptions

@@ -35,7 +35,7 @@ from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.errors import OptionError
-from mgx_numba.runtime.cpu import machine_rates
+from mgx_numba.runtime.cpu import rates
 from mgx_numba.targets.registry import target
 
 NAMES = sorted(path.stem for path in SHIPPED.glob("*.json"))
@@ -58,7 +58,7 @@ def unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[host.Ho
     monkeypatch.delenv("MGX_MACHINE", raising=False)
     here = replace(platform(), cpu="unheard-of")
     monkeypatch.setattr(machine_record, "platform", lambda: here)
-    monkeypatch.setattr(machine_rates, "_begun", [])
+    monkeypatch.setattr(rates, "_begun", [])
     yield host.host()
 
 
@@ -88,8 +88,8 @@ def test_a_shipped_record_is_whole(name: str) -> None:
 
 def test_an_unknown_cpu_is_measured_once_and_its_record_kept(unknown: host.Host) -> None:
     assert to_be_measured(unknown) and record_for(unknown).name == GENERIC
-    thread = machine_rates.measure_in_background()
-    assert thread is not None and machine_rates.measure_in_background() is None
+    thread = rates.measure_in_background()
+    assert thread is not None and rates.measure_in_background() is None
     thread.join()
     record = record_for(unknown)
     assert record.name in (MEASURED, ESTIMATED) and record == record.quantised()
@@ -103,8 +103,8 @@ def test_a_busy_machine_has_an_estimated_record_until_a_measurement_is_undisturb
     unknown: host.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = iter([2.0, 1.0] * 1000)
-    monkeypatch.setattr(machine_rates, "best_and_repeated", lambda *_: (next(times), False))
-    thread = machine_rates.measure_in_background()
+    monkeypatch.setattr(rates, "best_and_repeated", lambda *_: (next(times), False))
+    thread = rates.measure_in_background()
     assert thread is not None
     thread.join()
     estimated = record_for(unknown)
@@ -206,6 +206,6 @@ def test_zen3_computes_small_products_by_the_plain_method(monkeypatch: pytest.Mo
     problems: list[Any] = [GemmProblem(128, 768, 768), ConvProblem(1, 256, 64, (56, 56), (1, 1))]
     for problem in problems:
         plans = [replace(problem, fast_math=fast) for fast in (True, False)]
-        solvers = [solvers.select(p, 1) for p in plans]
-        assert solvers[0] is solvers[1] and solvers[0].name in ("gemm", "conv_1x1")
-        assert solvers[0].plan(plans[0]).launches == solvers[1].plan(plans[1]).launches
+        chosen = [solvers.select(p, 1) for p in plans]
+        assert chosen[0] is chosen[1] and chosen[0].name in ("gemm", "conv_1x1")
+        assert chosen[0].plan(plans[0]).launches == chosen[1].plan(plans[1]).launches

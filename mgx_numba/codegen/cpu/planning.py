@@ -25,7 +25,7 @@ def _pointwise(problem: PointwiseProblem) -> Launch:
 
 
 def _copy(problem: CopyProblem) -> Launch:
-    from .data.short_runs import runs_launch
+    from .data.copies import runs_launch
     from .data.transpose import transpose_launch, transposes_short_rows
 
     transposing = transpose_launch(problem.source, problem.target, problem.origin)
@@ -41,7 +41,7 @@ def _copy(problem: CopyProblem) -> Launch:
 
 
 def _indexed_copy(problem: IndexedCopy) -> Launch:
-    from .data.indexed import indexed_launch
+    from .data.copies import indexed_launch
 
     return indexed_launch(problem)
 

@@ -23,7 +23,7 @@ from .deferred import values_taken
 from .leniency import FinalError
 from .node import Node
 from .registry import register
-from .value_types import declared_shape
+from .tensors import declared_shape
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ValueInfoProto

@@ -31,8 +31,7 @@ from .model import canonical_domain, load_model, opset_versions
 from .node import Node
 from .onnx_package import infer_shapes, messages
 from .schema import find_schema
-from .tensors import ir_type, onnx_number
-from .value_types import declared_shape, type_proto
+from .tensors import declared_shape, ir_type, onnx_number, type_proto
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto

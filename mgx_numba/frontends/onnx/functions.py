@@ -17,7 +17,7 @@ from .model import opset_versions
 from .node import Node
 from .onnx_package import messages, newest_opset
 from .schema import Schema
-from .value_types import type_proto
+from .tensors import type_proto
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, NodeProto

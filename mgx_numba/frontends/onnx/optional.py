@@ -9,7 +9,7 @@ from .builder import Builder
 from .node import Node
 from .registry import register
 from .sequence import members
-from .value_types import declared_shape
+from .tensors import declared_shape
 
 OPTIONAL_OPERATORS = frozenset({"Optional", "OptionalGetElement", "OptionalHasElement"})
 """Operators that accept any value that an optional may hold, including sequences."""

@@ -35,8 +35,7 @@ from .order import label, sorted_nodes
 from .promotion import Promotion, promotion
 from .schema import Schema, check_node, find_schema, form_of, home_of, implied_opset, newest_since
 from .sequence import SEQUENCE_OPERATORS, drop_unused
-from .tensors import elem_name, element_count, ir_type, replacing
-from .value_types import declared_shape, type_string
+from .tensors import declared_shape, elem_name, element_count, ir_type, replacing, type_string
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, ValueInfoProto

@@ -44,19 +44,12 @@ FAMILIES = {
     ),
     "normalization": (
         "LayerNormalization RMSNormalization BatchNormalization InstanceNormalization GroupNormalization LRN "
-        "LpNormalization MeanVarianceNormalization"
-    ),
-    "contrib_normalization": (
-        "SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization GroupNorm SkipGroupNorm "
-        "GatedRMSNorm BranchwiseRMSNorm GatedAdd ScaledSiLU"
+        "LpNormalization MeanVarianceNormalization SimplifiedLayerNormalization SkipLayerNormalization "
+        "SkipSimplifiedLayerNormalization GroupNorm SkipGroupNorm GatedRMSNorm BranchwiseRMSNorm GatedAdd ScaledSiLU"
     ),
     "resize": "Upsample Resize",
     "image": "AffineGrid GridSample Col2Im ImageScaler ImageDecoder DeformConv",
     "quantization": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear",
-    "qlinear": (
-        "QLinearConv QLinearMatMul QLinearAdd QLinearMul QLinearLeakyRelu QLinearSigmoid QLinearAveragePool "
-        "QLinearGlobalAveragePool QLinearConcat"
-    ),
     "recurrent": "RNN GRU LSTM",
     "attention": "Attention",
     "contrib_attention": "Attention MultiHeadAttention DecoderMaskedMultiHeadAttention",
@@ -65,13 +58,14 @@ FAMILIES = {
     "contrib_sparse": "SparseAttention",
     "contrib_linear_attention": "LinearAttention LinearAttentionGate GatedDeltaNet CausalConvWithState",
     "contrib_experts": "MoE QMoE",
-    "rotary": "RotaryEmbedding MRotaryEmbedding",
+    "cached_tokens": "RotaryEmbedding MRotaryEmbedding",
     "contrib": (
         "MatMulNBits MatMulBnb4 EmbedLayerNormalization ATen FusedGemm ExpandDims NhwcMaxPool Unique Inverse CDist"
     ),
     "contrib_quantized": (
         "QGemm DynamicQuantizeMatMul QLinearSoftmax QLinearWhere QLinearReduceMean QAttention GatherBlockQuantized "
-        "MXFixNeuron MXQuantizeDequantize DynamicScale"
+        "MXFixNeuron MXQuantizeDequantize DynamicScale QLinearConv QLinearMatMul QLinearAdd QLinearMul "
+        "QLinearLeakyRelu QLinearSigmoid QLinearAveragePool QLinearGlobalAveragePool QLinearConcat"
     ),
     "contrib_recurrent": "DynamicQuantizeLSTM",
     "detection": "TopK NonZero Unique MaxRoiPool NonMaxSuppression RoiAlign",

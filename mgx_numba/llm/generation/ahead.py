@@ -236,7 +236,7 @@ class StepsAhead:
         return StandingCall(program, _shown(given), _shown({program.get_output_names()[0]: self._tensors["chosen"]}))
 
     def _read(self, tensor: Any) -> np.ndarray:
-        from ..cache_buffers import on_host
+        from ..cache_memory import on_host
 
         return on_host(tensor)
 

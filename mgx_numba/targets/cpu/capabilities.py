@@ -8,7 +8,7 @@ from functools import partial
 from math import inf, isfinite, prod
 from typing import Any
 
-from ...codegen.cpu.cluster.byte_table import LEAST_ELEMENTS
+from ...codegen.cpu.cluster.pointwise import LEAST_ELEMENTS
 from ...codegen.cpu.cluster.vectors import Vectors, vectors_of
 from ...codegen.cpu.cluster.walk import SHORTEST_PIPELINE
 from ...codegen.cpu.contraction.solvers import select, solvers_of

@@ -16,8 +16,7 @@ from ..fallback_file import StoredCall
 from ..options import TargetOptions
 from ..restored import Restored
 from .choice import PlanChoice
-from .compiled import LoweredProgram
-from .split_program import CpuSymbolicSplit, SplitProgram
+from .compiled import CpuSymbolicSplit, LoweredProgram, SplitProgram
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,7 @@ from ...printer import CodeBuffer, VectorPrinter, VectorValue
 from ...statements import dtype_name, load_text, store_text
 from .accumulators import initial_text
 from .bf16_split_results import store_parts_text
-from .names import Names, head_lines
-from .reduction_layout import ReduceLayout
+from .reduction_layout import Names, ReduceLayout, head_lines
 from .stages import cache_elements
 from .vectors import Strategy
 

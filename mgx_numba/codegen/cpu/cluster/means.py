@@ -14,8 +14,7 @@ from ....ops.reduce import DOWN
 from ...statements import indent
 from .accumulators import across_lanes, initial_text
 from .element import Element
-from .names import Names
-from .reduction_layout import ReduceLayout
+from .reduction_layout import Names, ReduceLayout
 from .vectors import Strategy
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from ..loops import Odometer
 from .accumulators import across_lanes, initial_lines, initial_text
 from .element import Element, cache_memory, lines_of_head
 from .means import mean_lines, mean_name
-from .names import Names
 from .prefetch import prefetches, streamed_result
-from .reduction_layout import ReduceLayout
+from .reduction_layout import Names, ReduceLayout
 from .row_values import RowValues
 
 PIPELINE_AHEAD = 8 << 10

@@ -14,8 +14,7 @@ from ...statements import load_text, store_text
 from .accumulators import across_lanes, finished
 from .element import lines_of_head
 from .means import mean_lines, mean_name
-from .names import Names
-from .reduction_layout import ReduceLayout
+from .reduction_layout import Names, ReduceLayout
 
 
 class RowValues:

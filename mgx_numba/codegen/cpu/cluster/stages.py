@@ -29,7 +29,7 @@ class Stages:
         module: the cluster's module.
         parameters, results: of the module, for each input and output.
         reductions: in the module's order.
-        heads: the means that are known before a row is read, see `names.head_lines`.
+        heads: the means that are known before a row is read, see `reduction_layout.head_lines`.
         stage: for each instruction, the first stage in which it is known; for a reduction, the stage after the reducing
             stage.
         row_value: for each instruction, whether it is one value a row.

@@ -41,8 +41,8 @@ from .conv_output_rows import (
 )
 from .convert_on_the_fly import convert_on_the_fly
 from .gemm import GemmPacked
+from .gemm_int8 import residual_rows
 from .indirection import PLACES_BLOCK, call_places, place_locals, spatial_arguments
-from .int8_residual import residual_rows
 from .macro_kernel import MacroKernel, even_table
 from .panels import aligned_zeros, pack_panels, panel_count
 from .prologue import LINE, SCRATCH_BYTES, rows_conflict

@@ -19,8 +19,7 @@ from ...problems.gemm import GemmProblem
 from ..machine import machine
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import declared_tile
-from .blocking import Blocking
-from .nearby_blockings import nearby_blockings
+from .blocking import Blocking, nearby_blockings
 
 NO_EPILOGUE = Epilogue()
 NO_PARTS = "the left-hand side comes in parts"

@@ -20,8 +20,7 @@ from .bfloat16 import ConvBfloat16, GemmBfloat16
 from .conv import ConvDirect, ConvPointwise
 from .conv_amx import ConvAmx
 from .conv_int8 import ConvInt8, ConvInt8Residual
-from .conv_transposed import ConvTransposed
-from .conv_transposed_amx import ConvTransposedAmx
+from .conv_transposed import ConvTransposed, ConvTransposedAmx
 from .depthwise import ConvDepthwise, ConvDepthwiseAny
 from .gemm import GemmInPlace, GemmPacked, GemmPacking
 from .gemm_amx import ConvPointwiseAmx, GemmAmx
@@ -34,8 +33,7 @@ from .gemv_rows import GemvColumns, GemvRows
 from .solver import AnySolver
 from .strassen.solver import GemmStrassen
 from .winograd.form import Form
-from .winograd.solver import ConvWinograd, ConvWinogradInt8
-from .winograd.strided import ConvWinogradStrided
+from .winograd.solver import ConvWinograd, ConvWinogradInt8, ConvWinogradStrided
 from .winograd.winograd_amx import ConvWinogradAmx
 
 

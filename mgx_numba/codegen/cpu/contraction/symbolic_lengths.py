@@ -28,12 +28,11 @@ from ....core.dim import (
 )
 from ....dataclass import dataclass
 from ....errors import ShapeError, UnsupportedError
-from ...alternatives import at_lengths, evaluator, lengths_in
+from ...alternatives import at_lengths, evaluator, lengths_in, loss, shares
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
 from ...problems.epilogue import ALONG_N
 from ...problems.gemm import GemmProblem
-from ...shares import loss, shares
 from ...tuning.request import Candidate, Request
 from ..machine import Machine, machine
 from .blocking import samples_along, values_of

@@ -28,7 +28,7 @@ from ...problems.indexed_copy import remapping
 from ...space import collapse
 from ...statements import indent, load_text, store_text, vector_loop
 from ..loops import claim, is_streamed, tasks_unless_empty
-from .indexed import indexed_launch
+from .copies import indexed_launch
 from .row_tasks import RowLoop, mover, mover_lanes
 
 SHORT_ROW = 128

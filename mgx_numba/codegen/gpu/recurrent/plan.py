@@ -12,10 +12,9 @@ from dataclasses import replace
 
 from ....core.dim import Dim, Length, all_of, evaluate, less_equal, symbols_of
 from ....errors import UnsupportedError
-from ...alternatives import at_lengths, lengths_in
+from ...alternatives import at_lengths, fastest_where, lengths_in, shares, worth_having
 from ...launch import Solution
 from ...problems.recurrence import RecurrenceProblem
-from ...shares import fastest_where, shares, worth_having
 from ..driver.device import known_architecture
 from ..machine import multiprocessors
 from .persistent import persistent_solution

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ....codegen.alternatives import has_lengths
-from ....codegen.cpu.data.indexed import indexed_launch
+from ....codegen.cpu.data.copies import indexed_launch
 from ....codegen.cpu.data.pad import border_launch, has_short_rows, pad_launch, remap_launch
 from ....codegen.cpu.data.resize import (
     nearest_positions,
