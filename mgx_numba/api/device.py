@@ -33,7 +33,7 @@ def _choice() -> ModuleType:
 
 
 def _transfers() -> ModuleType:
-    return whole_module("mgx_numba.runtime.gpu.transfers")
+    return whole_module("mgx_numba.runtime.gpu.device_allocator")
 
 
 class device_argument:

@@ -20,7 +20,7 @@ from .compare import default_tolerance
 from .compiling import compile_model
 from .feeding import make_inputs
 from .loading import file_type, load_model
-from .timing import Repeats, average
+from .measure import Repeats, average
 from .verifying import check_results
 from .writing import check_writable
 

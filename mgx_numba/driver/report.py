@@ -9,8 +9,7 @@ from ..graph.instruction import Return
 from ..graph.printer import program_lines
 from ..runtime.limits import Limits
 from .batches import Batch
-from .measure import Measurement, StepTime
-from .timing import average, percentile
+from .measure import Measurement, StepTime, average, percentile
 
 ABOVE_LIMIT = (
     "GFLOP/s above the limit: operations count as the plain algorithm needs them; Winograd's and Strassen's methods "

@@ -15,15 +15,12 @@ OPERATORS = {
     "broadcast": "broadcast multibroadcast broadcast_with_dims broadcast_for_dot scalar",
     "caches": "update_cache cached_attention",
     "col2im": "col2im",
-    "concat": "concat",
     "control": "if if_short loop run_on_target select_module",
     "convolution": "convolution quant_convolution convolution_backwards quant_convolution_backwards im2col",
-    "coupling": "pairwise_coupling",
     "decode_image": "decode_image",
     "deferred": "deferred unfitting unknown",
     "detection": "roialign nonmaxsuppression max_roi_pool",
-    "determinant": "determinant inverse",
-    "dot": "dot quant_dot",
+    "dot": "dot quant_dot determinant inverse",
     "fused": (
         "pointwise fused_reduce split_fused_reduce fused_contraction fused_attention group fused_concat get_tuple_elem"
     ),
@@ -31,7 +28,7 @@ OPERATORS = {
     "integer": "integer_dot integer_convolution pad_with",
     "lengths": "lengths iota",
     "linear_attention": "linear_attention",
-    "maps": "zip_map dict_vectorizer map_values",
+    "maps": "zip_map dict_vectorizer map_values pairwise_coupling",
     "matmul_nbits": "matmul_nbits",
     "memory": "allocate load fill outline undefined",
     "ngrams": "tf_idf",
@@ -57,7 +54,7 @@ OPERATORS = {
         "sequence_construct sequence_insert sequence_erase sequence_at sequence_length split_to_sequence "
         "concat_from_sequence optional_construct optional_get_element optional_has_element"
     ),
-    "slice": "slice step scan_slice reverse",
+    "slice": "slice step scan_slice reverse concat",
     "softmax": "softmax logsoftmax prefix_scan_sum",
     "text": "string_concat regex_full_match string_split string_normalizer string_index parse_number format_number",
     "topk": "topk",

@@ -20,8 +20,7 @@ from mgx_numba.codegen.problems.cluster import PointwiseProblem, ReductionProble
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
 from mgx_numba.codegen.problems.gemm import GemmProblem
-from mgx_numba.codegen.tuning.extents import extents
-from mgx_numba.codegen.tuning.request import Request
+from mgx_numba.codegen.tuning.request import Request, extents
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError

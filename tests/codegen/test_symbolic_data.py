@@ -18,9 +18,8 @@ from mgx_numba.codegen.cpu.data.scan import scan_launch
 from mgx_numba.codegen.cpu.data.scatter import onehot_launch, scatter_launch, scatternd_launch
 from mgx_numba.codegen.cpu.data.topk import topk_launch
 from mgx_numba.codegen.cpu.planning import plan
-from mgx_numba.codegen.problems.cluster import Tensor
+from mgx_numba.codegen.problems.cluster import NumbersProblem, RangeProblem, Tensor
 from mgx_numba.codegen.problems.indexed_copy import gather_copy, gather_elements_copy, gathernd_copy
-from mgx_numba.codegen.problems.numbers import NumbersProblem, RangeProblem
 from mgx_numba.core.dim import Length, evaluate, maximum, minimum
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type

@@ -15,13 +15,12 @@ import numpy as np
 from ...errors import OptionError, ParameterError
 from ..decoder import CompiledDecoder
 from .beams import BeamSearch
-from .chooser import Chooser
+from .chooser import Chooser, likeliest
 from .engine import DecoderBatch
 from .guidance import guide
 from .history import History
 from .params import GeneratorParams, check_model, stop_tokens
 from .prefixes import PrefixCache
-from .sampling import likeliest
 
 if TYPE_CHECKING:
     from ..model import LanguageModel

@@ -17,8 +17,7 @@ from ...codegen.kernel import KernelSource
 from ...codegen.launch import Launch, Mark, Operand, Solution, TensorMap
 from ...codegen.problems.element_types import ITEMSIZE
 from ...codegen.problems.gemm import GemmProblem
-from ...codegen.tuning.extents import extents, prologue_extent, result_axes
-from ...codegen.tuning.request import Candidate, TuningRequest
+from ...codegen.tuning.request import Candidate, TuningRequest, extents, prologue_extent, result_axes
 from ...codegen.tuning.session import Tuning
 from ...core.device_array import DeviceArray
 from ...core.types import numpy_dtype

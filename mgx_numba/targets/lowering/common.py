@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...codegen.problems.cluster import PointwiseProblem, ReductionProblem, Tensor
-from ...codegen.problems.numbers import NumbersProblem, RangeProblem
+from ...codegen.problems.cluster import NumbersProblem, PointwiseProblem, RangeProblem, ReductionProblem, Tensor
 from ...codegen.reductions import REDUCTIONS
 from ...core.dim import known_equal, known_in
 from ...core.shape import Shape

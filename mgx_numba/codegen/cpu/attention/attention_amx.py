@@ -19,8 +19,7 @@ from ..contraction.tile_source import tile_record, tile_source
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import MATRIX_BLOCK, TILE_TABLE_ROWS, matrix_tile
 from ..records import Record, RecordText, pointer
-from .attention_blocking import BUFFER_BYTES, Blocks
-from .attention_kernel import AttentionKernel
+from .attention_kernel import BUFFER_BYTES, AttentionKernel, Blocks
 
 TYPES = ElementTypes("float32", "bfloat16", "float32", "float32")
 LINE = LINE_ELEMENTS

@@ -30,9 +30,8 @@ from .block_quant import (
 )
 from .blocking import Blocking, fit
 from .macro_kernel import MacroKernel
+from .prologue import SCRATCH_BYTES
 
-SCRATCH_BYTES = 65536
-"""Stack memory (bytes) for the weights of a step."""
 FEWEST_TILES = 3
 """Least groups of rows for which a conversion pays: it takes about a third of the time of one group's products."""
 FEWEST_PANELS = 4

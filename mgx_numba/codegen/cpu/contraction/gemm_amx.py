@@ -20,7 +20,6 @@ from ...problems.gemm import GemmProblem
 from ..machine import machine
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import matrix_tile
-from .batches import collapse
 from .bf16_split_rows import SplitRows, split_rows, split_weights
 from .blocking import Blocking, matrix_blockings
 from .blocking_search import NEAR_PANELS
@@ -28,6 +27,7 @@ from .conv import ConvPointwise, pixel_product
 from .conv_output_rows import LineGaps
 from .gemm import LEFT, GemmPacked, distinct_matrices, product_launches
 from .gemm_int8 import left_words, word_rows, words_in_place
+from .pack_kernel import collapse
 from .panels import aligned_zeros, pack_panels, panel_count, without_repeats
 from .solver import NO_PARTS, Setting, seconds
 from .split_on_the_fly import SplitOnTheFly, most_terms

@@ -34,7 +34,6 @@ from ..loops import claim
 from ..microkernels.int8_table import INT8_TILES
 from ..microkernels.register_tile import RegisterTile, TileTypes
 from ..microkernels.tile_table import RESIDUAL_PLACES, residual_tile, tile_for
-from .batches import collapse
 from .gemm import (
     LEFT,
     PACKING_SECONDS,
@@ -46,7 +45,7 @@ from .gemm import (
     product_launches,
     product_seconds,
 )
-from .pack_kernel import row_start
+from .pack_kernel import collapse, row_start
 from .panels import aligned_zeros, pack_panels, panel_count, without_repeats
 from .solver import Setting, UnsuitedWeights, integer_types_refused
 

@@ -26,10 +26,9 @@ from .gemm import GemmInPlace, GemmPacked, GemmPacking
 from .gemm_amx import ConvPointwiseAmx, GemmAmx
 from .gemm_block_quant import GemmBlockQuant, GemmBlockQuantBytes
 from .gemm_int8 import GemmInt8, GemmInt8Residual, GemmPackingInt8
-from .gemv import GemvPacked
+from .gemv import GemvColumns, GemvPacked, GemvRows
 from .gemv_block_quant import GemvBlockQuant
 from .gemv_int16 import GemvInt16
-from .gemv_rows import GemvColumns, GemvRows
 from .solver import AnySolver
 from .strassen.solver import GemmStrassen
 from .winograd.form import Form

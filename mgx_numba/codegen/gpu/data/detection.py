@@ -21,7 +21,7 @@ from ..architecture import WARP
 from ..kernel import gpu_launch
 from ..printer import ThreadPrinter, dtype_name
 from .elements import ElementText
-from .keys import Order, join_first
+from .topk import Order, join_first
 
 THREADS = 256
 """Threads per block. No figures kept."""
