@@ -11,11 +11,26 @@ from __future__ import annotations
 from ..garbage import uncollected
 
 with uncollected():
-    from . import alias, binding, capi, devices, enums, inference, model, options, process, providers, sparse, values
+    from . import (
+        alias,
+        binding,
+        capi,
+        devices,
+        enums,
+        epdevices,
+        inference,
+        model,
+        options,
+        process,
+        providers,
+        sparse,
+        values,
+    )
     from .alias import *
     from .binding import *
     from .devices import *
     from .enums import *
+    from .epdevices import *
     from .inference import *
     from .model import *
     from .options import *
@@ -30,7 +45,7 @@ __all__ += alias.__all__
 __all__ += binding.__all__
 __all__ += devices.__all__
 __all__ += enums.__all__
-__all__ += devices.__all__
+__all__ += epdevices.__all__
 __all__ += inference.__all__
 __all__ += model.__all__
 __all__ += options.__all__

@@ -19,8 +19,9 @@ from ..core.shape import Shape
 from ..errors import MgxError, OptionError, ParameterError, UnsupportedError
 from ..messages import warn
 from .binding import IOBinding
-from .devices import OrtEpDevice, OrtMemoryInfo, get_ep_devices
+from .devices import OrtMemoryInfo
 from .enums import OrtAllocatorType, OrtDeviceVendorId, OrtMemType
+from .epdevices import OrtEpDevice, get_ep_devices
 from .exceptions import as_onnxruntime, error_of
 from .model import ModelMetadata, NodeArg, metadata_of, node_args
 from .options import RunOptions, SessionOptions, refuse_terminated

@@ -11,8 +11,8 @@ from ..dataclass import dataclass
 from ..errors import MgxError, OptionError, UnsupportedError
 from ..messages import warn
 from ..nearest import did_you_mean
-from .devices import Delegate, OrtEpDevice, providers_by_policy
 from .enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, OrtExecutionProviderDevicePolicy
+from .epdevices import Delegate, OrtEpDevice, providers_by_policy
 from .exceptions import Fail, error_of
 from .logs import level_of
 from .values import OrtValue

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from mgx_numba.session.devices import *
 from mgx_numba.session.enums import *
+from mgx_numba.session.epdevices import *
 from mgx_numba.session.exceptions import *
 from mgx_numba.session.inference import *
 from mgx_numba.session.model import *
@@ -14,7 +15,5 @@ from mgx_numba.session.process import *
 from mgx_numba.session.providers import *
 from mgx_numba.session.sparse import *
 from mgx_numba.session.values import *
-
-from ..devices import *
 
 get_default_session_options = SessionOptions
