@@ -78,6 +78,7 @@ def tensor_scatter(
 
 
 def _zeros(g: Builder, count: int) -> Instruction:
+    """Emit int64 zeros [count]; ``count`` may be symbolic."""
     if isinstance(count, Dim):
         return g.broadcast(g.literal(np.zeros(1, np.int64)), (count,))
     return g.literal(np.zeros(count, np.int64))

@@ -33,7 +33,7 @@ from .vectors import Strategy, vectors_of
 from .walk import SHORTEST_PIPELINE, Walk
 
 PIPELINE_SHARE = 2
-"""The rows in a pipeline take at most one part in this many of the L2 cache, where they stay meanwhile."""
+"""The rows that a pipeline works on at a time take at most ``1 / PIPELINE_SHARE`` of the L2 cache."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +44,20 @@ class ReduceLayout:
         walk, stages: reduced and kept dimensions, and the stage of each value.
         fast_math: whether functions may differ by 4 units in the last place.
         parts, fold: as in the problem.
-        cut: the loop of the reduction that is cut into parts, among all its loops; the loop along the lanes is the
-            last.
-        share: steps of that loop in a part.
-        strategy: how it is printed.
+        cut: index of the reduction loop that is cut into parts; the loop along the lanes is the last.
+        share: steps of loop ``cut`` in one part.
+        strategy: the kind of loop nest that is printed.
         lanes: lanes of a vector.
         longest_chunk: most columns of a task.
-        outer: lengths of the dimensions that rows are numbered by.
+        outer: lengths of the kept dimensions; rows are numbered in their row-major order.
         loops: lengths of the reduction loops around the loop along the lanes, if there are any.
         cols, chunk, chunks: elements along the lanes, elements of a task, and tasks for all elements (1 in row mode).
         rows, batch: number of rows, and rows of a task.
-        count: elements that are reduced to one.
+        count: number of elements of a reduction.
         inner: for each operand, its element stride along the lanes.
         row_strides: for each operand, its element strides along ``outer``.
         loop_strides: for each operand, its element strides along ``loops``; empty for operands that are not full.
-        cached: the values that are kept on the stack, with the stages that keep them.
+        cached: values that are kept on the stack, with the stage that writes each.
     """
 
     walk: Walk
@@ -95,7 +94,7 @@ class ReduceLayout:
         return tasks
 
     def same_for_rows(self, operand: int) -> bool:
-        """Return whether an operand is re-read for each row."""
+        """Return whether all of several rows read the same elements of an operand (row mode only)."""
         one = known_less_equal(self.rows, 1)
         return self.walk.row_mode and not one and all(known_in(s, 0) for s in self.row_strides[operand])
 
@@ -168,7 +167,7 @@ def _cut(problem: ReductionProblem, walk: Walk) -> tuple[int, Length]:
 
 
 def _check_heads(walk: Walk, stages: Stages, lanes: int) -> None:
-    """Check that heads of rows are some vectors of contiguous elements."""
+    """Raise UnsupportedError unless rows begin with enough contiguous elements for their heads (`head_vectors`)."""
     for head in stages.heads:
         least = maximum(lanes, prod(walk.reduce_lens) // head.op.share)  # type: ignore[attr-defined]
         if not walk.row_mode or walk.reduce_lens[-1] < least:
@@ -207,12 +206,15 @@ def _is_pipelined(
 
 
 LEAST_VECTORS = 4
-"""Least vectors of the head: fewer give a mean that may be far from the row's mean."""
+"""Least vectors in the head of a row: the mean of fewer may be far from the row's mean."""
 
 
 def head_vectors(lanes: int, cols: Length, count: Length, share: int) -> Length:
-    """Return the vectors of the head of a row: one in ``share`` of ``count`` elements, of which ``cols`` are
-    contiguous."""
+    """Return the number of vectors in the head of a row, whose mean estimates the mean of the row.
+
+    The head has about ``count / share`` of the row's ``count`` elements, and lies in the first ``cols``, which are
+    contiguous.
+    """
     return minimum(cols // lanes, maximum(LEAST_VECTORS, ceil_div(count, share * lanes)))
 
 
@@ -244,8 +246,10 @@ class RowSplit:
 
 
 def row_split_of(layout: ReduceLayout, arguments: Arguments, loops: tuple[str, ...]) -> RowSplit:
-    """Return the parts of a layout, and declare their ``arguments``; ``loops`` are the arguments with the loops'
-    lengths."""
+    """Return the bounds of a layout's reduction loops, and declare the ``arguments`` that a part needs.
+
+    ``loops`` are the names of the arguments with the lengths of the loops around the loop along the lanes.
+    """
     walk, parts = layout.walk, layout.parts
     bounds = [("0", length) for length in loops] + [("0", "cols")] * walk.row_mode
     offsets = [""] * len(walk.tensors)
@@ -275,7 +279,7 @@ class Names:
 
     Attributes:
         operands: ``x0``, ``x1``, ..., ``out0``, ``out1``, ....
-        odometer: the dimensions that rows are numbered by.
+        odometer: the position of a row in the kept dimensions.
         parts: the loops of the reduction, whose indices are ``j0``, ``j1``, ....
         steps: for each operand, the argument that is its stride along the lanes, unless that is 0 or 1.
         loop_strides: for each operand, the loops along which it moves, with the arguments that are its strides.
@@ -304,7 +308,7 @@ class Names:
 
 
 def names_of(layout: ReduceLayout, arguments: Arguments) -> Names:
-    """Return the names of a kernel, and declare its ``arguments``."""
+    """Return the names in a kernel's text, and declare its ``arguments``."""
     walk, stages = layout.walk, layout.stages
     operands = (*(f"x{k}" for k in range(len(walk.inputs))), *(f"out{k}" for k in range(len(walk.outputs))))
     for name, tensor in zip(operands, walk.tensors):
