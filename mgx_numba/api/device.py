@@ -33,7 +33,7 @@ def _choice() -> ModuleType:
 
 
 def _transfers() -> ModuleType:
-    return whole_module("mgx_numba.runtime.gpu.device_allocator")
+    return whole_module("mgx_numba.runtime.gpu.transfers")
 
 
 class device_argument:

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import mgx_numba.session as ort
 from mgx_numba.errors import ParameterError, UnsupportedError
-from mgx_numba.runtime.gpu import device_allocator
+from mgx_numba.runtime.gpu import transfers
 
 from ..values import normal
 from .device_data import PLACES, place
@@ -76,7 +76,7 @@ def test_bound_memory_of_a_device_is_read_and_filled(lens: list[int | str], monk
     binding.bind_ortvalue_output("y", y)
     binding.bind_output("total", "cuda", 0, np.float32, [2], total.data_ptr())
     with monkeypatch.context() as patch:
-        patch.setattr(device_allocator, "to_host", None)  # nothing is copied to the host
+        patch.setattr(transfers, "to_host", None)  # nothing is copied to the host
         for _ in range(2):
             made.run_with_iobinding(binding)
     for value, expected in zip((y, total), wanted(x)):
