@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from .compiled_form import CompiledForm
     from .portable import FileForm
 
-if TYPE_CHECKING:
-    from ..codegen.tuning.request import Estimate
-    from ..codegen.tuning.session import Choice
-
 
 ARITHMETIC, MEMORY = "the multiply-add units", "memory"
 """Names of the two resources that can bound a step (roofline model)."""

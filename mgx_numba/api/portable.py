@@ -16,15 +16,13 @@ from .options import CompileOptions
 from .target import target
 
 if TYPE_CHECKING:
+    from ..codegen.store import Store
+    from ..codegen.tuning.record import TuningRecord
     from ..core.shape import Shape
+    from ..graph.calibration import Calibration
     from ..graph.program import Program
     from .lineage import Lineage
     from .reshaping import Reread
-
-if TYPE_CHECKING:
-    from ..codegen.store import Store
-    from ..codegen.tuning.record import TuningRecord
-    from ..graph.calibration import Calibration
 
 
 @dataclass(frozen=True)

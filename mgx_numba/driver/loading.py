@@ -27,10 +27,9 @@ from .trim import trim
 from .variables import NO_MLIR
 
 if TYPE_CHECKING:
-    from ..frontends.onnx.check import Finding
-
-if TYPE_CHECKING:
     from onnx import ModelProto
+
+    from ..frontends.onnx.check import Finding
 
 
 def replace_literals(program: Program) -> None:

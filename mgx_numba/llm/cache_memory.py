@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from ..api.device import device_argument
     from ..api.placing import StandingCall, UpdatingCall
     from ..api.program import program as Program
-
-if TYPE_CHECKING:
-    from ..api.device import device_argument
     from ..core.device_array import DeviceArray
     from ..runtime.gpu.engine import Engine
 

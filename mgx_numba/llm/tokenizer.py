@@ -18,10 +18,10 @@ from .optional import required
 from .templates import chat_templates, rendered
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
     from .model import LanguageModel
 
-if TYPE_CHECKING:
-    from numpy.typing import DTypeLike
 
 _PURPOSE = "a tokenizer"
 _INCOMPLETE = "\ufffd"  # what the decoders of `tokenizers` give for bytes that are no whole character

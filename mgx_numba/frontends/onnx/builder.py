@@ -17,14 +17,9 @@ from .model import Model
 from .options import ParseOptions
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, NodeProto
+    from onnx import AttributeProto, GraphProto, NodeProto
 
 __all__ = ["Builder", "GraphReader", "is_scalar", "rank"]
-
-if TYPE_CHECKING:
-    from onnx import AttributeProto
-
-    from ...graph.instruction import Instruction
 
 
 class GraphReader(Protocol):

@@ -34,10 +34,8 @@ from .schema import find_schema
 from .tensors import declared_shape, ir_type, onnx_number, type_proto
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto
+    from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
-if TYPE_CHECKING:
-    from onnx import ModelProto, TypeProto
 
 LIMIT = "limit_max_iterations"
 """Metadata key, in a deferred node's model, of the option of this name."""

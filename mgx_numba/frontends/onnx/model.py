@@ -28,8 +28,6 @@ from .wire import ByteRange, split_raw_data
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, SparseTensorProto, TensorProto
 
-if TYPE_CHECKING:
-    from onnx import TensorProto
 
 OLDEST_OPSET = 7
 """Oldest operator set that parser functions accept; operators of older sets are converted to this set (`legacy.py`)."""

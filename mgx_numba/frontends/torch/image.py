@@ -1,4 +1,4 @@
-"""Interpolation and sampling of images; operators of torchvision for object detectors."""
+"""Interpolation and sampling of images."""
 
 from __future__ import annotations
 
@@ -195,44 +195,3 @@ def col2im(
     steps = [(size[k] + 2 * padding[k] - dilation[k] * (kernel[k] - 1) - 1) // stride[k] + 1 for k in range(2)]
     y = g.op(Col2Im(*map(tuple, (size, kernel, stride, dilation, padding, steps))), x)
     return g.squeeze(y, [0]) if alone else y
-
-
-@register("torchvision::nms")
-def nms(g: AtenBuilder, node: AtenNode, boxes: Instruction, scores: Instruction, iou_threshold: float) -> Instruction:
-    """Emit the boxes [n, 4] that no box of a higher score overlaps by more than a threshold, best first."""
-    every = g.literal(np.int64(np.iinfo(np.int64).max))
-    found = g.op(
-        "nonmaxsuppression",
-        g.unsqueeze(g.cast(boxes, Type.float_type), [0]),
-        g.unsqueeze(g.cast(scores, Type.float_type), [0, 1]),
-        every,
-        g.literal(np.float32(iou_threshold)),
-        use_dyn_output=True,
-    )
-    return g.squeeze(g.slice(found, 1, 2, 3), [1])
-
-
-@register("torchvision::roi_align")
-def roi_align(
-    g: AtenBuilder,
-    node: AtenNode,
-    x: Instruction,
-    rois: Instruction,
-    spatial_scale: float,
-    height: int,
-    width: int,
-    sampling_ratio: int,
-    aligned: bool,
-) -> Instruction:
-    """Emit regions [r, 5] (image, x1, y1, x2, y2) pooled from bilinear samples."""
-    return g.op(
-        "roialign",
-        x,
-        g.slice(rois, 1, 1, 5),
-        g.cast(g.squeeze(g.slice(rois, 1, 0, 1), [1]), Type.int64_type),
-        coordinate_transformation_mode="half_pixel" if aligned else "output_half_pixel",
-        output_height=height,
-        output_width=width,
-        sampling_ratio=max(sampling_ratio, 0),
-        spatial_scale=spatial_scale,
-    )

@@ -23,11 +23,10 @@ from .params import SearchOptions
 if TYPE_CHECKING:
     from ...api.device import device_argument
     from ...api.placing import StandingCall
+    from ...api.program import program
     from ...runtime.gpu.engine import Event, Recording
     from ...targets.base import RecordableCall
 
-if TYPE_CHECKING:
-    from ...api.program import program
 
 _STREAM = 0
 """The device's default stream, in which all steps and choices run in order."""

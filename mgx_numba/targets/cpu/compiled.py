@@ -34,11 +34,6 @@ if TYPE_CHECKING:
     from ...runtime.library_form import LibraryForm
     from ..base import Observation, Observer, ThreadSpan
 
-if TYPE_CHECKING:
-    from ...graph.program import Program
-    from ...runtime.cpu.library.nodes import Node
-    from ..base import ThreadSpan
-
 
 class LoweredProgram:
     """A compiled program: its executable, the trees that group its results into tuples, and the program it was lowered

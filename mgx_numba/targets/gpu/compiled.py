@@ -21,7 +21,6 @@ from ...core.dim import Dim
 from ...core.output_buffers import output_buffer
 from ...core.shape import Shape
 from ...core.types import Type
-from ...graph.program import Program
 from ...runtime.explicit_lengths import is_explicit
 from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine, Queue
