@@ -45,7 +45,7 @@ from mgx_numba.codegen.tuning.request import Candidate, Request, TuningRequest
 from mgx_numba.errors import MgxError, OptionError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
-from mgx_numba.runtime.cpu.machine_rates import measure_machine
+from mgx_numba.runtime.cpu.rates import measure_machine
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.registry import compile_for
 from mgx_numba.targets.tuning import CandidateBench

@@ -23,7 +23,7 @@ from typing import Any
 
 from bench.table import show
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.cpu.contraction import blocking, select, symbolic_lengths
+from mgx_numba.codegen.cpu.contraction import blocking, solvers, symbolic_lengths
 from mgx_numba.codegen.cpu.contraction.solvers import solvers_of
 from mgx_numba.codegen.cpu.contraction.strassen import strassen_blocking
 from mgx_numba.codegen.cpu.contraction.winograd import winograd_amx, winograd_blocking
@@ -97,7 +97,7 @@ class Data:
         """
         with self.planning():
             return [
-                (m, select.select(m.problem, self.threads, unsuited=_others(m)).name)
+                (m, solvers.select(m.problem, self.threads, unsuited=_others(m)).name)
                 for m in self.problems
             ]  # fmt: skip
 
@@ -145,7 +145,7 @@ def regret_of(machines: Sequence[Data]) -> float:
 def forget_estimates() -> None:
     """Clear the caches of costs, after a change of coefficients."""
     for function in (
-        select._cost, select._refusals, winograd_blocking._best_block, winograd_amx._best_block,
+        solvers._cost, solvers._refusals, winograd_blocking._best_block, winograd_amx._best_block,
         strassen_blocking.best_cut, blocking._best, blocking._best_ways, symbolic_lengths._estimates,
     ):  # fmt: skip
         function.cache_clear()

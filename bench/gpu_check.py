@@ -379,8 +379,8 @@ SANITIZED = {
 """Tools of compute-sanitizer and the tests that they watch; tests that fail on purpose are excluded.
 
 Warnings of racecheck are neither printed nor failures. They are of one kind: memory that ``st.async`` writes and a wait
-on an mbarrier orders (`codegen/gpu/lang/clusters.py`, used by `codegen/gpu/cluster/teams.py`), which the tool does not
-track.
+on an mbarrier orders (`codegen/gpu/lang/clusters.py`, used by `codegen/gpu/cluster/thread_layout.py`), which the tool
+does not track.
 """
 _FOUND = 9
 """Exit status by which compute-sanitizer reports a finding."""

@@ -24,8 +24,7 @@ import numpy as np
 from bench.gpu_check import copy_rate
 from bench.gpu_tiles import torch_seconds
 from bench.language_shapes import SHAPES, Shape, matrices, write_folder
-from mgx_numba.driver.measure import measure
-from mgx_numba.driver.timing import Repeats
+from mgx_numba.driver.measure import Repeats, measure
 from mgx_numba.llm import Model
 from mgx_numba.llm.generation.ahead import StepsAhead
 from mgx_numba.llm.generation.engine import DecoderBatch

@@ -43,7 +43,7 @@ from mgx_numba.codegen.gpu.contraction.wgmma_tiles import WarpgroupTile
 from mgx_numba.codegen.gpu.machine import H200, planning_for
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.launch import Solution
-from mgx_numba.codegen.tuning.extents import extents
+from mgx_numba.codegen.tuning.request import extents
 from mgx_numba.codegen.workers.objects import objects_of
 from mgx_numba.core.device_array import DeviceArray
 from mgx_numba.core.shape import Shape

@@ -24,9 +24,8 @@ from typing import Any
 import numpy as np
 
 from mgx_numba.codegen.body import scalar_body
-from mgx_numba.codegen.gpu.contraction.fma import FmaText, fma_refusal
-from mgx_numba.codegen.gpu.contraction.fma_tiles import FmaTile
-from mgx_numba.codegen.gpu.contraction.fma_tiles import weighed_tiles as weighed_exact
+from mgx_numba.codegen.gpu.contraction.fma import FmaText, FmaTile, fma_refusal
+from mgx_numba.codegen.gpu.contraction.fma import weighed_tiles as weighed_exact
 from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction, permuted_lanes
 from mgx_numba.codegen.gpu.contraction.right_columns import POSITIONS, in_halves
 from mgx_numba.codegen.gpu.contraction.ring import ring_solution

@@ -13,8 +13,8 @@ from ..targets.base import Compiled, FastPath, OnDevice, Results
 from ..targets.options import TargetOptions
 from ..targets.registry import DEFAULT, REFERENCE, compile_for
 from .argument import argument
-from .file_form import FileForm
 from .options import CompileOptions, trace_level
+from .portable import FileForm
 from .results import result_of, shapes_beside_arrays
 from .target import get_target, target
 

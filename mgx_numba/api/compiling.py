@@ -12,9 +12,8 @@ from ..messages import recorded
 from ..targets.registry import DEFAULT, compile_for
 from .background import LateForm
 from .compiled_form import CompiledForm, target_options
-from .file_form import FileForm
 from .options import CompileOptions, parse_compile_options, requested_quantizations, trace_level
-from .portable import PortableForm
+from .portable import FileForm, PortableForm
 from .target import get_target, target
 from .tuning import merged_records, tuning_for
 

@@ -13,10 +13,9 @@ from ..messages import Messages, recorded
 from ..targets import registry
 from ..targets.base import Compiled, Kept
 from .compiled_form import CompiledForm, target_options
-from .file_form import FileForm
 from .kept_models import keep_known
 from .options import CompileOptions, requested_quantizations
-from .portable import PortableForm
+from .portable import FileForm, PortableForm
 from .saved_plans import find
 from .target import target
 from .tuning import records_of
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 _WITHOUT_DATA = frozenset(("fp16", "bf16", "int4_weights"))
 """Quantisations that depend on the program alone, not on calibration data."""
 _OF_MEASURING = ("exhaustive_tune", "tune_budget", "problem_cache")
-"""Compile options that prevent caching: the result depends on more than program, options and machine."""
+"""Compile options that prevent caching: with them the plan depends on measured times or on a file of records."""
 
 
 def kept_compilation(
@@ -41,15 +40,15 @@ def kept_compilation(
     given: Mapping[str, object],
     again: Callable[[Program], Tuning | None],
 ) -> KeptCompilation | None:
-    """Return a compilation that may use the plan cache; None if caching is not possible.
+    """Return the compilation as an entry of the plan cache; None if its plan must not be cached.
 
     Args:
-        source: the portable form.
-        file: options and records that a file holds.
+        source: the program's portable form.
+        file: the store, disabled passes and tuning records of the file that the program was loaded from, if any.
         t: the target.
         options: parsed options of the compilation.
         given: the options as the caller passed them, including quantisations.
-        again: compiles a program again and returns the tuning, which a cached plan does not hold.
+        again: compiles a program without the cache and returns its tuning, which a cached plan does not hold.
     """
     lineage = source.lineage_now() if options.plan_cache else None
     if lineage is None or file.store is not None or file.disabled_passes or file.records:
@@ -62,7 +61,7 @@ def kept_compilation(
 
 
 class KeptCompilation:
-    """A compilation whose plan the cache folder can hold: lineage and options determine the result."""
+    """A compilation whose plan the cache folder can hold: the program's lineage and the options determine the plan."""
 
     def __init__(
         self,

@@ -14,10 +14,9 @@ from ..interrupts import whole_module
 from ..targets import registry
 from ..targets.base import Compiled, Kept
 from .compiled_form import CompiledForm, target_options
-from .file_form import FileForm
 from .file_kinds import taken_for
 from .options import checked_device, parse_compile_options, trace_level
-from .portable import PortableForm
+from .portable import FileForm, PortableForm
 from .program import program
 from .saving import SAVED_OPTIONS, checked_format, keep_plan
 from .target import get_target
@@ -116,7 +115,7 @@ def _restored(value: Any, extra: Mapping[str, Any], *, device_id: int) -> progra
     Raises:
         FormatError: the metadata is malformed.
     """
-    from ..graph.machine_code import OBJECTS
+    from ..graph.checksums import OBJECTS
 
     file = FileForm()
     result = program.wrap(value, file)

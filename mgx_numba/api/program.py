@@ -22,9 +22,8 @@ from .background import LateForm, Settled
 from .checking import check
 from .compiled_form import UNCOMPILED, CompiledForm, reference_form
 from .compiling import compiled_form
-from .file_form import FileForm
 from .options import CompileOptions
-from .portable import PortableForm
+from .portable import FileForm, PortableForm
 from .results import result_shape
 from .shape import shape, shape_map
 from .target import target

@@ -57,14 +57,20 @@ class Reread:
         shapes: Mapping[str, Shape],
         longest: Mapping[str, Sequence[int]],
     ) -> None:
-        """Store the parser ``read``, whose program has the parameters ``shapes`` for the lengths ``longest``."""
+        """Create the parser.
+
+        Args:
+            read: parses the model for given lengths of inputs.
+            shapes: shapes of the parameters after the first parse.
+            longest: lengths of that parse, by input: the largest that `program` accepts.
+        """
         self._read = read
         self._longest = {name: shapes[name].lens for name in longest}
         self._lengths: dict[str, Sequence[int]] = dict(self._longest)
         self._ranges: dict[str, Sequence[object]] = {}
 
     def program(self, now: Program, dims: Mapping[str, Sequence[object]]) -> Program:
-        """Return the program ``now`` for other lengths; inputs not named keep their dimensions.
+        """Return the program ``now`` for other lengths; inputs that ``dims`` does not name keep their dimensions.
 
         Raises:
             OptionError: an input is unknown, has another rank, or a dimension is out of range; or the program ``now``,
@@ -101,12 +107,14 @@ class Reread:
 
 
 def _listed(name: str, values: object) -> list[DynamicDimension | int]:
+    """Return the dimensions that the caller gave for input ``name``; raise OptionError for anything but a sequence."""
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
         raise OptionError(f"reshape: {name!r} needs a list of dimensions, got {values!r}")
     return [unwrap_dimension(value) for value in values]
 
 
 def _within(name: str, shape: Shape, values: Sequence[object]) -> list[DynamicDimension]:
+    """Return the new ranges of input ``name``; raise OptionError unless each lies in the range that ``shape`` has."""
     wanted = _listed(name, values)
     found = [d if isinstance(d, DynamicDimension) else DynamicDimension(int(d), int(d)) for d in wanted]
     known = shape.dims if not shape.without_axes else ()

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from ..messages import Messages
     from ..runtime.library_form import LibraryForm
     from .compiled_form import CompiledForm
-    from .file_form import FileForm
     from .lineage import Lineage
-    from .portable import PortableForm
+    from .portable import FileForm, PortableForm
     from .program import program
 
 SAVED_OPTIONS = ("fast_math", "num_threads", "memory", "memory_reuse", "disabled_passes", "float32_matmul_precision")

@@ -37,7 +37,7 @@ class ExpressionSpace:
         sums, differences, products, quotients: those of pairs of lengths.
         extremes: minima and maxima, by "min" or "max" and the pair of lengths.
         lesser, equal: for pairs that were compared the condition that the first is less, or that they are equal.
-        answers: answers to questions about problems, see `codegen.kept_answers`.
+        answers: answers to questions about problems, see `targets.lowering.solutions`.
         shapes: shapes with symbolic lengths by the arguments that they were made of.
     """
 

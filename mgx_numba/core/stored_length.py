@@ -1,4 +1,4 @@
-"""Symbolic lengths that were read from a file: value numbers, expanded to expressions on demand."""
+"""Symbolic lengths of plans that were read from a file: numbers of values, whose expressions are built on demand."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .scope import ExpressionSpace
 
 
 class StoredLength(Dim):
-    """A lazily built expression.
+    """A value of a plan's size program, whose expression is built when it is first needed.
 
-    A run does not build it: it evaluates the values of ``owner`` natively.
+    Runs never need the expression: native code evaluates the size program.
 
     Attributes:
-        owner: the object whose value the number identifies.
-        number: number of the value.
+        owner: the size program (`runtime.size_program.SizeProgram`).
+        number: the value's number in it.
     """
 
     __slots__ = ("_expression", "_make", "number", "owner")

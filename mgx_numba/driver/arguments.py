@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import OptionError
 from ..targets.options import FLOAT32_PRECISIONS
 from ..targets.registry import DEFAULT, target_names
-from .timing import Repeats
+from .measure import Repeats
 
 FILE_TYPES = {".onnx": "onnx", ".pb": "tf", ".json": "json", ".py": "python"}
 """Type of a model file by its extension; files with other extensions are .mxr files."""

@@ -19,8 +19,8 @@ from ..errors import MgxError, OptionError
 from ..nearest import did_you_mean
 from .arguments import file_among_words, in_flags, in_words
 from .commands import COMMANDS
-from .environment import report_environment
 from .logs import LOG, add_logging, logged
+from .variables import report_environment
 
 PROGRAM = "mgx-numba-driver"
 FAILURE = 2  # exit status for errors, as in argparse

@@ -8,9 +8,8 @@ from ..dataclass import dataclass
 from ..graph.instruction import Return
 from ..graph.printer import program_lines
 from ..runtime.limits import Limits
-from .measure import Measurement, StepTime
-from .rebatch import Batch
-from .timing import average, percentile
+from .batches import Batch
+from .measure import Measurement, StepTime, average, percentile
 
 ABOVE_LIMIT = (
     "GFLOP/s above the limit: operations count as the plain algorithm needs them; Winograd's and Strassen's methods "

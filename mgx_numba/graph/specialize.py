@@ -20,8 +20,7 @@ from ..errors import MgxError, ShapeError, UnknownValueError
 from ..ops.base import Operator, make_op
 from ..ops.broadcast import Broadcast
 from ..ops.control import If, Loop, SelectModule
-from ..ops.deferred import Deferred
-from ..ops.unfitting import Unfitting
+from ..ops.deferred import Deferred, Unfitting
 from .deferred import Reader, reader
 from .folding import Constants
 from .instruction import Instruction, Literal, Parameter, Results, Return

@@ -2,11 +2,20 @@
 
 Parameters and results have the names of onnxruntime-genai's models. Attention is GroupQueryAttention, which appends to
 the caches; sequences of a batch begin at position 0 and are padded at their ends.
+
+In a mixture of experts (`frontends.experts`) every token uses the few feed-forward networks for which a router has the
+highest scores.
+
+Nodes of ONNX's and ONNX Runtime's operators are expanded when open lengths are known (`onnx_node`), so a decoder that
+is built here has the attention of decoders that come as ONNX files.
 """
 
 from __future__ import annotations
 
+import base64
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,19 +23,21 @@ from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type
 from ..errors import FormatError, OptionError, ShapeError
 from ..frontends.builder import GraphBuilder
+from ..frontends.experts import ROOM, Expert, Mixture
 from ..frontends.onnx.activation import gelu_erf, gelu_tanh, swish
 from ..frontends.onnx.normalization import layer_norm, rms_norm
 from ..frontends.onnx.registry import MICROSOFT, OWN
+from ..frontends.onnx.tensors import type_proto
+from ..graph.emitter import Emitter
 from ..graph.folding import Constants
 from ..graph.instruction import Instruction
 from ..graph.module import Module
 from ..graph.origin import Origin
 from ..graph.program import Program
+from ..ops.deferred import Deferred
 from .architectures import GGUF_NAMES, DecoderArchitecture
 from .config import ModelConfig, Rope
 from .linear import Linear, embedding
-from .mixture import mixture_of_experts
-from .onnx_node import deferred_node
 from .weights import Weight, WeightSource
 
 CACHE_TYPES = {
@@ -352,3 +363,104 @@ def _capped(g: GraphBuilder, x: Instruction, cap: float) -> Instruction:
         return x
     inner = g.pointwise("mul", x, g.literal(np.float32(1 / cap)))
     return g.pointwise("mul", g.op("tanh", inner), g.literal(np.float32(cap)))
+
+
+def mixture_of_experts(decoder: DecoderBuilder, i: int, x: Instruction) -> Instruction:
+    """Emit a layer's mixture of experts.
+
+    Args:
+        decoder: the decoder that is being built.
+        i: number of the layer.
+        x: normalised tokens [batch, sequence, features].
+    """
+    g, c = decoder.g, decoder.c
+    (scores,) = decoder.linear(x, [decoder.needed("router", i)])
+    used = c.experts_used
+    if not c.normalize_experts:
+        scores = g.op("softmax", scores, axis=2)
+    both = g.op("topk", scores, k=used, axis=2, largest=1)
+    best, places = (g.op("get_tuple_elem", both, index=k) for k in range(2))
+    if c.normalize_experts:  # equal to the normalised softmax of all scores
+        best = g.op("softmax", best, axis=2)
+    flat, places, best = (g.op("reshape", each, dims=(-1, each.shape.dims[2].max)) for each in (x, places, best))
+    none = g.op(
+        "multibroadcast", g.literal(np.zeros((1, 1), np.float32)), g.op("reshape", scores, dims=(-1, c.experts))
+    )
+    shares = g.op("scatter_none", none, places, best, axis=1)
+
+    def expert(e: int) -> Expert[GraphBuilder]:
+        weights = [_expert(decoder, name, i, e) for name in ("gate", "up", "down")]
+
+        def emit(inner: GraphBuilder, rows: Instruction) -> Instruction:
+            linear = decoder.linear.within(inner)
+            gate, up = linear(inner.unsqueeze(rows, [0]), weights[:2])
+            (y,) = linear(inner.op("mul", decoder.activated(inner, gate), up), weights[2:])
+            return inner.op("squeeze", y, axes=(0,))
+
+        return emit
+
+    def zeros(type: Type, kind: type[np.generic]) -> Instruction:
+        count = g.op("dimensions_of", flat, start=0, end=1)
+        room, even = (g.literal(np.array([n], np.int64)) for n in (ROOM * used, c.experts))
+        most = g.pointwise("add", g.pointwise("mul", count, room), g.literal(np.array([c.experts - 1], np.int64)))
+        lens = g.op("concat", even, g.pointwise("div", most, even), axis=0)
+        shape = Shape.dynamic(type, (c.experts, DynamicDimension(0, UNBOUNDED, symbol="slots")))
+        return deferred_node(g, "Expand", [g.literal(np.zeros((1, 1), kind)), lens], [shape], "")[0]
+
+    total = Mixture(g, decoder.inside)(flat, shares, used, [expert(e) for e in range(c.experts)], zeros)
+    lens = g.op("dimensions_of", x, start=0, end=3)
+    return deferred_node(g, "Reshape", [total, lens], [Shape.dynamic(Type.float_type, x.shape.dims)], "")[0]
+
+
+def _expert(decoder: DecoderBuilder, name: str, i: int, e: int) -> Weight:
+    """Return an expert's matrix, which a file stores separately or stacked with all experts."""
+    whole = decoder.weight(f"experts_{name}", i)
+    if whole is not None:
+        return Weight(np.asarray(whole.array[e]), whole.layout)
+    return decoder.needed(f"expert_{name}", i, e)
+
+
+OPERATOR_SET = 21
+"""Operator set of ONNX that nodes name; other domains have version 1."""
+
+
+def deferred_node(
+    g: Emitter,
+    operator: str,
+    inputs: Sequence[Instruction | None],
+    results: Sequence[Shape],
+    domain: str = "com.microsoft",
+    **attributes: Any,
+) -> list[Instruction]:
+    """Emit a node of ONNX or ONNX Runtime, to be expanded later, and return its results.
+
+    Args:
+        g: the builder.
+        operator: name of the operator.
+        inputs: the node's inputs; None for an absent one.
+        results: shapes of the results.
+        domain: the operator's.
+        attributes: the node's attributes.
+    """
+    import onnx
+    from onnx import helper
+
+    names = ["" if x is None else f"x{k}" for k, x in enumerate(inputs)]
+    outputs = [f"y{k}" for k in range(len(results))]
+    given = [(name, x) for name, x in zip(names, inputs, strict=True) if x is not None]
+    node = helper.make_node(operator, names, outputs, domain=domain, **attributes)
+    graph = onnx.GraphProto(name=operator)
+    graph.node.append(node)
+    for name, x in given:
+        graph.input.add(name=name).type.CopyFrom(type_proto(x.shape, ranked=False))
+    for name in outputs:
+        graph.output.add(name=name)
+    opsets = [helper.make_opsetid("", OPERATOR_SET), helper.make_opsetid(domain or "com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets)
+    op = Deferred(
+        operator=operator,
+        source=base64.b64encode(model.SerializeToString(deterministic=True)).decode(),
+        result=Shape.tuple(results),
+    )
+    whole = g.op(op, *(x for _, x in given))
+    return [g.op("get_tuple_elem", whole, index=k) for k in range(len(results))]

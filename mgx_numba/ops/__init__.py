@@ -15,15 +15,12 @@ OPERATORS = {
     "broadcast": "broadcast multibroadcast broadcast_with_dims broadcast_for_dot scalar",
     "caches": "update_cache cached_attention",
     "col2im": "col2im",
-    "concat": "concat",
     "control": "if if_short loop run_on_target select_module",
     "convolution": "convolution quant_convolution convolution_backwards quant_convolution_backwards im2col",
-    "coupling": "pairwise_coupling",
     "decode_image": "decode_image",
-    "deferred": "deferred",
-    "detection": "roialign nonmaxsuppression",
-    "determinant": "determinant inverse",
-    "dot": "dot quant_dot",
+    "deferred": "deferred unfitting unknown",
+    "detection": "roialign nonmaxsuppression max_roi_pool",
+    "dot": "dot quant_dot determinant inverse",
     "fused": (
         "pointwise fused_reduce split_fused_reduce fused_contraction fused_attention group fused_concat get_tuple_elem"
     ),
@@ -31,13 +28,12 @@ OPERATORS = {
     "integer": "integer_dot integer_convolution pad_with",
     "lengths": "lengths iota",
     "linear_attention": "linear_attention",
-    "lrn": "lrn",
-    "maps": "zip_map dict_vectorizer map_values",
+    "maps": "zip_map dict_vectorizer map_values pairwise_coupling",
     "matmul_nbits": "matmul_nbits",
     "memory": "allocate load fill outline undefined",
     "ngrams": "tf_idf",
     "pad": "pad fixed_pad",
-    "pooling": "pooling",
+    "pooling": "pooling lrn",
     "quantize": "quantizelinear dequantizelinear nearest_float8 pack_int4 unpack_int4 pack_fp4 unpack_fp4",
     "recurrent_steps": "recurrent_steps",
     "reduce": (
@@ -48,7 +44,6 @@ OPERATORS = {
     "resize": "resize",
     "rnn": "rnn gru lstm recurrent rnn_last_hs_output rnn_last_cell_output",
     "rnn_variable": "rnn_var_sl_shift_sequence rnn_var_sl_shift_output rnn_var_sl_last_output",
-    "roi_pool": "max_roi_pool",
     "sampling": "random_seed random_uniform multinomial",
     "scatter": (
         "scatter_none scatternd_none scatter_add scatternd_add scatter_mul scatternd_mul scatter_min scatternd_min "
@@ -59,7 +54,7 @@ OPERATORS = {
         "sequence_construct sequence_insert sequence_erase sequence_at sequence_length split_to_sequence "
         "concat_from_sequence optional_construct optional_get_element optional_has_element"
     ),
-    "slice": "slice step scan_slice reverse",
+    "slice": "slice step scan_slice reverse concat",
     "softmax": "softmax logsoftmax prefix_scan_sum",
     "text": "string_concat regex_full_match string_split string_normalizer string_index parse_number format_number",
     "topk": "topk",
@@ -69,8 +64,6 @@ OPERATORS = {
         "sigmoid sign sin sinh sqrt tan tanh isnan isinf gelu_erf gelu_tanh silu softplus mish bitwise_not not "
         "identity capture relu leaky_relu elu convert"
     ),
-    "unfitting": "unfitting",
-    "unknown": "unknown",
     "views": "transpose squeeze unsqueeze as_shape bit_cast dimensions_of flatten",
 }
 """Operators by the file that has their classes."""

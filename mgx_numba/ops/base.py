@@ -34,7 +34,7 @@ class Operator:
     ``name`` is MIGraphX's. ``view`` operators return memory of their first input. ``AXES`` lists attributes that hold
     axes, which normalisation makes non-negative; ``UNLESS_SET`` lists attributes that MIGraphX lacks, which are printed
     only if they differ from the default. Operators with ``true_ranks`` get zero-dimensional tensors as arrays of shape
-    (), others as (1,). ``custom`` operators are defined by users (`custom.py`).
+    (), others as (1,). ``custom`` operators are defined by users (`ops/custom.py`).
     """
 
     name: ClassVar[str] = ""

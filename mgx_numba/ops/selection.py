@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from ..core.counted_elements import evenly_spaced
 from ..core.dim import Length, known_less, minimum
-from ..core.evenly_spaced import evenly_spaced
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type
 from ..dataclass import dataclass

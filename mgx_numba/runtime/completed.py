@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.counted_elements import counted_elements
-from ..core.evenly_spaced import evenly_spaced
+from ..core.counted_elements import counted_elements, evenly_spaced
 from ..dataclass import dataclass
 
 
@@ -44,7 +43,7 @@ class Spaced:
         """Return the numbers, in an array of the class of the results.
 
         Raises:
-            MgxError: see `evenly_spaced`.
+            MgxError: see `EvenlySpaced`.
         """
         start = results[self.number]
         return evenly_spaced(start, results[self.limit], results[self.delta]).view(type(start))

@@ -11,8 +11,7 @@ from ..api.device import argument_from_pointer, device_argument
 from ..api.shape import shape as PublicShape
 from ..errors import OptionError, ParameterError, UnsupportedError
 from .exceptions import InvalidArgument, error_of
-from .tensors import copy_into, described
-from .values import OrtValue, OrtValueVector, is_gpu, ort_value, shape_of
+from .values import OrtValue, OrtValueVector, copy_into, described, is_gpu, ort_value, shape_of
 
 if TYPE_CHECKING:
     from .inference import InferenceSession

@@ -1,4 +1,5 @@
-"""`InferenceSession`: a compiled program with ONNX Runtime's interface."""
+"""`InferenceSession`: a compiled program with ONNX Runtime's interface. A run that overrides initializers takes a
+variant compiled for it (`Overrides`)."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from ..api.device import from_gpu
 from ..api.placing import run_into
+from ..api.program import program
 from ..api.saving import SAVED_OPTIONS
 from ..core.shape import Shape
 from ..errors import MgxError, OptionError, ParameterError, UnsupportedError
@@ -21,14 +23,11 @@ from .devices import OrtMemoryInfo
 from .enums import OrtAllocatorType, OrtDeviceVendorId, OrtMemType
 from .epdevices import OrtEpDevice, get_ep_devices
 from .exceptions import as_onnxruntime, error_of
-from .feeding import fed
 from .model import ModelMetadata, NodeArg, metadata_of, node_args
 from .options import RunOptions, SessionOptions, refuse_terminated
-from .overriding import Overrides
 from .providers import CPU, chosen_provider, get_available_providers, refuse_unknown, target_of
 from .reading import Source
-from .tensors import described
-from .values import OrtValue, OrtValueVector, copy_tensors, ort_value
+from .values import OrtValue, OrtValueVector, copy_tensors, described, fed, ort_value
 
 if TYPE_CHECKING:
     from .profiling import Profile
@@ -465,3 +464,39 @@ def _on_host(result: Any) -> object:
     if result is None or isinstance(result, dict):
         return result
     return np.asarray(from_gpu(result)).reshape(described(result).lens)
+
+
+class Overrides:
+    """Compiled programs by the set of initializers that a run overrides.
+
+    In each program the overridden initializers are inputs, and all other initializers are constants. A program is
+    compiled when a run first overrides its set of initializers.
+
+    Args:
+        source: the source from which the model is read again.
+        default: the compiled program without overridden initializers.
+        compile: function that compiles a program for the session.
+    """
+
+    def __init__(self, source: Source, default: program, compile: Callable[[program], object]) -> None:
+        self._source = source
+        self._compile = compile
+        self._programs: dict[frozenset[str], program] = {frozenset(): default}
+        self._lock = threading.Lock()
+
+    def program_for(self, feed: Mapping[str, object]) -> program:
+        """Return the compiled program for the inputs of a run.
+
+        Raises:
+            MgxError: the model cannot be read or compiled with these initializers as inputs.
+        """
+        names = frozenset(name for name in self._source.defaults if name in feed)
+        found = self._programs.get(names)
+        if found is None:
+            with self._lock:
+                if names not in self._programs:
+                    made = self._source.read_with_inputs(names)
+                    self._compile(made)
+                    self._programs[names] = made
+                found = self._programs[names]
+        return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..core.types import Type
 from ..dataclass import dataclass
 from ..errors import UnsupportedError
-from ..frontends.onnx.value_types import type_string
+from ..frontends.onnx.tensors import type_string
 
 if TYPE_CHECKING:
     from ..core.shape import Shape

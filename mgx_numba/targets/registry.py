@@ -179,7 +179,7 @@ def _without_unknown(program: Program) -> Program:
     if not any(module.named(("unknown",)) for module in program.reachable_modules()):
         return program
     from ..graph.passes import run_passes
-    from ..ops.unknown import Unknown
+    from ..ops.deferred import Unknown
 
     alive = program.clone()
     run_passes(alive, ["dead_code_elimination"])

@@ -49,7 +49,7 @@ class BackendOptions:
         min_size: least number of operators of a subgraph, where a graph is divided.
         compile: keywords of ``program.compile``.
         calibrates: a quantisation needs inputs to observe ranges.
-        parks: large parameters move to a file; see `parked`.
+        parks: large parameters move to a file; see `region`.
     """
 
     target: str | None = None

@@ -1,24 +1,41 @@
-"""A compiled region of a graph: a program, and how tensors become its inputs and its results tensors."""
+"""A compiled region of a graph: a program, and how tensors become its inputs and its results tensors.
+
+Layouts of a region's inputs and results: a dense tensor in another order is passed transposed, thus row-major.
+
+A program's inputs and results are row-major. An image in ``torch.channels_last`` becomes an input of shape
+(N, H, W, C), which the graph transposes back; the compiler makes a view of that.
+
+Parameters in a file (``options={"memory": "file"}``): only packed weights stay in memory.
+
+The pages of a large parameter become private pages of a file without a name, at the same address and with the same
+content. The compiler reads the file by a map of its own. The parameter can be read and written as before: the system
+reads a page when it is needed.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import itertools
+import mmap
+import os
+import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch._subclasses import FakeTensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
+from ..codegen.files import default_folder, make_folder
 from ..dataclass import dataclass
 from ..errors import IndexRangeError, MgxError, ParameterError, ShapeError, UnsupportedError
+from ..frontends.torch.symbols import hint
 from ..interrupts import whole_module
-from .content import digest_of, graph_text
-from .exchange import from_array, from_device, host_array, quick_array
+from .content import digest_of, from_array, from_device, graph_text, host_array, quick_array
 from .frozen import Frozen
-from .layouts import transpose_inputs, transpose_results
 from .logs import warn_once
-from .parked import parked
 from .partition import copied
 
 if TYPE_CHECKING:
@@ -285,3 +302,128 @@ def _device(values: Iterable[object]) -> torch.device:
     if len(found) > 1 or next(iter(found)).type not in ("cpu", "cuda"):
         raise UnsupportedError(f"tensors lie on {', '.join(kinds)}; one CPU or one CUDA device is expected")
     return next(iter(found))
+
+
+Order = tuple[int, ...]
+
+
+def transpose_inputs(graph_module: GraphModule) -> dict[str, Order]:
+    """Make every dense input row-major, in place; return by name the order of axes of each input that was not."""
+    found = {}
+    graph = graph_module.graph
+    for node in graph.find_nodes(op="placeholder"):
+        order = _order(node)
+        if order is None:
+            continue
+        value = node.meta["val"]
+        node.meta["val"] = value.permute(order).contiguous() if _is_static(value) else value.permute(order)
+        with graph.inserting_after(node):
+            back = graph.call_function(torch.ops.aten.permute.default, (node, _inverse(order)))
+        back.meta["val"] = value
+        node.replace_all_uses_with(back, delete_user_cb=lambda user, back=back: user is not back)
+        found[node.name] = order
+    _moved_behind_inputs(graph_module)
+    return found
+
+
+def transpose_results(graph_module: GraphModule, results: Sequence[Node]) -> tuple[list[Node], list[Order | None]]:
+    """Return the results with a transposition behind each that PyTorch has dense and not row-major.
+
+    Returns:
+        The new results, and for each the order of axes that gives its value back; None for none.
+    """
+    graph, found, orders = graph_module.graph, [], []
+    for node in results:
+        order = _order(node)
+        if order is not None:
+            with graph.inserting_before(graph.output_node()):
+                turned = graph.call_function(torch.ops.aten.permute.default, (node, list(order)))
+            turned.meta["val"] = node.meta["val"].permute(order)
+            node, order = turned, tuple(_inverse(order))
+        found.append(node)
+        orders.append(order)
+    return found, orders
+
+
+def _order(node: Node) -> Order | None:
+    """Return the axes from the slowest to the quickest of a dense tensor that is not row-major; else None."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.dim() < 2 or value.layout is not torch.strided:
+        return None
+    lens, strides = [hint(n) for n in value.shape], [hint(n) for n in value.stride()]
+    if None in lens or None in strides or 0 in lens:
+        return None
+    axes = sorted(range(len(lens)), key=lambda axis: (-strides[axis], lens[axis] == 1, axis))  # type: ignore[operator]
+    axes_of_many = [axis for axis in axes if lens[axis] != 1]
+    expected = 1
+    for axis in reversed(axes_of_many):
+        if strides[axis] != expected:
+            return None
+        expected *= lens[axis]  # type: ignore[operator]
+    return None if axes_of_many == sorted(axes_of_many) else tuple(axes)
+
+
+def _inverse(order: Order) -> list[int]:
+    return sorted(range(len(order)), key=order.__getitem__)
+
+
+def _is_static(value: torch.Tensor) -> bool:
+    return all(isinstance(n, int) for n in value.shape)
+
+
+def _moved_behind_inputs(graph_module: GraphModule) -> None:
+    """Put all inputs before all other nodes, as a graph has them."""
+    graph = graph_module.graph
+    inputs = graph.find_nodes(op="placeholder")
+    for before, node in itertools.pairwise(inputs):
+        before.append(node)
+
+
+LEAST_BYTES = 1 << 20
+"""Least size (bytes) of a parameter that is moved to a file."""
+_MAP_PRIVATE, _MAP_FIXED = 2, 16
+"""Flags of mmap(2) on Linux, on every processor that PyTorch supports."""
+
+
+def parked(tensor: torch.Tensor) -> torch.Tensor | np.ndarray:
+    """Move a large parameter to a file; return an array over the file, or the tensor if it stays where it is."""
+    bytes_ = tensor.numel() * tensor.element_size()
+    local = tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_shared() and not tensor.is_pinned()
+    if bytes_ < LEAST_BYTES or not local or sys.platform != "linux" or tensor.is_inference():
+        return tensor
+    try:
+        return _moved(tensor.data_ptr(), host_array(tensor))
+    except OSError as error:
+        warn_once("parameters stay in memory, since they cannot be moved to a file: %s", error)
+        return tensor
+
+
+def _moved(address: int, content: np.ndarray) -> np.ndarray:
+    """Write an array's pages to a file, map the whole pages at their address, and return an array over the file."""
+    first = -address % mmap.PAGESIZE
+    pages = (content.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
+    folder = default_folder()
+    make_folder(folder)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(mmap.PAGESIZE - first) if first else b"")  # the first whole page begins a page of the file
+        file.write(content.reshape(-1).view(np.uint8).data)
+        file.flush()
+        start = mmap.PAGESIZE if first else 0
+        _map_at(address + first, pages, file.fileno(), start)
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    flat = np.frombuffer(data, np.uint8, content.nbytes, start - first)
+    return flat.view(content.dtype).reshape(content.shape)
+
+
+def _map_at(address: int, size: int, file: int, offset: int) -> None:
+    """Replace pages of memory by private pages of a file.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    call = ctypes.CDLL(None, use_errno=True).mmap
+    call.restype = ctypes.c_void_p
+    call.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    if call(address, size, protection, _MAP_PRIVATE | _MAP_FIXED, file, offset) != address:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -10,8 +10,7 @@ import onnx
 import pytest
 
 import mgx_numba
-from mgx_numba.api.advice import ARITHMETIC, MEMORY, advice
-from mgx_numba.api.explaining import StepReport
+from mgx_numba.api.explaining import ARITHMETIC, MEMORY, StepReport, advice
 from mgx_numba.codegen.tuning.record import Problem
 from mgx_numba.codegen.tuning.request import Estimate
 from mgx_numba.codegen.tuning.session import Choice

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.cpu.contraction.conv_solvers import CONV_SOLVERS
-from mgx_numba.codegen.cpu.contraction.gemm_solvers import GEMM_SOLVERS
 from mgx_numba.codegen.cpu.contraction.solver import Solver
+from mgx_numba.codegen.cpu.contraction.solvers import CONV_SOLVERS, GEMM_SOLVERS
 from mgx_numba.codegen.cpu.contraction.winograd.form import Form
 from mgx_numba.codegen.cpu.microkernels.register_tile import RegisterTile
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILES, declared_tile, tile_for

@@ -35,8 +35,7 @@ class Planned:
         only: str = "",
     ) -> None:
         """``only``: the solver that is to compute it."""
-        from mgx_numba.codegen.cpu.contraction.conv_solvers import CONV_SOLVERS
-        from mgx_numba.codegen.cpu.contraction.gemm_solvers import GEMM_SOLVERS
+        from mgx_numba.codegen.cpu.contraction.solvers import CONV_SOLVERS, GEMM_SOLVERS
 
         strides = tuple(map(tuple, strides))
         self.request = flattened(Request(problem, epilogue, strides, threads, problem.fast_math))

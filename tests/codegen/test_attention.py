@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu.attention import AttentionProblem, MaskLayout, attention_kernel, plan, select
-from mgx_numba.codegen.cpu.attention.attention_blocking import decode_queries
+from mgx_numba.codegen.cpu.attention.attention_kernel import decode_queries
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILES, tile_for
 from mgx_numba.codegen.launch import Solution
 from mgx_numba.codegen.problems.element_types import element_types

@@ -10,18 +10,17 @@ import pytest
 
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.contraction.conv_amx import ConvAmx
-from mgx_numba.codegen.cpu.contraction.conv_transposed_amx import ConvTransposedAmx
+from mgx_numba.codegen.cpu.contraction.conv_transposed import ConvTransposedAmx
 from mgx_numba.codegen.cpu.contraction.depthwise import ConvDepthwise
 from mgx_numba.codegen.cpu.contraction.gemm_amx import ConvPointwiseAmx, GemmAmx
-from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.contraction.solvers import select
 from mgx_numba.codegen.cpu.planning import plan
 from mgx_numba.codegen.launch import Solution
 from mgx_numba.codegen.problems.cluster import PointwiseProblem, ReductionProblem
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
 from mgx_numba.codegen.problems.gemm import GemmProblem
-from mgx_numba.codegen.tuning.extents import extents
-from mgx_numba.codegen.tuning.request import Request
+from mgx_numba.codegen.tuning.request import Request, extents
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError

@@ -9,10 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu.contraction.bfloat16 import GemmBfloat16
+from mgx_numba.codegen.cpu.contraction.bfloat16 import ConvBfloat16, GemmBfloat16
 from mgx_numba.codegen.cpu.contraction.blocking import Blocking
-from mgx_numba.codegen.cpu.contraction.conv_bfloat16 import ConvBfloat16
-from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.contraction.solvers import select
 from mgx_numba.codegen.cpu.microkernels.bfloat16_table import BFLOAT16_TILES
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILE_TABLE_ROWS, declared_tile
 from mgx_numba.codegen.problems.convolution import ConvProblem

@@ -15,7 +15,7 @@ from mgx_numba.codegen.cpu.contraction.gemm_block_quant import GemmBlockQuant, G
 from mgx_numba.codegen.cpu.contraction.gemv import task_grain
 from mgx_numba.codegen.cpu.contraction.gemv_block_quant import MOST_ROWS, ROLLED_SUMS, GemvBlockQuant
 from mgx_numba.codegen.cpu.contraction.quantised_rows import LARGEST, SHARE
-from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.contraction.solvers import select
 from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.machine import machine, using
 from mgx_numba.codegen.cpu.microkernels.int8_table import has_dot4

@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.contraction.conv import ConvDirect, ConvPointwise
-from mgx_numba.codegen.cpu.contraction.conv_solvers import CONV_SOLVERS
 from mgx_numba.codegen.cpu.contraction.conv_transposed import ConvTransposed
 from mgx_numba.codegen.cpu.contraction.depthwise import ConvDepthwise
-from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.contraction.solvers import CONV_SOLVERS, select
 from mgx_numba.codegen.cpu.contraction.winograd.form import Form
-from mgx_numba.codegen.cpu.contraction.winograd.solver import ConvWinograd
-from mgx_numba.codegen.cpu.contraction.winograd.strided import ConvWinogradStrided
+from mgx_numba.codegen.cpu.contraction.winograd.solver import ConvWinograd, ConvWinogradStrided
 from mgx_numba.codegen.cpu.machine import machine, using
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types

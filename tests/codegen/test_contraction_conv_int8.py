@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from mgx_numba.codegen.body import scalar_body
 from mgx_numba.codegen.cpu.contraction.conv_int8 import ConvInt8, join_taps
-from mgx_numba.codegen.cpu.contraction.conv_solvers import CONV_SOLVERS
 from mgx_numba.codegen.cpu.contraction.conv_transposed import ConvTransposed
-from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.contraction.solvers import CONV_SOLVERS, select
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types

@@ -10,9 +10,8 @@ import pytest
 
 from mgx_numba.codegen.cpu.contraction.blocking import cut
 from mgx_numba.codegen.cpu.contraction.gemm import GemmInPlace, GemmPacked, GemmPacking
-from mgx_numba.codegen.cpu.contraction.gemm_solvers import GEMM_SOLVERS
 from mgx_numba.codegen.cpu.contraction.prologue import rows_conflict
-from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.contraction.solvers import GEMM_SOLVERS, select
 from mgx_numba.codegen.cpu.machine import machine, using
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILES
 from mgx_numba.codegen.problems.element_types import element_types

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu.contraction import gemv_int16, int16_weights, panels
-from mgx_numba.codegen.cpu.contraction.gemv import MOST_ROWS, GemvPacked
+from mgx_numba.codegen.cpu.contraction.gemv import MOST_ROWS, GemvColumns, GemvPacked, GemvRows
 from mgx_numba.codegen.cpu.contraction.gemv_int16 import GemvInt16
-from mgx_numba.codegen.cpu.contraction.gemv_rows import GemvColumns, GemvRows
 from mgx_numba.codegen.cpu.contraction.int16_weights import BLOCK
-from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.solver import UnsuitedWeights
+from mgx_numba.codegen.cpu.contraction.solvers import select
 from mgx_numba.codegen.cpu.contraction.tuning_candidates import SOLVERS as CPU_SOLVERS
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.epilogue import Epilogue

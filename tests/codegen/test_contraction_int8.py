@@ -10,8 +10,7 @@ import pytest
 
 from mgx_numba.codegen.body import scalar_body
 from mgx_numba.codegen.cpu.contraction.gemm_int8 import GemmInt8
-from mgx_numba.codegen.cpu.contraction.gemm_solvers import GEMM_SOLVERS
-from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.contraction.solvers import GEMM_SOLVERS, select
 from mgx_numba.codegen.cpu.microkernels.int8_table import INT8_TILES
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILE_TABLE_ROWS, tile_for
 from mgx_numba.codegen.problems.element_types import element_types

@@ -8,10 +8,8 @@ import pytest
 from mgx_numba.codegen.body import scalar_body
 from mgx_numba.codegen.cpu.contraction.blocking import Blocking
 from mgx_numba.codegen.cpu.contraction.conv import ConvPointwise
-from mgx_numba.codegen.cpu.contraction.conv_solvers import CONV_SOLVERS
 from mgx_numba.codegen.cpu.contraction.gemm import GemmPacked
-from mgx_numba.codegen.cpu.contraction.gemm_solvers import GEMM_SOLVERS
-from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.contraction.solvers import CONV_SOLVERS, GEMM_SOLVERS, select
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.epilogue import Prologue, PrologueOperand

@@ -9,8 +9,7 @@ import pytest
 
 from mgx_numba.codegen.cpu.contraction.blocking import Blocking
 from mgx_numba.codegen.cpu.contraction.conv import ConvDirect
-from mgx_numba.codegen.cpu.contraction.conv_solvers import CONV_SOLVERS
-from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.contraction.solvers import CONV_SOLVERS, select
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.errors import ShapeError

@@ -10,7 +10,7 @@ import pytest
 
 from mgx_numba.codegen.cpu.contraction.blocking import Blocking
 from mgx_numba.codegen.cpu.contraction.gemm import GemmPacked
-from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.contraction.solvers import select
 from mgx_numba.codegen.cpu.contraction.strassen.solver import GemmStrassen
 from mgx_numba.codegen.cpu.contraction.strassen.strassen_blocking import PAD, Cut, next_strip
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for

@@ -18,12 +18,12 @@ from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.contraction.blocking import Blocking, cut, fit, groups_inside
 from mgx_numba.codegen.cpu.contraction.conv import ConvDirect
 from mgx_numba.codegen.cpu.contraction.conv_amx import ConvAmx
-from mgx_numba.codegen.cpu.contraction.conv_transposed_amx import ConvTransposedAmx
+from mgx_numba.codegen.cpu.contraction.conv_transposed import ConvTransposedAmx
 from mgx_numba.codegen.cpu.contraction.epilogue_kernel import epilogue_kernel_source
 from mgx_numba.codegen.cpu.contraction.gemm_amx import ConvPointwiseAmx, GemmAmx, tile_of
 from mgx_numba.codegen.cpu.contraction.padded_input import PaddedInput
-from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.solver import UnsuitedWeights
+from mgx_numba.codegen.cpu.contraction.solvers import select
 from mgx_numba.codegen.cpu.microkernels.tile_table import matrix_tile
 from mgx_numba.codegen.cpu.toolchain.compiler import inspect
 from mgx_numba.codegen.platform import platform

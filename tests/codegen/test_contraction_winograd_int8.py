@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.contraction.solvers import select
 from mgx_numba.codegen.cpu.contraction.winograd.form import Form
-from mgx_numba.codegen.cpu.contraction.winograd.int8 import ConvWinogradInt8
+from mgx_numba.codegen.cpu.contraction.winograd.solver import ConvWinogradInt8
 
 from ..features import ARM, features
 from .contracting import GuardedPages, needs_page_protection

@@ -10,8 +10,8 @@ import pytest
 
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.contraction.conv import ConvDirect
-from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.solver import UnsuitedWeights
+from mgx_numba.codegen.cpu.contraction.solvers import select
 from mgx_numba.codegen.cpu.contraction.winograd.form import Form
 from mgx_numba.codegen.cpu.contraction.winograd.winograd_amx import ConvWinogradAmx
 from mgx_numba.codegen.cpu.microkernels.tile_table import matrix_tile

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu.data.indexed import indexed_launch
+from mgx_numba.codegen.cpu.data.copies import indexed_launch
 from mgx_numba.codegen.launch import Launch
 from mgx_numba.codegen.problems.indexed_copy import gather_copy, gather_elements_copy, gathernd_copy
 from mgx_numba.core.shape import Shape

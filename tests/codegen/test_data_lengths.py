@@ -7,8 +7,7 @@ import pytest
 
 from mgx_numba.codegen.cpu.data.numbers import numbers_launch, range_launch
 from mgx_numba.codegen.launch import Launch
-from mgx_numba.codegen.problems.cluster import Tensor
-from mgx_numba.codegen.problems.numbers import NumbersProblem, RangeProblem
+from mgx_numba.codegen.problems.cluster import NumbersProblem, RangeProblem, Tensor
 from mgx_numba.core.types import Type
 
 from .launching import run_launch

@@ -8,8 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu.data.positions import Resampled, nearest_positions, pad_positions, tap_positions
-from mgx_numba.codegen.cpu.data.resize import open_axes, open_resize_launch
+from mgx_numba.codegen.cpu.data.resize import (
+    Resampled,
+    nearest_positions,
+    open_axes,
+    open_resize_launch,
+    pad_positions,
+    tap_positions,
+)
 from mgx_numba.codegen.problems.cluster import Tensor
 from mgx_numba.core.types import Type
 from mgx_numba.ops.base import make_op

@@ -10,7 +10,7 @@ import pytest
 
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.cluster.pointwise import pointwise_launch
-from mgx_numba.codegen.cpu.data.short_runs import runs_launch
+from mgx_numba.codegen.cpu.data.copies import runs_launch
 from mgx_numba.core.shape import Shape
 from mgx_numba.graph.module import Module
 from tests.values import digits, in_order

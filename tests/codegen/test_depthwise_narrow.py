@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu.contraction.depthwise import ConvDepthwise, ConvDepthwiseAny
-from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.contraction.solvers import select
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import ElementTypes, element_types
 from tests.values import element_strides

@@ -7,8 +7,7 @@ import pytest
 
 from mgx_numba.codegen.cpu.contraction import gemv_int16
 from mgx_numba.codegen.cpu.contraction.gemv_int16 import GemvInt16
-from mgx_numba.codegen.cpu.contraction.int16_packing import pack_by_kernel
-from mgx_numba.codegen.cpu.contraction.int16_weights import BLOCK, pack_words, words_lens
+from mgx_numba.codegen.cpu.contraction.int16_weights import BLOCK, pack_by_kernel, pack_words, words_lens
 from mgx_numba.codegen.cpu.contraction.solver import UnsuitedWeights
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
 from mgx_numba.codegen.cpu.toolchain.loader import load

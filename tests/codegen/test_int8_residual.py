@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu.contraction.conv_int8 import ConvInt8Residual, join_groups, join_taps
-from mgx_numba.codegen.cpu.contraction.gemm_int8 import GemmInt8Residual
-from mgx_numba.codegen.cpu.contraction.int8_residual import PAIR_LIMIT, ROOM, split_weights
-from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.contraction.gemm_int8 import PAIR_LIMIT, ROOM, GemmInt8Residual, split_weights
 from mgx_numba.codegen.cpu.contraction.solver import UnsuitedWeights
+from mgx_numba.codegen.cpu.contraction.solvers import select
 from mgx_numba.codegen.cpu.microkernels.tile_table import residual_tile
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types

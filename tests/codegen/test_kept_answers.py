@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from mgx_numba.api.program import program as public_program
-from mgx_numba.codegen.kept_answers import kept_answer
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.launch import Launch, TaskRange
 from mgx_numba.core.dim import Dim, Scope, permitted, shared_space
@@ -20,6 +19,7 @@ from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
 from mgx_numba.targets.cpu.lower import lowering
 from mgx_numba.targets.lowering.job import LoweringJob
+from mgx_numba.targets.lowering.solutions import kept_answer
 from mgx_numba.targets.options import TargetOptions
 from tests.dynamic.models import FLOAT, Graph
 
@@ -90,7 +90,7 @@ def test_an_error_is_raised_each_time_and_its_guards_are_recorded(scope_of):
 
 
 def test_answers_are_dropped_when_there_are_many(monkeypatch: pytest.MonkeyPatch, scope_of):
-    monkeypatch.setattr("mgx_numba.codegen.kept_answers.MOST_ANSWERS", 2)
+    monkeypatch.setattr("mgx_numba.targets.lowering.solutions.MOST_ANSWERS", 2)
     asked = []
     _, (b,) = scope_of("b")
     for n in (1, 2, 1, 3, 1, 3):

@@ -12,8 +12,8 @@ import pytest
 
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu import machine as module
-from mgx_numba.codegen.cpu.contraction import select as judged
-from mgx_numba.codegen.cpu.contraction.roofline import peak_flops, seconds
+from mgx_numba.codegen.cpu.contraction import solvers as judged
+from mgx_numba.codegen.cpu.contraction.solver import peak_flops, seconds
 from mgx_numba.codegen.cpu.loops import is_streamed
 from mgx_numba.codegen.cpu.machine import machine, using
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for

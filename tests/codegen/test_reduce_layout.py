@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.arguments import Arguments
-from mgx_numba.codegen.cpu.cluster.names import names_of
 from mgx_numba.codegen.cpu.cluster.reduce import PRINTERS, reduce_launch
-from mgx_numba.codegen.cpu.cluster.reduction_layout import reduce_layout
+from mgx_numba.codegen.cpu.cluster.reduction_layout import names_of, reduce_layout
 from mgx_numba.codegen.cpu.cluster.vectors import Strategy
 from mgx_numba.codegen.problems.cluster import ReductionProblem
 from mgx_numba.core.shape import Shape

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from mgx_numba.codegen.alternatives import shares
 from mgx_numba.codegen.launch import Solution
-from mgx_numba.codegen.shares import shares
 from mgx_numba.core.dim import Scope, less
 from mgx_numba.errors import UnsupportedError
 

@@ -9,7 +9,7 @@ import pytest
 
 from mgx_numba.codegen.alternatives import at_lengths
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.cpu.contraction.conv_solvers import CONV_SOLVERS
+from mgx_numba.codegen.cpu.contraction.solvers import CONV_SOLVERS
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.core.dim import Dim, known_equal

@@ -9,19 +9,17 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu.data.argreduce import argreduce_launch
+from mgx_numba.codegen.cpu.data.detection import PLANES, kept_pitch, suppression_launch
 from mgx_numba.codegen.cpu.data.lrn import lrn_launch
-from mgx_numba.codegen.cpu.data.onehot import onehot_launch
 from mgx_numba.codegen.cpu.data.pad import border_launch, pad_launch
 from mgx_numba.codegen.cpu.data.pooling import pooling_launch, windows
 from mgx_numba.codegen.cpu.data.row_sort import sort_pitch
 from mgx_numba.codegen.cpu.data.scan import scan_launch
-from mgx_numba.codegen.cpu.data.scatter import scatter_launch, scatternd_launch
-from mgx_numba.codegen.cpu.data.suppression import PLANES, kept_pitch, suppression_launch
+from mgx_numba.codegen.cpu.data.scatter import onehot_launch, scatter_launch, scatternd_launch
 from mgx_numba.codegen.cpu.data.topk import topk_launch
 from mgx_numba.codegen.cpu.planning import plan
-from mgx_numba.codegen.problems.cluster import Tensor
+from mgx_numba.codegen.problems.cluster import NumbersProblem, RangeProblem, Tensor
 from mgx_numba.codegen.problems.indexed_copy import gather_copy, gather_elements_copy, gathernd_copy
-from mgx_numba.codegen.problems.numbers import NumbersProblem, RangeProblem
 from mgx_numba.core.dim import Length, evaluate, maximum, minimum
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type

@@ -11,7 +11,7 @@ from mgx_numba.codegen.alternatives import at_lengths
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.contraction.blocking import cut
 from mgx_numba.codegen.cpu.contraction.blocking_search import BlockSizes, Steps, makespan
-from mgx_numba.codegen.cpu.contraction.gemm_solvers import GEMM_SOLVERS
+from mgx_numba.codegen.cpu.contraction.solvers import GEMM_SOLVERS
 from mgx_numba.codegen.cpu.microkernels.int8_table import has_dot4
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
 from mgx_numba.codegen.problems.element_types import element_types

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.gpu.contraction.weights import CHANNELS, COLUMNS, ROWS, WeightOrder, pack_weights
+from mgx_numba.codegen.gpu.contraction.gpu_contraction import CHANNELS, COLUMNS, ROWS, WeightOrder, pack_weights
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.core.dim import Dim, Scope, evaluate, known_equal
 from mgx_numba.core.shape import Shape

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mgx_numba as migraphx
-from mgx_numba.codegen.cpu.data.regions import BLOCK
+from mgx_numba.codegen.cpu.data.detection import BLOCK
 from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
 from mgx_numba.graph.instruction import Instruction

@@ -13,11 +13,10 @@ import numpy as np
 import onnx
 import pytest
 
-from mgx_numba.driver import timing
-from mgx_numba.driver.measure import Measurement, StepTime
-from mgx_numba.driver.rebatch import Batch
+from mgx_numba.driver import measure
+from mgx_numba.driver.batches import Batch
+from mgx_numba.driver.measure import Measurement, Repeats, StepTime, average, percentile
 from mgx_numba.driver.report import write_report
-from mgx_numba.driver.timing import Repeats, average, percentile
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.cpu.limits import measure_limits
 from mgx_numba.runtime.limits import Limits
@@ -131,7 +130,7 @@ def test_all_that_was_measured_as_json(model: Path, tmp_path: Path, capsys: Any)
 
 def test_runs_go_on_for_a_duration_and_warm_up_before(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: now[0])
 
     def run() -> None:
         now[0] += 0.3

@@ -14,7 +14,7 @@ from onnx import helper
 
 import mgx_numba as migraphx
 from mgx_numba.api.program import program as public_program
-from mgx_numba.core.evenly_spaced import evenly_spaced
+from mgx_numba.core.counted_elements import evenly_spaced
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.errors import MgxError, ShapeError

@@ -25,7 +25,7 @@ from mgx_numba.runtime.gpu.transfers import to_device, to_host
 from mgx_numba.runtime.plan import Step
 from mgx_numba.targets.base import stages_of
 from mgx_numba.targets.data_dependent_split import split
-from mgx_numba.targets.gpu.split_program import SplitGpuProgram
+from mgx_numba.targets.gpu.compiled import SplitGpuProgram
 from mgx_numba.targets.ref.interpreter import evaluate
 
 from ..interpreter.engine import interpreted

@@ -15,7 +15,7 @@ from onnx import ModelProto, TensorProto
 
 from mgx_numba.core.shape import DynamicDimension
 from mgx_numba.errors import MgxError, ParseError, ShapeError, UnsupportedError
-from mgx_numba.frontends.onnx import inferred, parse_onnx
+from mgx_numba.frontends.onnx import deferred, parse_onnx
 from mgx_numba.graph.program import Program
 
 from ..exact_integers import ExactSession
@@ -231,7 +231,7 @@ def test_lstm_with_weights_of_8_bits(direction: str, by_column: bool, dtype: Any
 def test_weights_are_not_folded_to_infer_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parsing for each sample length folded all weights of a node with open lengths."""
     tried: list[Program] = []
-    monkeypatch.setattr(inferred, "Program", lambda: tried.append(Program()) or tried[-1])  # type: ignore[func-returns-value]
+    monkeypatch.setattr(deferred, "Program", lambda: tried.append(Program()) or tried[-1])  # type: ignore[func-returns-value]
     w = normal(16, 48, seed=1)
     inputs = [normal(2, 4, 16), w, normal(48, seed=2)]
     model, feeds = single("Attention", inputs, domain="com.microsoft", constant=[1, 2], num_heads=2)
@@ -240,7 +240,7 @@ def test_weights_are_not_folded_to_infer_shapes(monkeypatch: pytest.MonkeyPatch)
     program = parse_onnx(model, default_dyn_dim_value=DynamicDimension(1, 64))
     assert [shape.ndim for shape in program.output_shapes()] == [3]
     sizes = [ins.shape.elements for made in tried for ins in made.main if ins.literal is not None]
-    assert sizes and max(sizes) <= inferred._SMALL < w.size
+    assert sizes and max(sizes) <= deferred._SMALL < w.size
     np.testing.assert_allclose(run_program(program, feeds)[0], expected, rtol=1e-5, atol=1e-6)
 
 

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.gpu.contraction import library_solver
+from mgx_numba.codegen.gpu.contraction import library_solvers
 from mgx_numba.codegen.gpu.libraries import calls, cublaslt, cudnn
 from mgx_numba.codegen.gpu.libraries.cudnn import Attribute, Kind
 
@@ -337,14 +337,14 @@ def standing_in(
 ) -> Iterator[tuple[CublasLtLibrary, CudnnLibrary]]:
     """Replace both libraries for programs on an engine; caches of library functions are cleared before and after."""
     own = products or CublasLtLibrary(engine), convolutions or CudnnLibrary(engine)
-    caches = (cublaslt.cublaslt, cudnn.cudnn, calls.bound_call, library_solver.cached_tilings)
+    caches = (cublaslt.cublaslt, cudnn.cudnn, calls.bound_call, library_solvers.cached_tilings)
     for cache in caches:
         cache.cache_clear()
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(cublaslt, "loaded_library", lambda names: own[0])
         meanwhile.setattr(cudnn, "loaded_library", lambda names, needs: own[1])
-        meanwhile.setattr(library_solver, "device", lambda: _Device)
-        meanwhile.setattr(library_solver, "missing", lambda: "")
+        meanwhile.setattr(library_solvers, "device", lambda: _Device)
+        meanwhile.setattr(library_solvers, "missing", lambda: "")
         meanwhile.setattr(engine, "calls", calls.bound_call)
         yield own
     for cache in caches:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.gpu.data import suppression
+from mgx_numba.codegen.gpu.data import detection
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
 from mgx_numba.targets.registry import compile_for
@@ -26,7 +26,7 @@ def operands(count: int = 20) -> list[np.ndarray]:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two warps a block: the interpreter takes time for each thread."""
-    monkeypatch.setattr(suppression, "THREADS", 64)
+    monkeypatch.setattr(detection, "THREADS", 64)
 
 
 @pytest.mark.parametrize("center", [False, True])

@@ -7,8 +7,8 @@ import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
-from mgx_numba.codegen.gpu.contraction import fma, fma_tiles, solvers
-from mgx_numba.codegen.gpu.contraction.fma_tiles import TILES, FmaTile
+from mgx_numba.codegen.gpu.contraction import fma, solvers
+from mgx_numba.codegen.gpu.contraction.fma import TILES, FmaTile
 from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction
 from mgx_numba.codegen.gpu.machine import multiprocessors
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
@@ -196,7 +196,7 @@ def test_tiles_are_those_that_were_the_fastest(
 ) -> None:
     """The choices measured on an H200, which has 132 multiprocessors."""
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
-    monkeypatch.setattr(fma_tiles, "multiprocessors", lambda: 132)
+    monkeypatch.setattr(fma, "multiprocessors", lambda: 132)
     problem = GemmProblem(rows, columns, depth, types=ElementTypes(*["float32"] * 4), b_strides=(columns, 1))
     tile, parts = fma.FmaText.chosen(GpuContraction(Request(problem, Epilogue(), (), 1, False)))
     assert ((tile.rows, tile.columns), parts) == (lens, splits)

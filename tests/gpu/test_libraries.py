@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.body import scalar_body
-from mgx_numba.codegen.gpu.contraction import library_solver, library_solvers, solvers
+from mgx_numba.codegen.gpu.contraction import library_solvers, solvers
 from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction
 from mgx_numba.codegen.gpu.driver.graphs import CallNode, GraphInMaking
 from mgx_numba.codegen.gpu.libraries import calls
@@ -398,7 +398,7 @@ def test_what_libraries_are_told_is_given_back(monkeypatch: pytest.MonkeyPatch, 
     own = interpreter()
     with standing_in(own, monkeypatch) as libraries:
         _call_both(own, called)
-        for cache in (calls.bound_call, library_solver.cached_tilings):
+        for cache in (calls.bound_call, library_solvers.cached_tilings):
             cache.cache_clear()
         gc.collect()
         assert [library.made.alive for library in libraries] == [1, 1]

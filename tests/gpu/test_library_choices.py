@@ -16,7 +16,7 @@ import pytest
 
 import mgx_numba as mgx
 from mgx_numba.codegen.gpu.backend import BACKEND
-from mgx_numba.codegen.gpu.contraction import library_solver, library_solvers, solvers
+from mgx_numba.codegen.gpu.contraction import library_solvers, solvers
 from mgx_numba.codegen.gpu.contraction.gpu_contraction import GpuContraction
 from mgx_numba.codegen.gpu.contraction.library_solvers import CudnnConvolutions
 from mgx_numba.codegen.gpu.libraries import calls, cublaslt, cudnn, finding
@@ -109,10 +109,10 @@ def test_engines_that_round_otherwise_are_not_taken(libraries: Both) -> None:
     tf32 = dataclasses.replace(asked[0], precision="medium")
     for note, taken in ((0, [1, 1, 2]), (2, [1, 1, 1]), (4, [1, 1, 1]), (5, [1, 2, 1])):
         libraries[1].notes[4] = [note]
-        library_solver.cached_tilings.cache_clear()
+        library_solvers.cached_tilings.cache_clear()
         assert [len(library_solvers.LIBRARIES[1].tilings(p)) for p in (*asked, tf32)] == taken
     libraries[1].notes = {3: [2]}
-    library_solver.cached_tilings.cache_clear()
+    library_solvers.cached_tilings.cache_clear()
     assert "nothing for float32" in library_solvers.LIBRARIES[1].refusal(asked[0])
 
 
@@ -217,7 +217,7 @@ def test_measured_choices_are_kept_and_fall_back_where_there_is_no_library(
         assert [c.solver for c in loaded.tuning_choices()] == ["cublaslt", "cudnn"]
         check(loaded)
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(library_solver, "missing", lambda: "no device for libraries")
+        meanwhile.setattr(library_solvers, "missing", lambda: "no device for libraries")
         with pytest.warns(RuntimeWarning, match="do not apply here are ignored: cublaslt, cudnn") as told:
             elsewhere = mgx.load(str(path))
         assert len(told) == 1

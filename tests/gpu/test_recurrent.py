@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES, device_in_use
-from mgx_numba.codegen.gpu.recurrent import open_plan, plan, steps, tiles
+from mgx_numba.codegen.gpu.recurrent import plan, steps, tiles
 from mgx_numba.codegen.gpu.recurrent.tiles import PersistentTile
 from mgx_numba.codegen.gpu.toolchain.compiler import compile_object
 from mgx_numba.codegen.launch import Grid
@@ -286,10 +286,10 @@ def test_one_plan_has_any_number_of_steps_and_sequences(
     hidden, gates = 8, {"rnn": 1, "gru": 3, "lstm": 4}[cell]
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     monkeypatch.setattr(tiles, "WARPS", 2)
-    monkeypatch.setattr(open_plan, "multiprocessors", lambda: 10)  # few slices, so these have several sequences
-    every = open_plan.fitting_tiles
+    monkeypatch.setattr(plan, "multiprocessors", lambda: 10)  # few slices, so these have several sequences
+    every = plan.fitting_tiles
     monkeypatch.setattr(
-        open_plan, "fitting_tiles", lambda *own: [t for t in every(*own) if t.kind in ("grid", kind) and t.blocks < 5]
+        plan, "fitting_tiles", lambda *own: [t for t in every(*own) if t.kind in ("grid", kind) and t.blocks < 5]
     )
     weights = np.random.default_rng(1).standard_normal((2, gates * hidden, hidden)).astype(np.float32) / 3
     program = Program()
@@ -304,13 +304,13 @@ def test_one_plan_has_any_number_of_steps_and_sequences(
         "recurrent_steps", inputs, cell=cell, hidden_size=hidden, backward=2, actv_func=functions, given=given
     )
     m.add_return([m.add_instruction("get_tuple_elem", [made], index=k) for k in range(3 if cell == "lstm" else 2)])
-    plan = SymbolicPlan(program)
-    assert not plan.guards and plan.plan.condition == 1
-    assert {f"gpu::{cell}_{kind}_kernel", f"gpu::{cell}_grid_kernel"} <= set(plan.labels)  # one serves any batch
+    symbolic = SymbolicPlan(program)
+    assert not symbolic.guards and symbolic.plan.condition == 1
+    assert {f"gpu::{cell}_{kind}_kernel", f"gpu::{cell}_grid_kernel"} <= set(symbolic.labels)  # one serves any batch
     for batch, length in ((1, 2), (9, 3)):
         feeds = random_inputs(program, (batch, length))
         if "lengths" in feeds:
             feeds["lengths"] %= length + 1
         wanted = evaluate(program, feeds)
-        for got, exact in zip(plan.run(feeds), wanted, strict=True):
+        for got, exact in zip(symbolic.run(feeds), wanted, strict=True):
             np.testing.assert_allclose(got, exact, 1e-5, 1e-6)

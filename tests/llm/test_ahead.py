@@ -6,12 +6,11 @@ import pytest
 from mgx_numba.api.placing import StandingCall
 from mgx_numba.core.types import Type
 from mgx_numba.llm import Generator, GeneratorParams
-from mgx_numba.llm.cache_buffers import DeviceBuffers, HostBuffers, on_host
+from mgx_numba.llm.cache_memory import DeviceBuffers, HostBuffers, on_host
 from mgx_numba.llm.decoder import CacheTensor
-from mgx_numba.llm.generation.ahead import StepsAhead
+from mgx_numba.llm.generation.ahead import StepsAhead, settings, token_choice
+from mgx_numba.llm.generation.chooser import draw, likeliest
 from mgx_numba.llm.generation.params import SearchOptions
-from mgx_numba.llm.generation.sampling import draw, likeliest
-from mgx_numba.llm.generation.token_choice import settings, token_choice
 from mgx_numba.llm.model import LanguageModel
 from tests.interpreter.engine import InterpreterQueue, interpreted
 from tests.llm.tiny import tiny, write

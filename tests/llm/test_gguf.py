@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mgx_numba
-from mgx_numba.codegen.cpu.attention.attention_blocking import decode_queries
+from mgx_numba.codegen.cpu.attention.attention_kernel import decode_queries
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.errors import FormatError, OptionError, UnsupportedError

@@ -11,8 +11,7 @@ import pytest
 from mgx_numba.llm import SearchOptions
 from mgx_numba.llm.generation.engine import DecoderBatch
 from mgx_numba.llm.model import LanguageModel
-from mgx_numba.llm.server.caches import CachedText
-from mgx_numba.llm.server.paged import PagedCaches
+from mgx_numba.llm.server.caches import CachedText, PagedCaches
 from mgx_numba.llm.server.scheduler import Scheduler, TextRequest
 
 from .test_gguf import WORDS, small

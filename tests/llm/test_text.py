@@ -10,8 +10,8 @@ import pytest
 from mgx_numba.errors import FormatError, MgxError, OptionError, ParameterError, UnsupportedError
 from mgx_numba.llm import Config, Model, Tokenizer, generate, stream
 from mgx_numba.llm import text as text_module
+from mgx_numba.llm.generation.chooser import candidates, draw
 from mgx_numba.llm.generation.params import SearchOptions
-from mgx_numba.llm.generation.sampling import candidates, draw
 from mgx_numba.llm.generation.stopping import TextStream
 from mgx_numba.llm.gguf_tokenizer import tokenizer_of_gguf
 from mgx_numba.llm.optional import required

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from mgx_numba.graph import passes
-from mgx_numba.graph.passes.base import Options, make_pass, run_passes
+from mgx_numba.graph.passes.base import NEEDED, Options, is_needless, make_pass, run_passes
 from mgx_numba.graph.passes.match import RewriteRule, explain
-from mgx_numba.graph.passes.needed import NEEDED, is_needless
 from mgx_numba.graph.passes.rewriter import Rewriter, RuleIndex
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.validate import validate

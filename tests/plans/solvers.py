@@ -9,8 +9,7 @@ from typing import Any
 
 from mgx_numba.codegen.body import scalar_body
 from mgx_numba.codegen.cpu.attention import plan as plan_attention
-from mgx_numba.codegen.cpu.contraction.conv_solvers import CONV_SOLVERS
-from mgx_numba.codegen.cpu.contraction.gemm_solvers import GEMM_SOLVERS
+from mgx_numba.codegen.cpu.contraction.solvers import CONV_SOLVERS, GEMM_SOLVERS
 from mgx_numba.codegen.cpu.recurrent import plan as plan_recurrence
 from mgx_numba.codegen.problems.attention import AttentionProblem, MaskLayout
 from mgx_numba.codegen.problems.convolution import ConvProblem

@@ -21,7 +21,7 @@ from mgx_numba.errors import ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.passes import run_passes
 from mgx_numba.graph.program import Program
-from mgx_numba.targets.ref.passes import PASSES as REF_PASSES
+from mgx_numba.targets.ref.interpreter import PASSES as REF_PASSES
 
 from ..cpu.agreement import RUNS, Reference, reference, wrong_elements
 from ..values import apart

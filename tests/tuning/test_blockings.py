@@ -9,9 +9,8 @@ import pytest
 
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.contraction.blocking import Blocking, fit
-from mgx_numba.codegen.cpu.contraction.conv_solvers import CONV_SOLVERS
-from mgx_numba.codegen.cpu.contraction.gemm_solvers import GEMM_SOLVERS
 from mgx_numba.codegen.cpu.contraction.solver import NO_EPILOGUE
+from mgx_numba.codegen.cpu.contraction.solvers import CONV_SOLVERS, GEMM_SOLVERS
 from mgx_numba.codegen.cpu.contraction.tuning_candidates import SOLVERS
 from mgx_numba.codegen.cpu.microkernels.int8_table import has_dot4
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILES, tile_for

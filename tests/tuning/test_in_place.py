@@ -11,8 +11,7 @@ import pytest
 import mgx_numba as migraphx
 from bench import choices
 from mgx_numba.codegen.body import scalar_body
-from mgx_numba.codegen.cpu.contraction.conv_solvers import CONV_SOLVERS
-from mgx_numba.codegen.cpu.contraction.gemm_solvers import GEMM_SOLVERS
+from mgx_numba.codegen.cpu.contraction.solvers import CONV_SOLVERS, GEMM_SOLVERS
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
 from mgx_numba.codegen.problems.gemm import GemmProblem

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mgx_numba.codegen.cpu import host, machine_record
-from mgx_numba.codegen.cpu.contraction import select
+from mgx_numba.codegen.cpu.contraction import solvers
 from mgx_numba.codegen.cpu.contraction.gemm import GemmPacked
 from mgx_numba.codegen.cpu.contraction.strassen.solver import GemmStrassen
 from mgx_numba.codegen.cpu.machine import machine, machine_of, using
@@ -35,7 +35,7 @@ from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.errors import OptionError
-from mgx_numba.runtime.cpu import machine_rates
+from mgx_numba.runtime.cpu import rates
 from mgx_numba.targets.registry import target
 
 NAMES = sorted(path.stem for path in SHIPPED.glob("*.json"))
@@ -58,7 +58,7 @@ def unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[host.Ho
     monkeypatch.delenv("MGX_MACHINE", raising=False)
     here = replace(platform(), cpu="unheard-of")
     monkeypatch.setattr(machine_record, "platform", lambda: here)
-    monkeypatch.setattr(machine_rates, "_begun", [])
+    monkeypatch.setattr(rates, "_begun", [])
     yield host.host()
 
 
@@ -72,7 +72,7 @@ def chosen(record: MachineRecord) -> list[str]:
     found = []
     with using(machine_of(record, host.host())):
         for problem in PROBLEMS:
-            solver = select.select(problem, 2)
+            solver = solvers.select(problem, 2)
             found += [solver.name, *(k.symbol for k in solver.plan(problem, threads=2).kernels)]
     return found
 
@@ -88,8 +88,8 @@ def test_a_shipped_record_is_whole(name: str) -> None:
 
 def test_an_unknown_cpu_is_measured_once_and_its_record_kept(unknown: host.Host) -> None:
     assert to_be_measured(unknown) and record_for(unknown).name == GENERIC
-    thread = machine_rates.measure_in_background()
-    assert thread is not None and machine_rates.measure_in_background() is None
+    thread = rates.measure_in_background()
+    assert thread is not None and rates.measure_in_background() is None
     thread.join()
     record = record_for(unknown)
     assert record.name in (MEASURED, ESTIMATED) and record == record.quantised()
@@ -103,8 +103,8 @@ def test_a_busy_machine_has_an_estimated_record_until_a_measurement_is_undisturb
     unknown: host.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = iter([2.0, 1.0] * 1000)
-    monkeypatch.setattr(machine_rates, "best_and_repeated", lambda *_: (next(times), False))
-    thread = machine_rates.measure_in_background()
+    monkeypatch.setattr(rates, "best_and_repeated", lambda *_: (next(times), False))
+    thread = rates.measure_in_background()
     assert thread is not None
     thread.join()
     estimated = record_for(unknown)
@@ -148,8 +148,8 @@ def test_an_arm_cpu_that_nobody_measured_has_stated_rates(cpu: str, monkeypatch:
         assert record.name == GENERIC and record.model == own["model"]
         assert set(record.load) == set(record.store) == set(LEVELS)
         assert machine().clock == 1e9 * own["fma"]["128"] / 2 and machine().l2_bytes == own["l2_bytes"]
-        assert select.select(GemmProblem(197, 768, 768, types=BYTES), 2).name == "gemm_int8"
-        assert select.select(GemmProblem(197, 768, 768), 2).name == "gemm"
+        assert solvers.select(GemmProblem(197, 768, 768, types=BYTES), 2).name == "gemm_int8"
+        assert solvers.select(GemmProblem(197, 768, 768), 2).name == "gemm"
 
 
 def test_a_variable_names_the_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -187,9 +187,9 @@ def test_rewritten_arithmetic_has_to_gain_five_percent(
     def rewritten(gain: float, **methods: float) -> bool:
         given_machine(methods=tuple(methods.items()))
         monkeypatch.setattr(GemmStrassen, "estimate", lambda s, p, t=1: GemmPacked().estimate(p, t) / gain)
-        select._cost.cache_clear()
-        found = select.select(problem, 1)
-        select._cost.cache_clear()
+        solvers._cost.cache_clear()
+        found = solvers.select(problem, 1)
+        solvers._cost.cache_clear()
         return isinstance(found, GemmStrassen)
 
     assert not rewritten(1.04, strassen=1.0) and rewritten(1.06, strassen=1.0)
@@ -206,6 +206,6 @@ def test_zen3_computes_small_products_by_the_plain_method(monkeypatch: pytest.Mo
     problems: list[Any] = [GemmProblem(128, 768, 768), ConvProblem(1, 256, 64, (56, 56), (1, 1))]
     for problem in problems:
         plans = [replace(problem, fast_math=fast) for fast in (True, False)]
-        solvers = [select.select(p, 1) for p in plans]
-        assert solvers[0] is solvers[1] and solvers[0].name in ("gemm", "conv_1x1")
-        assert solvers[0].plan(plans[0]).launches == solvers[1].plan(plans[1]).launches
+        chosen = [solvers.select(p, 1) for p in plans]
+        assert chosen[0] is chosen[1] and chosen[0].name in ("gemm", "conv_1x1")
+        assert chosen[0].plan(plans[0]).launches == chosen[1].plan(plans[1]).launches

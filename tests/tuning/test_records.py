@@ -17,10 +17,9 @@ from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
 from mgx_numba.codegen.problems.gemm import BlockFormat, GemmProblem
-from mgx_numba.codegen.tuning.extents import extents
 from mgx_numba.codegen.tuning.files import best, read_records, records_from, write_records
 from mgx_numba.codegen.tuning.record import Problem, TuningRecord, explain_miss
-from mgx_numba.codegen.tuning.request import Request, least_bytes, problem_of
+from mgx_numba.codegen.tuning.request import Request, extents, least_bytes, problem_of
 from mgx_numba.core.types import Type
 from mgx_numba.errors import FormatError
 

@@ -36,7 +36,7 @@ from mgx_numba.codegen.shipped import NEUTRAL
 from mgx_numba.codegen.workers.objects import objects_of
 from mgx_numba.errors import MgxError
 from mgx_numba.runtime.cpu.executor import EXECUTOR_KERNELS
-from mgx_numba.runtime.cpu.machine_rates import measure_machine
+from mgx_numba.runtime.cpu.rates import measure_machine
 from tools.prebuild.corpus import corpus
 from tools.prebuild.corpus.item import Item
 from tools.prebuild.machines import MACHINES, Machine

@@ -1,7 +1,7 @@
 """Machine records: measured rates of a CPU, on which the cost model is based.
 
 A record of a known CPU model ships with the package (`SHIPPED`). Any other CPU is measured once, in the background of
-the first compilation (`runtime.cpu.machine_rates`), and its record stays in the cache folder. Until then, and where
+the first compilation (`runtime.cpu.rates`), and its record stays in the cache folder. Until then, and where
 measuring fails, a generic record applies: of the vendor's statements on an ARM CPU, else of the instruction set.
 
 A measured record is quantised: rates are rounded to `STEPS_OF_OCTAVE` values an octave, so that noise between two

@@ -6,9 +6,8 @@ from ...core.shape import Shape
 from ...graph.module import Module
 from ..launch import Launch, Solution
 from ..planning import Planners, planned
-from ..problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
+from ..problems.cluster import CopyProblem, NumbersProblem, PointwiseProblem, RangeProblem, ReductionProblem
 from ..problems.indexed_copy import IndexedCopy
-from ..problems.numbers import NumbersProblem, RangeProblem
 from .cluster.pointwise import pointwise_launch
 from .cluster.reduce import reduce_launch
 from .kernel import NAME
@@ -25,7 +24,7 @@ def _pointwise(problem: PointwiseProblem) -> Launch:
 
 
 def _copy(problem: CopyProblem) -> Launch:
-    from .data.short_runs import runs_launch
+    from .data.copies import runs_launch
     from .data.transpose import transpose_launch, transposes_short_rows
 
     transposing = transpose_launch(problem.source, problem.target, problem.origin)
@@ -41,7 +40,7 @@ def _copy(problem: CopyProblem) -> Launch:
 
 
 def _indexed_copy(problem: IndexedCopy) -> Launch:
-    from .data.indexed import indexed_launch
+    from .data.copies import indexed_launch
 
     return indexed_launch(problem)
 

@@ -6,9 +6,8 @@ from ...core.shape import Shape
 from ...graph.module import Module
 from ..launch import Launch, Solution
 from ..planning import Planners, planned
-from ..problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
+from ..problems.cluster import CopyProblem, NumbersProblem, PointwiseProblem, RangeProblem, ReductionProblem
 from ..problems.indexed_copy import IndexedCopy
-from ..problems.numbers import NumbersProblem, RangeProblem
 from .cluster.pointwise import pointwise_launch
 from .cluster.reduction_rows import reduction_launch
 from .contraction.gpu_contraction import GpuContraction

@@ -1,4 +1,5 @@
-"""Problems of fused clusters and copies: the computation, and the operands' memory layout."""
+"""Problems of fused clusters, copies and tensors of numbers that follow from a plan's lengths: the computation, and
+the operands' memory layout."""
 
 from __future__ import annotations
 
@@ -92,3 +93,26 @@ def own_lens(module: Module) -> tuple[SharedLength, ...]:
     shapes = [ins.shape.lens for ins in module if not ins.is_literal and ins.name != "@return"]
     rank = max(map(len, shapes), default=0)
     return tuple(maximum(*same) for same in zip(*(lens for lens in shapes if len(lens) == rank)))
+
+
+@dataclass(frozen=True)
+class NumbersProblem:
+    """Store ``values``, which may be symbolic lengths, to the operand ``out`` in row-major order."""
+
+    values: tuple[SharedLength, ...]
+    out: Tensor
+    origin: str = ""
+
+
+@dataclass(frozen=True)
+class RangeProblem:
+    """Store ``start``, ``start + step``, ``start + 2 * step``, ... to the one-dimensional operand ``out``.
+
+    A number that is None is an operand: the first element of ``start``, or of ``step``, with the type of ``out``.
+    Floats are computed in float64.
+    """
+
+    out: Tensor
+    start: SharedLength | None = 0
+    step: SharedLength | None = 1
+    origin: str = ""

@@ -7,7 +7,7 @@ import argparse
 from ...errors import OptionError
 from ...targets.registry import target
 from ..arguments import add_compile, add_inputs, add_iterations, add_loader, checked_repeats
-from ..batches import check_plot, machine_line, measure_batches, parse_sizes, plot_batches, write_batches
+from ..batches import batch_of, check_plot, machine_line, measure_batches, parse_sizes, plot_batches, write_batches
 from ..compiling import compile_model
 from ..feeding import make_inputs
 from ..language import add_cache_type, load_language_model, measure_language_model, write_rates
@@ -15,7 +15,6 @@ from ..loading import file_type, load_model, title_of
 from ..measure import measure
 from ..page.data import page_data
 from ..page.writing import read_page, write_json, write_page
-from ..rebatch import batch_of
 from ..report import write_report
 from ..timeline import record_runs, write_trace_events
 from ..writing import check_writable

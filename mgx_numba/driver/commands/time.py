@@ -9,7 +9,7 @@ from ..compiling import compile_model
 from ..feeding import make_inputs
 from ..loading import load_model
 from ..logs import LOG
-from ..timing import average
+from ..measure import average
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

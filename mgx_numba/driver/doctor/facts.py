@@ -23,8 +23,7 @@ from ...codegen.platform import cpu_model
 from ...errors import MgxError
 from ...targets.registry import DEFAULT, missing, target
 from ..cache_files import content
-from ..environment import PREFIXES
-from ..variables import VARIABLES
+from ..variables import PREFIXES, VARIABLES
 
 Facts = dict[str, str]
 

@@ -17,8 +17,8 @@ from ...graph.program import Program
 from ...runtime.plan import Plan, Step, Use
 from ...targets.base import Stage
 from ...targets.registry import target
+from ..batches import Batch
 from ..measure import Measurement, StepTime
-from ..rebatch import Batch
 
 FORMAT = 1
 """Version of the JSON format; pages can be compared if their versions are equal."""

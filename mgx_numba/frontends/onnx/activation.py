@@ -1,9 +1,4 @@
-"""Activation functions.
-
-ai.onnx: Celu Elu Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Relu Selu Shrink Sigmoid Softplus Softsign
-Swish ThresholdedRelu.
-com.microsoft: BiasAdd BiasGelu BiasSplitGelu FastGelu Gelu QuickGelu.
-"""
+"""Activation functions."""
 
 from __future__ import annotations
 

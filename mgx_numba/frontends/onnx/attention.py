@@ -1,7 +1,4 @@
-"""ONNX's Attention operator, and functions that all attention operators share.
-
-ai.onnx: Attention (from operator set 23).
-"""
+"""ONNX's Attention operator, and functions that all attention operators share."""
 
 from __future__ import annotations
 
@@ -109,7 +106,8 @@ def attend(
 
 
 def softmax_type(asked: Type) -> Type:
-    """Return the type in which a softmax is computed: in 16 bits, scores beyond float16 would make NaN."""
+    """Return the type in which a softmax is computed: double for double, else float32, since scores may exceed the
+    range of float16."""
     return asked if asked is Type.double_type else Type.float_type
 
 
@@ -123,9 +121,12 @@ def stages(
     softcap: float,
     precision: Type | None = None,
 ) -> tuple[Instruction, Instruction, Instruction, Instruction, Instruction]:
-    """Emit attention by primitive operators; return scores, scores after softcap and mask, weights and result.
+    """Emit attention by primitive operators.
 
-    Without a ``precision`` the softmax has that of ``q``, see `softmax_type`.
+    Returns:
+        The scores, the scores after softcap, the scores after softcap and mask, the softmax weights, and the result.
+
+    ``precision`` is the type of the softmax, by default `softmax_type` of ``q``'s type.
     """
     precision = precision or softmax_type(q.shape.type)
     (_, h, s, _), (_, shared, t, _) = g.lens(q), g.lens(k)
@@ -166,7 +167,7 @@ def attention(
 ) -> list[Instruction | None]:
     """Emit Attention for 3-D inputs, whose heads are split, or 4-D inputs.
 
-    The outputs are Y, the key and value caches, and the scores of a stage.
+    The outputs are Y, the key and value caches, and the scores that ``qk_matmul_output_mode`` selects.
     """
     if (past_key is None) != (past_value is None):
         raise ParseError("past_key and past_value must be given together")

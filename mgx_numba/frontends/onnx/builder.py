@@ -1,10 +1,12 @@
-"""The builder that parser functions of ONNX nodes use."""
+"""The builder that parser functions of ONNX nodes use, and the scopes of names while a graph is read: values of this
+graph, then of enclosing graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from ...errors import ParseError
 from ...graph.folding import Constants
 from ...graph.instruction import Instruction
 from ...graph.module import Module
@@ -13,10 +15,9 @@ from ..builder import GraphBuilder, is_scalar, rank
 from .leniency import Leniency
 from .model import Model
 from .options import ParseOptions
-from .scope import NameScope
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, NodeProto
+    from onnx import AttributeProto, GraphProto, NodeProto
 
 __all__ = ["Builder", "GraphReader", "is_scalar", "rank"]
 
@@ -59,3 +60,59 @@ class Builder(GraphBuilder):
     def __init__(self, module: Module, parser: GraphReader) -> None:
         super().__init__(module, parser.constants)
         self.parser = parser
+
+
+class NameScope:
+    """Values by name, and the operator set versions in force.
+
+    Attributes:
+        opsets: version by domain; a function body has its own.
+        attributes: values for attribute references (``ref_attr_name``) inside a function body.
+        path: names of the functions being expanded, outermost first.
+    """
+
+    def __init__(
+        self,
+        opsets: Mapping[str, int],
+        outer: NameScope | None = None,
+        attributes: Mapping[str, AttributeProto] | None = None,
+        path: tuple[str, ...] = (),
+    ) -> None:
+        self.opsets = opsets
+        self.outer = outer
+        self.attributes = attributes
+        self.path = path
+        self._values: dict[str, Instruction | None] = {}
+
+    def inner(self) -> NameScope:
+        """Return the scope of a subgraph, which sees this scope's values."""
+        return NameScope(self.opsets, self, self.attributes, self.path)
+
+    def define(self, name: str, value: Instruction | None) -> None:
+        """Define the value of a name.
+
+        Raises:
+            ParseError: this graph has already defined the name.
+        """
+        if name in self._values:
+            raise ParseError(f"value {name!r} is defined twice")
+        self._values[name] = value
+
+    def knows(self, name: str) -> bool:
+        """Return whether the name is defined in this scope or an outer scope."""
+        return name in self._values or (self.outer is not None and self.outer.knows(name))
+
+    def find(self, name: str) -> Instruction | None:
+        """Return the value of a name; ``None`` for the empty name and for a function's absent optional input.
+
+        Raises:
+            ParseError: the name is undefined.
+        """
+        if not name:
+            return None
+        scope: NameScope | None = self
+        while scope is not None:
+            if name in scope._values:
+                return scope._values[name]
+            scope = scope.outer
+        raise ParseError(f"value {name!r} is used, but no input, initializer or earlier node gives it")

@@ -1,4 +1,5 @@
-"""Parts of operators with a key and value cache: spans of the new tokens, heads, rotation and normalisation."""
+"""Rotary position embedding, and parts of operators with a key and value cache: spans of the new tokens, heads,
+rotation, normalisation, and caches of narrower elements than keys and values."""
 
 from __future__ import annotations
 
@@ -10,11 +11,13 @@ import numpy as np
 from ...core.dim import Dim, equal, known_equal
 from ...core.types import Type
 from ...dataclass import dataclass
+from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
-from .attention import Mask, positions, split_heads
-from .builder import Builder
+from ..arithmetic import mul_scalar
+from .attention import Mask, merge_heads, positions, repeat_heads, split_heads
+from .builder import Builder, rank
 from .node import Node
-from .rotary import rotate, table_rows
+from .registry import MICROSOFT, register
 
 NARROW = (Type.half_type, Type.bf16_type)
 
@@ -141,3 +144,225 @@ def _start(g: Builder, ends: Instruction, total: Instruction, s: int, prompt: bo
 def is_prompt(g: Builder, total: Instruction, s: int) -> Instruction:
     """Emit whether all tokens are new, [1, 1]."""
     return g.pointwise("equal", g.reshape(g.convert(total, Type.int64_type), (1, 1)), g.literal(s, Type.int64_type))
+
+
+def rotate(g: Builder, x: Instruction, cosine: Instruction, sine: Instruction, interleaved: bool) -> Instruction:
+    """Rotate pairs of the first r features of x [b, h, s, d] by angles.
+
+    Cosine and sine are [b, 1, s, r / 2]. A pair is two neighbours if ``interleaved``, else one feature from each half
+    of the first r features.
+    """
+    b, h, s, d = g.lens(x)
+    half = g.lens(cosine)[3]
+    if 2 * half > d:
+        raise ShapeError(f"tables of {half} angles need {2 * half} features, there are {d}")
+    part, rest = g.split(x, 3, [2 * half, d - 2 * half]) if 2 * half < d else (x, None)
+    if interleaved:
+        pairs = g.reshape(part, (b, h, s, half, 2))
+        first, second = (g.reshape(p, (b, h, s, half)) for p in g.split(pairs, 4, [1, 1]))
+    else:
+        first, second = g.split(part, 3, [half, half])
+    real = g.pointwise("sub", g.pointwise("mul", first, cosine), g.pointwise("mul", second, sine))
+    imaginary = g.pointwise("add", g.pointwise("mul", first, sine), g.pointwise("mul", second, cosine))
+    if interleaved:
+        both = g.op("concat", g.unsqueeze(real, [4]), g.unsqueeze(imaginary, [4]), axis=4)
+        turned = g.reshape(both, (b, h, s, 2 * half))
+    else:
+        turned = g.op("concat", real, imaginary, axis=3)
+    return turned if rest is None else g.op("concat", turned, rest, axis=3)
+
+
+def table_rows(g: Builder, table: Instruction, places: Instruction, type: Type) -> Instruction:
+    """Emit the rows [b, 1, s, r / 2] of a table [positions, r / 2] at positions [b, s]."""
+    return g.unsqueeze(g.convert(g.op("gather", table, places, axis=0), type), [1])
+
+
+@register("RotaryEmbedding")
+def rotary_embedding(
+    g: Builder,
+    node: Node,
+    x: Instruction,
+    cosine: Instruction,
+    sine: Instruction,
+    places: Instruction | None = None,
+) -> Instruction:
+    """Emit RotaryEmbedding: tables are [positions, r / 2] with ``position_ids`` [b, s], or [b, s, r / 2] without."""
+    flat = rank(x) == 3
+    heads = split_heads(g, x, node.get_int("num_heads")) if flat else x
+    if rank(heads) != 4:
+        raise ParseError(f"input has {rank(x)} dimensions, expected 3 or 4")
+    width = node.get_int("rotary_embedding_dim", 0) or g.lens(heads)[3]
+    if places is None:
+        cosine, sine = (g.unsqueeze(t, [1]) for t in (cosine, sine))
+    else:
+        places = g.from_start(places)
+        cosine, sine = (table_rows(g, t, places, x.shape.type) for t in (cosine, sine))
+    if rank(cosine) != 4 or 2 * g.lens(cosine)[3] != width:
+        raise ShapeError(f"tables give {list(g.lens(cosine))}, expected [b, 1, s, {width // 2}]")
+    y = rotate(g, heads, cosine, sine, node.get_bool("interleaved"))
+    return merge_heads(g, y) if flat else y
+
+
+@register("RotaryEmbedding", domain=MICROSOFT)
+def rotary_embedding_contrib(
+    g: Builder, node: Node, x: Instruction, places: Instruction, cosine: Instruction, sine: Instruction
+) -> Instruction:
+    """Emit RotaryEmbedding of com.microsoft; ``position_ids`` is [b, s], or [1] for the position of the first token.
+
+    The attribute ``scale`` has no effect, as in ONNX Runtime's kernels.
+    """
+    flat = rank(x) == 3
+    width = 2 * g.lens(cosine)[1]
+    heads = node.get_int("num_heads", 0)
+    x4 = split_heads(g, x, heads or g.lens(x)[2] // width) if flat else x
+    if rank(x4) != 4:
+        raise ParseError(f"input has {rank(x)} dimensions, expected 3 or 4")
+    b, _, s, _ = g.lens(x4)
+    # With symbolic lengths, [b, s] may turn out to be one element, which is then the position.
+    if known_equal(places.shape.elements, 1) or (rank(places) == 1 and places.shape.elements == 1):
+        start = g.reshape(places, (1, 1))
+        places = g.broadcast(g.pointwise("add", start, g.convert(positions(g, s, 1), start.shape.type)), (b, s))
+    places = g.from_start(places)
+    cosine, sine = (table_rows(g, t, places, x.shape.type) for t in (cosine, sine))
+    y = rotate(g, x4, cosine, sine, node.get_bool("interleaved"))
+    return merge_heads(g, y) if flat else y
+
+
+@register("MRotaryEmbedding", domain=MICROSOFT)
+def multimodal_rotary_embedding(
+    g: Builder, node: Node, x: Instruction, places: Instruction, cosine: Instruction, sine: Instruction
+) -> Instruction:
+    """Emit a rotation whose angles follow three positions [3, b, s] of a token: time, height and width.
+
+    ``mrope_section`` says how many angles each has, in runs or (``mrope_layout`` 1) in turn.
+    """
+    flat, half = rank(x) == 3, g.lens(cosine)[1]
+    heads = node.get_int("num_heads", 0)
+    x4 = split_heads(g, x, heads or g.lens(x)[2] // (2 * half)) if flat else x
+    sections = node.get_ints("mrope_section")
+    if len(sections) != 3 or min(sections) < 0 or sum(sections) != half:
+        raise ParseError(f"mrope_section is {sections}, expected three lengths that add up to {half}")
+    if rank(places) != 3 or g.lens(places)[0] != 3:
+        raise ShapeError(f"position_ids is {list(g.lens(places))}, expected [3, batch, tokens]")
+    column = np.arange(half)
+    if node.get_int("mrope_layout", 0) == 1:
+        owner = np.zeros(half, int)
+        for stream in (1, 2):
+            owner[(column % 3 == stream) & (column < 3 * sections[stream])] = stream
+    else:
+        owner = np.repeat(np.arange(3), sections)
+    streams = [g.from_start(g.squeeze(part, [0])) for part in g.split(places, 0, [1, 1, 1])]
+    tables = []
+    for table in (cosine, sine):
+        rows = [table_rows(g, table, stream, x.shape.type) for stream in streams]
+        chosen = rows[0]
+        for stream in (1, 2):
+            chosen = g.pointwise("where", g.literal(owner == stream), rows[stream], chosen)
+        tables.append(chosen)
+    y = mul_scalar(g, rotate(g, x4, tables[0], tables[1], node.get_bool("interleaved")), node.get_float("scale", 1.0))
+    return merge_heads(g, y) if flat else y
+
+
+FLOAT8_LARGEST = 448.0
+"""Largest number of float8e4m3fn: larger values become it."""
+MIDDLE = 8
+"""Offset of 4-bit codes: a nibble holds the signed code plus 8, as in ONNX Runtime's kernels."""
+
+
+@dataclass
+class CacheFormat:
+    """How a cache holds values: ``code * scale``, with integer codes of ``bits`` bits; 0 for floating-point codes.
+
+    Attributes:
+        type: element type of the cache; None for that of the values.
+        bits: 0, 4 (two codes in a byte, the first in the low half) or 8.
+        scale: float32, [1, heads or 1, 1, features or 1].
+        features: features of a head.
+    """
+
+    type: Type | None = None
+    bits: int = 0
+    scale: Instruction | None = None
+    features: int = 0
+
+    def encode(self, g: Builder, new: Instruction) -> Instruction:
+        """Emit new rows [b, h, s, d] in the cache's form."""
+        if self.type is None:
+            return new
+        if self.scale is None and self.type is not Type.fp8e4m3fn_type:
+            return g.convert(new, self.type)
+        ratio = g.convert(new, Type.float_type)
+        if self.scale is not None:
+            ratio = g.pointwise("div", ratio, self.scale)
+        if not self.bits:
+            ends = (g.like(x, ratio) for x in (-FLOAT8_LARGEST, FLOAT8_LARGEST))
+            return g.convert(g.pointwise("clip", ratio, *ends), self.type)
+        most = 2 ** (self.bits - 1)
+        bounds = (g.like(float(n), ratio) for n in (-most, most - 1))
+        codes = g.pointwise("clip", g.pointwise("nearbyint", ratio), *bounds)
+        if self.bits == 8:
+            return g.convert(codes, Type.int8_type)
+        b, h, s, d = g.lens(codes)
+        nibbles = g.convert(g.pointwise("add", codes, g.like(float(MIDDLE), codes)), Type.uint8_type)
+        if d % 2:
+            nibbles = g.op("pad", nibbles, pads=(0,) * 7 + (1,))
+        pairs = g.reshape(nibbles, (b, h, s, (d + 1) // 2, 2))
+        low, high = (g.squeeze(part, [4]) for part in g.split(pairs, 4, [1, 1]))
+        shifted = g.pointwise("mul", high, g.like(16, high))
+        return g.pointwise("add", low, shifted)
+
+    def codes(self, g: Builder, cache: Instruction) -> Instruction:
+        """Emit the codes of a cache [b, h, t, d] as int8, or its values if it has no scale."""
+        if self.bits != 4:
+            return cache
+        b, h, t, half = g.lens(cache)
+        high = g.pointwise("div", cache, g.like(16, cache))
+        low = g.pointwise("sub", cache, g.pointwise("mul", high, g.like(16, high)))
+        both = g.op("concat", g.unsqueeze(low, [4]), g.unsqueeze(high, [4]), axis=4)
+        whole = g.convert(g.reshape(both, (b, h, t, 2 * half)), Type.int8_type)
+        codes = g.pointwise("sub", whole, g.literal(np.int8(MIDDLE)))
+        return codes if self.features == 2 * half else g.slice(codes, 3, 0, self.features)
+
+    def scaled(self, g: Builder, x: Instruction, heads: int) -> Instruction:
+        """Emit x [b, heads, s, d] times the scale of the head that it shares, in float32."""
+        if self.scale is None:
+            return x
+        scale, own = self.scale, g.lens(self.scale)[1]
+        return g.pointwise("mul", g.convert(x, Type.float_type), repeat_heads(g, scale, heads // own if own > 1 else 1))
+
+
+def cache_formats(
+    g: Builder,
+    node: Node,
+    past_key: Instruction | None,
+    past_value: Instruction | None,
+    k_scale: Instruction | None,
+    v_scale: Instruction | None,
+    features: int,
+    heads: int,
+) -> tuple[CacheFormat, CacheFormat]:
+    """Return the formats of both caches, of ``heads`` heads of ``features`` features."""
+    bits = node.get_int("kv_cache_bit_width", 0)
+    found = []
+    for name, past, scale in (("k", past_key, k_scale), ("v", past_value, v_scale)):
+        kind = node.get_str(f"{name}_quant_type", "NONE")
+        if kind not in ("NONE", "PER_TENSOR", "PER_CHANNEL"):
+            raise ParseError(f"{name}_quant_type is {kind!r}, expected NONE, PER_TENSOR or PER_CHANNEL")
+        held = None if past is None else past.shape.type
+        if kind == "NONE":
+            found.append(CacheFormat(held if held is not None and held.is_floating else None))
+            continue
+        if scale is None:
+            raise ParseError(f"{name}_quant_type is {kind}, but there is no input '{name}_scale'")
+        own = bits or (4 if held is Type.uint8_type else 8)
+        if held is Type.fp8e4m3fn_type:
+            own = 0
+        elif own not in (4, 8):
+            raise ParseError(f"kv_cache_bit_width is {bits}, expected 4 or 8")
+        wide = g.convert(scale, Type.float_type)
+        count = 1 if kind == "PER_TENSOR" else heads * features
+        if scale.shape.elements != count:
+            raise ShapeError(f"{name}_scale has {scale.shape.elements} elements, expected {count} ({kind})")
+        shape = (1, 1, 1, 1) if kind == "PER_TENSOR" else (1, heads, 1, features)
+        found.append(CacheFormat(held or Type.int8_type, own, g.reshape(wide, shape), features))
+    return found[0], found[1]

@@ -1,7 +1,4 @@
-"""Conversion of element types.
-
-ai.onnx: BitCast Cast CastLike.
-"""
+"""Conversion of element types."""
 
 from __future__ import annotations
 

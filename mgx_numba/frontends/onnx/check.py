@@ -16,8 +16,7 @@ from ...errors import MgxError, OptionError
 from ...graph.instruction import Instruction
 from ...nearest import did_you_mean
 from . import registry
-from .builder import Builder
-from .domains import DOMAINS
+from .builder import Builder, NameScope
 from .functions import EXPANDED
 from .leniency import FinalError, Leniency
 from .model import Model, load_model, opset_versions
@@ -25,8 +24,7 @@ from .node import Node
 from .options import ParseOptions
 from .order import uses
 from .parser import GraphParser
-from .schema import newest_since
-from .scope import NameScope
+from .schema import DOMAINS, newest_since
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto

@@ -1,7 +1,4 @@
-"""Constants, and values that depend on shapes only.
-
-ai.onnx: Constant ConstantFill ConstantOfShape EyeLike Range Shape Size.
-"""
+"""Constants, and values that depend on shapes only."""
 
 from __future__ import annotations
 

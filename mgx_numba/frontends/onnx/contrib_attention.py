@@ -1,7 +1,4 @@
-"""Attention operators of ONNX Runtime.
-
-com.microsoft: Attention DecoderMaskedMultiHeadAttention MultiHeadAttention.
-"""
+"""Attention operators of ONNX Runtime."""
 
 from __future__ import annotations
 

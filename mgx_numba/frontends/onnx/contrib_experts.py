@@ -1,7 +1,5 @@
 """Mixtures of experts of ONNX Runtime.
 
-com.microsoft: MoE QMoE.
-
 The results of the experts that a token chose are summed with the token's weights; see `frontends.experts`.
 """
 

@@ -13,9 +13,10 @@ from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
 from .attention import Mask, attend, merge_heads, positions
 from .builder import Builder, rank
-from .cache_quantization import CacheFormat, cache_formats
 from .cached_tokens import (
+    CacheFormat,
     Spans,
+    cache_formats,
     grouped,
     in_float,
     is_known_prompt,

@@ -1,7 +1,4 @@
-"""ONNX Runtime's operators of models with a recurrent state: linear attention and what surrounds it.
-
-com.microsoft: CausalConvWithState GatedDeltaNet LinearAttention LinearAttentionGate.
-"""
+"""ONNX Runtime's operators of models with a recurrent state: linear attention and what surrounds it."""
 
 from __future__ import annotations
 

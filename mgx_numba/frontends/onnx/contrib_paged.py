@@ -1,7 +1,4 @@
-"""Attention over a cache in blocks, for sequences of different lengths without padding.
-
-com.microsoft: PagedAttention. mgx_numba: PagedGroupQueryAttention.
-"""
+"""Attention over a cache in blocks, for sequences of different lengths without padding."""
 
 from __future__ import annotations
 
@@ -12,8 +9,7 @@ from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
 from .attention import merge_heads, positions
 from .builder import Builder, rank
-from .cache_quantization import CacheFormat, cache_formats
-from .cached_tokens import grouped, in_float, normalized, rotated, score_scale
+from .cached_tokens import CacheFormat, cache_formats, grouped, in_float, normalized, rotated, score_scale
 from .node import Node
 from .registry import MICROSOFT, OWN, register
 

@@ -1,7 +1,4 @@
-"""Recurrent layers with 8-bit weights.
-
-com.microsoft: DynamicQuantizeLSTM.
-"""
+"""Recurrent layers with 8-bit weights."""
 
 from __future__ import annotations
 

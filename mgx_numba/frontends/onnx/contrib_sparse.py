@@ -1,7 +1,4 @@
-"""ONNX Runtime's attention to some blocks of the keys.
-
-com.microsoft: SparseAttention.
-"""
+"""ONNX Runtime's attention to some blocks of the keys."""
 
 from __future__ import annotations
 

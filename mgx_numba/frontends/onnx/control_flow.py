@@ -1,7 +1,4 @@
-"""Control flow: subgraphs whose execution depends on values.
-
-ai.onnx: If Loop Scan.
-"""
+"""Control flow: subgraphs whose execution depends on values."""
 
 from __future__ import annotations
 
@@ -19,14 +16,14 @@ from ...graph.instruction import Instruction
 from ...graph.length_arithmetic import array_of_lengths
 from ...graph.module import Module
 from ...messages import warn
-from ...ops.unfitting import Unfitting
+from ...ops.deferred import Unfitting
 from ..loops import as_entered, members
 from .builder import Builder, rank
 from .deferred import values_taken
 from .leniency import FinalError
 from .node import Node
 from .registry import register
-from .value_types import declared_shape
+from .tensors import declared_shape
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ValueInfoProto

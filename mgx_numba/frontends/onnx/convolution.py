@@ -1,8 +1,4 @@
-"""Convolutions.
-
-ai.onnx: Conv ConvInteger ConvTranspose.
-com.microsoft: FusedConv NhwcConv.
-"""
+"""Convolutions."""
 
 from __future__ import annotations
 

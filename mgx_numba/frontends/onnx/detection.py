@@ -1,7 +1,4 @@
-"""Selection of largest elements, and operators of object detectors.
-
-ai.onnx: MaxRoiPool NonMaxSuppression NonZero RoiAlign TopK Unique.
-"""
+"""Selection of largest elements, and operators of object detectors."""
 
 from __future__ import annotations
 

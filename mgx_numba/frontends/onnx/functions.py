@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 from ...errors import ParseError
 from ...graph.instruction import Instruction
 from ...interrupts import whole_module
-from .builder import Builder
+from .builder import Builder, NameScope
 from .model import opset_versions
 from .node import Node
 from .onnx_package import messages, newest_opset
 from .schema import Schema
-from .scope import NameScope
-from .value_types import type_proto
+from .tensors import type_proto
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, NodeProto

@@ -1,7 +1,4 @@
-"""Gather and scatter: selection and placement of elements by index.
-
-ai.onnx: Compress Gather GatherElements GatherND OneHot Scatter ScatterElements ScatterND TensorScatter.
-"""
+"""Gather and scatter: selection and placement of elements by index."""
 
 from __future__ import annotations
 
@@ -81,6 +78,7 @@ def tensor_scatter(
 
 
 def _zeros(g: Builder, count: int) -> Instruction:
+    """Emit int64 zeros [count]; ``count`` may be symbolic."""
     if isinstance(count, Dim):
         return g.broadcast(g.literal(np.zeros(1, np.int64)), (count,))
     return g.literal(np.zeros(count, np.int64))

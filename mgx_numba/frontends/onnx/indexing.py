@@ -1,7 +1,4 @@
-"""Slices of tensors, concatenation and padding.
-
-ai.onnx: Concat Pad ReverseSequence Slice Split Trilu.
-"""
+"""Slices of tensors, concatenation and padding."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Reshaping, transposition and broadcasting.
 
-ai.onnx: DepthToSpace Expand Flatten Reshape SpaceToDepth Squeeze Tile Transpose Unsqueeze.
-
 Partially known integer vectors at parse time: shapes of values with dynamic dimensions.
 
 Exporters write a reshape's target as Concat of Gather(Shape(x)), Slice(Shape(x)) and constants. If ``x`` has dynamic

@@ -1,15 +1,12 @@
-"""Matrix products.
-
-ai.onnx: Det Gemm MatMul MatMulInteger.
-com.microsoft: FusedMatMul GemmFastGelu MatMulIntegerToFloat TransposeMatMul.
-"""
+"""Matrix products, and sums of products over named axes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ...core.types import Type
-from ...errors import ShapeError
+from ...errors import ParseError, ShapeError
+from ...graph.einsum import einsum
 from ...graph.instruction import Instruction
 from ..arithmetic import mul_scalar
 from .activation import gelu_tanh
@@ -203,3 +200,9 @@ def scaled_integer_product(
     product = g.convert(matmul_integer(g, a, b, a_zero, b_zero), a_scale.shape.type)
     scaled = g.pointwise("mul", product, g.pointwise("mul", a_scale, b_scale))
     return scaled if bias is None else g.pointwise("add", scaled, bias)
+
+
+@register("Einsum")
+def einsum_node(g: Builder, node: Node, *operands: Instruction) -> Instruction:
+    """Emit the node's equation."""
+    return einsum(g, node.get_str("equation"), operands, ParseError)

@@ -1,7 +1,4 @@
-"""Maps, which scikit-learn's converters produce from scores and accept as features.
-
-ai.onnx.ml: CastMap DictVectorizer ZipMap.
-"""
+"""Maps, which scikit-learn's converters produce from scores and accept as features."""
 
 from __future__ import annotations
 

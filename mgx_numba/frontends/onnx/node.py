@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
     from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
+    from .builder import NameScope
     from .leniency import Leniency
-    from .scope import NameScope
 
 ATTRIBUTE_KINDS = {
     1: "float",

@@ -1,7 +1,4 @@
-"""Optionals: values that may be absent. An optional whose state is known at parse time costs nothing to read.
-
-ai.onnx: Optional OptionalGetElement OptionalHasElement.
-"""
+"""Optionals: values that may be absent. An optional whose state is known at parse time costs nothing to read."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from .builder import Builder
 from .node import Node
 from .registry import register
 from .sequence import members
-from .value_types import declared_shape
+from .tensors import declared_shape
 
 OPTIONAL_OPERATORS = frozenset({"Optional", "OptionalGetElement", "OptionalHasElement"})
 """Operators that accept any value that an optional may hold, including sequences."""

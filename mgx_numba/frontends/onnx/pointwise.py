@@ -1,9 +1,4 @@
-"""Elementwise arithmetic, comparison and logic.
-
-ai.onnx: Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil
-Clip Cos Cosh Div Equal Erf Exp Floor Greater GreaterOrEqual Identity IsInf IsNaN Less LessOrEqual Log Max
-Mean Min Mod Mul Neg Not Or Pow Reciprocal Round Sign Sin Sinh Sqrt Sub Sum Tan Tanh Where Xor.
-"""
+"""Elementwise arithmetic, comparison and logic."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Pooling.
-
-ai.onnx: AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool MaxUnpool.
-"""
+"""Pooling."""
 
 from __future__ import annotations
 

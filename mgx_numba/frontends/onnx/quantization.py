@@ -1,8 +1,4 @@
-"""Linear quantisation.
-
-ai.onnx: DequantizeLinear DynamicQuantizeLinear QuantizeLinear.
-com.microsoft: DequantizeLinear QuantizeLinear.
-"""
+"""Linear quantisation."""
 
 from __future__ import annotations
 

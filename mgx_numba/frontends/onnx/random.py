@@ -1,7 +1,4 @@
-"""Random numbers; nodes without a seed give different numbers in every run.
-
-ai.onnx: Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike.
-"""
+"""Random numbers; nodes without a seed give different numbers in every run."""
 
 from __future__ import annotations
 

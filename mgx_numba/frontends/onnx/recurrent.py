@@ -1,7 +1,4 @@
-"""Recurrent layers.
-
-ai.onnx: GRU LSTM RNN.
-"""
+"""Recurrent layers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Reductions and scans along axes.
-
-ai.onnx: ArgMax ArgMin CumProd CumSum Hardmax LogSoftmax ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax
-ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Softmax.
-"""
+"""Reductions and scans along axes."""
 
 from __future__ import annotations
 

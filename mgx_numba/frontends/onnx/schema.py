@@ -1,4 +1,9 @@
-"""ONNX's operator schemas by version, and checks of a node's inputs, outputs and attributes against a schema."""
+"""ONNX's operator schemas by version, checks of a node's inputs, outputs and attributes against a schema, and the
+domains that a model may omit.
+
+Exporters write attributes of one operator set into files that declare another: an attribute that later became an input,
+or one that only later sets have. A node that fits another version of its schema has the meaning of that version.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,9 @@ from typing import Any
 
 from ...dataclass import dataclass
 from ...errors import ParseError
+from ...interrupts import whole_module
+from ...ops.custom import custom_domains
+from . import registry
 from .node import ATTRIBUTE_KINDS, Node, fits
 from .onnx_package import definitions, newest_opset
 
@@ -171,3 +179,82 @@ def _between(least: int, most: int) -> str:
     if most > 1 << 20:
         return f"at least {least}"
     return str(least) if least == most else f"{least} to {most}"
+
+
+CONSUMED = "consumed_inputs"
+"""An attribute of operator sets before 6 that affected memory only."""
+
+
+def form_of(node: Node, schema: Schema) -> Schema:
+    """Return ``schema`` if the node fits it, else the nearest version of the operator's schema that the node fits.
+
+    If the version differs, ``node.opset`` becomes its operator set. Older versions are tried before newer versions,
+    because exporters raise the declared operator set more often than they use features of newer sets. A node that fits
+    no version keeps ``schema``, whose checks then report the error.
+
+    Raises:
+        FinalError: the node fits another version only, and parsing is strict.
+    """
+    wrong = misfit(node, schema)
+    if wrong is None:
+        return schema
+    found = _nearest_fit(node, schema)
+    if found is None:
+        idle = _without_effect(node, schema)
+        given = node.attributes
+        node.attributes = {name: a for name, a in given.items() if name not in idle}
+        found = schema if idle and misfit(node, schema) is None else _nearest_fit(node, schema) if idle else None
+        if found is None:
+            node.attributes = given
+            return schema
+        node.accept(f"attributes of other operator sets say nothing: {', '.join(map(repr, idle))}")
+    if found is not schema:
+        node.accept(f"it has the form of operator set {found.since} ({wrong})")
+        node.opset = found.since
+    return found
+
+
+def _nearest_fit(node: Node, schema: Schema) -> Schema | None:
+    """Return the nearest other version of the schema that the node fits: older versions first; None if none fits."""
+    since = versions(node.domain, node.op_type)
+    older = [v for v in reversed(since) if v < schema.since]
+    for version in (*older, *(v for v in since if v > schema.since)):
+        form = find_schema(node.domain, node.op_type, version)
+        if form is not None and not form.deprecated and misfit(node, form) is None:
+            return form
+    return None
+
+
+def _without_effect(node: Node, schema: Schema) -> list[str]:
+    """Return the attributes that ``schema`` lacks and that have the default value of another version, so do nothing."""
+    whole_module("onnx.defs")  # defines `default_value`
+    found = []
+    for version in versions(node.domain, node.op_type):
+        form = find_schema(node.domain, node.op_type, version)
+        known = {} if form is None else form.source.attributes
+        for name, attribute in node.attributes.items():
+            if name in schema.attributes or name in found or name not in known:
+                continue
+            default = known[name].default_value
+            if name == CONSUMED or (default.type == attribute.type and default == attribute):
+                found.append(name)
+    return found
+
+
+DOMAINS = (registry.MICROSOFT, registry.ML)
+"""Domains whose operators keep their meaning across versions."""
+
+
+def home_of(op_type: str) -> str:
+    """Return the domain of an operator written without domain: another domain if only that domain has the operator."""
+    if registry.find("", op_type) is not None or newest_since("", op_type) is not None:
+        return ""
+    homes = [domain for domain in DOMAINS if registry.find(domain, op_type) is not None]
+    return homes[0] if len(homes) == 1 else ""
+
+
+def implied_opset(domain: str) -> int | None:
+    """Return the operator set that applies if a domain is not imported; ``None`` if the import is mandatory."""
+    if domain == registry.ML:
+        return newest_opset(registry.ML)
+    return 1 if domain == registry.MICROSOFT or domain in custom_domains() else None

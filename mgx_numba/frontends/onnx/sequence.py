@@ -2,9 +2,6 @@
 
 Sequences with members known at parse time cost nothing: reading a member gives the tensor itself. Others are values of
 the program.
-
-ai.onnx: ConcatFromSequence SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength
-SplitToSequence.
 """
 
 from __future__ import annotations

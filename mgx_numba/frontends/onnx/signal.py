@@ -1,7 +1,4 @@
-"""Fourier transforms, by products with constant matrices.
-
-ai.onnx: DFT MelWeightMatrix STFT.
-"""
+"""Fourier transforms, by products with constant matrices."""
 
 from __future__ import annotations
 

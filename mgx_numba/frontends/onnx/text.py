@@ -1,7 +1,4 @@
-"""Operators on strings.
-
-ai.onnx: RegexFullMatch StringConcat StringNormalizer StringSplit.
-"""
+"""Operators on strings."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""One step of an optimiser.
-
-ai.onnx.preview.training: Adagrad Adam Momentum.
-"""
+"""One step of an optimiser."""
 
 from __future__ import annotations
 

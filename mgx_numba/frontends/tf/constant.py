@@ -1,8 +1,4 @@
-"""Constants, values that depend on shapes only, and operators that return their input.
-
-CheckNumerics Const EnsureShape Fill Identity IdentityN OnesLike PlaceholderWithDefault PreventGradient Range Rank Shape
-ShapeN Size Snapshot StopGradient ZerosLike.
-"""
+"""Constants, values that depend on shapes only, and operators that return their input."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Images.
-
-BatchToSpaceND ResizeBilinear ResizeNearestNeighbor SpaceToBatchND.
-"""
+"""Images."""
 
 from __future__ import annotations
 

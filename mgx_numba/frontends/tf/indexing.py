@@ -1,8 +1,4 @@
-"""Slices, concatenation, padding, and selection by index.
-
-Concat ConcatV2 Gather GatherNd GatherV2 MirrorPad OneHot Pack Pad PadV2 ReverseV2 Slice Split SplitV StridedSlice
-TopKV2 Unpack.
-"""
+"""Slices, concatenation, padding, and selection by index."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Reshaping, transposition and broadcasting.
-
-BroadcastTo DepthToSpace ExpandDims Reshape SpaceToDepth Squeeze Tile Transpose.
-"""
+"""Reshaping, transposition and broadcasting."""
 
 from __future__ import annotations
 

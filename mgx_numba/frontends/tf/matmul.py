@@ -1,7 +1,4 @@
-"""Matrix products.
-
-BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum MatMul.
-"""
+"""Matrix products."""
 
 from __future__ import annotations
 

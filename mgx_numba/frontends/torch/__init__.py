@@ -1,5 +1,5 @@
 """PyTorch graphs of ATen operators: `parser.parse_graph` translates one; `export.from_module` exports a model first.
 
-Only the modules `arrays`, `decompositions`, `export`, `parser` and `symbols` import torch. All others serve programs
+Only the modules `decompositions`, `export`, `parser` and `symbols` import torch. All others serve programs
 that were saved, too.
 """

@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_any, tree_leaves, tree_map
 
 from .decompositions import decomposition_table
-from .hints import hint
+from .symbols import hint
 
 _aten = torch.ops.aten
 _MOST_POINTS = 512

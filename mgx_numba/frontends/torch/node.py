@@ -16,10 +16,10 @@ class AtenNode:
     Attributes:
         name: the node's name in the graph.
         operator: namespace, name and overload, such as ``aten::add.Tensor``.
-        types: element types of the results; None for a result that is no tensor.
-        ranks: their numbers of axes.
-        used: whether each result is read; empty if that is not known.
-        place: source line that made the node; empty if it is unknown.
+        types: element type of each result; None for a result that is no tensor.
+        ranks: number of axes of each result.
+        place: line of the model's source from which the node was traced; empty if unknown.
+        used: whether each result has readers; empty if unknown.
     """
 
     name: str
@@ -47,11 +47,11 @@ class AtenNode:
         return AtenNode(self.name, self.operator, types, self.ranks, self.place, self.used)
 
     def unused(self, result: int) -> bool:
-        """Return whether nothing reads a result."""
+        """Return whether result number ``result`` is known to have no reader."""
         return result < len(self.used) and not self.used[result]
 
     def read(self) -> list[int]:
-        """Return the positions of the tensors among the results, without results that nothing reads."""
+        """Return the positions of the results that are tensors and may have readers."""
         return [k for k, t in enumerate(self.types) if t is not None and not self.unused(k)]
 
     @property
@@ -61,7 +61,8 @@ class AtenNode:
 
 
 def located(error: MgxError, node: AtenNode, culprit: str = "") -> MgxError:
-    """Return an error like ``error`` whose text names the node, and whose `node` is ``culprit``, if given."""
+    """Return a copy of ``error`` whose text begins with the node, and whose attribute `node` is ``culprit``, by default
+    the node's name."""
     found = type(error)(f"{node.where}: {error}")
     found.node = culprit or node.name
     return found

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import torch
 from torch.fx import GraphModule, Node
@@ -18,7 +19,6 @@ from ...graph.folding import Constants
 from ...graph.instruction import Instruction
 from ...graph.program import Program
 from . import registry
-from .arrays import array_of
 from .builder import AtenBuilder
 from .control_flow import BUILDERS as BODIES
 from .decompositions import decomposition_table
@@ -350,3 +350,22 @@ def _source_line(node: Node) -> str:
     trace = node.meta.get("stack_trace") or ""
     lines = [line.strip() for line in trace.splitlines() if line.strip().startswith("File ")]
     return lines[-1].removeprefix("File ") if lines else ""
+
+
+_BY_BITS: dict[torch.dtype, tuple[torch.dtype, object]] = {
+    torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),
+    torch.float8_e4m3fn: (torch.uint8, ml_dtypes.float8_e4m3fn),
+    torch.float8_e4m3fnuz: (torch.uint8, ml_dtypes.float8_e4m3fnuz),
+    torch.float8_e5m2: (torch.uint8, ml_dtypes.float8_e5m2),
+    torch.float8_e5m2fnuz: (torch.uint8, ml_dtypes.float8_e5m2fnuz),
+}
+"""Types without a NumPy type of PyTorch's own: a type of equal size, and NumPy's type."""
+
+
+def array_of(tensor: torch.Tensor) -> np.ndarray:
+    """Return an array over a tensor's memory; tensors on a device are copied to the host."""
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu()
+    if plain.dtype not in _BY_BITS:
+        return plain.numpy()
+    bits, dtype = _BY_BITS[plain.dtype]
+    return plain.view(bits).numpy().view(dtype)

@@ -1,7 +1,9 @@
-"""Matrix products: ``dot`` and ``quant_dot`` with NumPy's rules for axes, and ``gemm``."""
+"""Matrix products: ``dot`` and ``quant_dot`` with NumPy's rules for axes, ``gemm``, and ``einsum``."""
 
 from __future__ import annotations
 
+from ...errors import OperatorError
+from ..einsum import einsum
 from ..instruction import Instruction
 from .base import MacroBuilder, macro
 
@@ -34,3 +36,12 @@ def gemm(
         return product
     c = c if beta == 1 else e.number("mul", c, beta)
     return e.convert(e.pointwise("add", product, c), type)
+
+
+MOST_INPUTS = 26  # letters of the alphabet
+
+
+@macro("einsum", inputs=(1, MOST_INPUTS), equation="")
+def einsum_macro(e: MacroBuilder, *operands: Instruction, equation: str) -> Instruction:
+    """Compute the equation (NumPy's notation, ellipsis included), operands contracted pairwise."""
+    return einsum(e, equation, operands, lambda message: OperatorError(f"macro einsum: {message}"))

@@ -1,4 +1,5 @@
-"""Pass infrastructure: passes, options, and running a list of passes over a program.
+"""Pass infrastructure: passes, the operators that they start from, options, and running a list of passes over a
+program.
 
 A pass rewrites one module at a time and keeps the program's meaning; it is idempotent. The program's log records
 rewrites and refusals. Environment variables are MIGraphX's: ``MIGRAPHX_DISABLE_PASSES`` (names, comma-separated),
@@ -14,7 +15,7 @@ import importlib
 import os
 import pkgutil
 import time
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -30,8 +31,6 @@ from ..module import Module
 from ..program import Program
 from ..rewrite_log import RewriteLog
 from .capabilities import Capabilities
-from .foreign import NEEDLESS, OTHER_NAMES
-from .needed import NEEDED, is_needless
 
 KERNEL_OPERATORS = frozenset(
     "pointwise fused_reduce split_fused_reduce fused_concat fused_contraction fused_attention".split()
@@ -224,7 +223,7 @@ def run_passes(
     """Run passes in order over all modules of a program, in place; results keep their ranks.
 
     Overflow and NaN in constants cause no warning. A pass that is given by name is imported only if the program has an
-    operator that the pass needs (`needed.NEEDED`).
+    operator that the pass needs (`NEEDED`).
 
     Args:
         program: the program to rewrite.
@@ -314,3 +313,69 @@ def _disabled(names: Iterable[str], steps: Sequence[Pass]) -> set[str]:
             raise OptionError(f"cannot disable {text}")
         warn(f"MIGRAPHX_DISABLE_PASSES: {text}")  # MIGraphX has other passes, and ignores names that it does not know
     return wanted
+
+
+_CONVOLUTIONS = frozenset("convolution convolution_backwards quant_convolution quant_convolution_backwards".split())
+_INTEGER_PRODUCTS = frozenset("integer_dot quant_dot integer_convolution quant_convolution".split())
+_PAIRS = frozenset({"quantizelinear", "dequantizelinear"})
+_SUMS = frozenset({"quant_dot", "quant_convolution", "quant_convolution_backwards"})
+
+NEEDED: Mapping[str, frozenset[str]] = {
+    "eliminate_pad": frozenset({"pad"}),
+    "fuse_attention": frozenset({"softmax"}),
+    "fuse_matmul_nbits": frozenset({"dequantizelinear", "matmul_nbits"}),
+    "layout_convolution": _CONVOLUTIONS,
+    "merge_rnn_outputs": frozenset({"rnn", "gru", "lstm"}),
+    "pad_convolutions": _CONVOLUTIONS,
+    "rewrite_float8": frozenset({"dequantizelinear"}),
+    "rewrite_gelu": frozenset({"erf", "exp", "sigmoid", "tanh"}),
+    "rewrite_layernorm": frozenset({"pow", "sqdiff", "sqrt"}),
+    "rewrite_pooling": frozenset({"pooling"}),
+    "rewrite_quantization": _PAIRS | _SUMS | {"unpack_int4", "unpack_fp4"},
+    "rewrite_resize": frozenset({"resize"}),
+    "rewrite_rnn": frozenset({"rnn", "gru", "lstm", "recurrent"}),
+    "rewrite_softmax": frozenset({"exp", "softmax"}),
+    "simplify_qdq": _PAIRS | _INTEGER_PRODUCTS,
+    "sink_shuffle": _CONVOLUTIONS,
+}
+"""Operators by the name of a pass that changes only programs with at least one of these operators."""
+
+
+def is_needless(name: str, program: Program) -> bool:
+    """Return whether the program has no operator that the pass ``name`` needs."""
+    needed = NEEDED.get(name)
+    return needed is not None and not any(module.has(needed) for module in program.modules)
+
+
+_ALLOCATION = "memory of results is planned when the program is lowered (`memory_coloring`)"
+_CONCAT = "when the program is lowered, kernels get the parts of a concatenation as the place of their results"
+
+_FLOAT8 = "kernels convert every float8 type"
+
+OTHER_NAMES = {"eliminate_dead_code": "dead_code_elimination", "layout_nhwc": "layout_convolution"}
+"""Other names that versions of MIGraphX have for passes."""
+
+NEEDLESS: dict[str, str] = {
+    "adjust_allocation": _ALLOCATION,
+    "auto_contiguous": "kernels read operands of any strides, so no copies have to be inserted",
+    "eliminate_allocation": _ALLOCATION,
+    "eliminate_concat": _CONCAT,
+    "eliminate_fp8": _FLOAT8,
+    "fp8_ocp_to_fnuz": _FLOAT8,
+    "fuse_concat": _CONCAT,
+    "fuse_horizontal": "each look-up is a step of its own",
+    "fuse_pointwise_reduce": "`fuse_pointwise` and `fuse_reduce` are applied one by one",
+    "insert_pad": "convolutions and pooling take padding that differs between the sides",
+    "memory_coloring": _ALLOCATION,
+    "preallocate_param": _ALLOCATION,
+    "promote_literals": "constants may be in any module",
+    "propagate_precision": "kernels hold intermediate values of 16 bits and fewer in float32",
+    "replace_allocate": _ALLOCATION,
+    "rewrite_dot": "a 1x1 convolution is computed as a product by a solver",
+    "rewrite_low_precision": "a power of 2 is a product in every type",
+    "rewrite_topk": "topk has a kernel for any length",
+    "simplify_dyn_ops": "lengths are inferred when an instruction is added",
+    "split_single_dyn_dim": "one plan serves all lengths of a range",
+    "write_literals": "constants are part of the plan",
+}
+"""Why the IR does not need a pass of MIGraphX, by its name."""

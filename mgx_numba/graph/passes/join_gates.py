@@ -1,4 +1,4 @@
-"""Join the two products of a gated linear unit, whose halves a kernel then combines."""
+"""Join the two products of a gated linear unit into one product; a kernel then combines the halves of its columns."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .rules.horizontal import Branch, biased, is_activation, joined
 
 
 class JoinGates(Pass):
-    """``mul(act(dot(x, v) + c), dot(x, w) + d)`` -> the same of slices of ``dot(x, concat(v, w)) + concat(c, d)``, and
-    so for ``matmul_nbits``.
+    """Rewrite ``mul(act(dot(x, v) + c), dot(x, w) + d)`` so that one product computes both operands.
 
-    Weights are constants of equal shapes, biases optional. Applies where the target has kernels
-    (`Capabilities.joins_products`); `FuseGated` then fuses the result.
+    The product is ``dot(x, concat(v, w)) + concat(c, d)``, and slices of it are the operands; ``matmul_nbits`` is
+    rewritten alike. Weights are constants of equal shapes, biases are optional. The pass applies where the target has
+    kernels for it (`Capabilities.joins_products`); `FuseGated` then fuses the result.
     """
 
     name = "join_gates"
@@ -45,7 +45,8 @@ class JoinGates(Pass):
 
 
 def _unit(activated: Instruction, plain: Instruction) -> tuple[Branch, Branch] | None:
-    """Return the products of a gated linear unit, the gate's first."""
+    """Return both products of a gated linear unit, the product under the activation first; None if the operands of the
+    multiplication are not one."""
     if not is_activation(activated) or activated.shape.is_dynamic:
         return None
     gate, other = (_branch(i) for i in (activated.inputs[0], plain))
@@ -61,7 +62,7 @@ def _unit(activated: Instruction, plain: Instruction) -> tuple[Branch, Branch] |
 
 
 def _branch(result: Instruction) -> Branch | None:
-    """Return a product with constants, and its bias, that compute a value."""
+    """Return the product with constant weights, and its optional bias, that compute ``result``; None if none does."""
     roots = [result, *result.inputs] if result.name == "add" else [result]
     for root in roots:
         stored = root.name == "matmul_nbits" and all(i.literal is not None for i in root.inputs[1:])

@@ -16,7 +16,7 @@ SUMS = "reduce_sum reduce_mean reduce_prod"
 
 
 def _shifted(m: Match, b: RewriteBuilder) -> tuple[Instruction, Instruction, int]:
-    """Return ``x - max(x)`` in softmax's compute type, and the sum of its exponentials."""
+    """Return ``x - max(x)`` and ``x``, both in softmax's compute type, and the axis."""
     axis = int(m.ins.op.attributes()["axis"]) % m.x.shape.ndim
     x = b.convert(m.x, m.x.shape.type.compute)
     top = b.op("reduce_max", x, axes=(axis,))
@@ -68,6 +68,7 @@ def merge_reductions(m: Match, b: RewriteBuilder) -> object:
 
 
 def _merged(m: Match, b: RewriteBuilder) -> Instruction | str:
+    """Return one reduction over the axes of both nested reductions, or the reason why they cannot be merged."""
     if m.inner.name != m.ins.name:
         return "different reductions"
     outer, inner = m.ins.op.attributes()["axes"], m.inner.op.attributes()["axes"]

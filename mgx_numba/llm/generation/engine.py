@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import OptionError
-from ..cache_buffers import HostBuffers, on_host
-from ..cache_memory import CacheMemory
+from ..cache_memory import CacheMemory, HostBuffers, on_host
 from ..decoder import CompiledDecoder
 
 _ROOM = 64

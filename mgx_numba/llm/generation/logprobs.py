@@ -6,7 +6,7 @@ import numpy as np
 
 from ...dataclass import dataclass
 from ...errors import OptionError
-from .sampling import largest
+from .chooser import largest
 
 MOST_LOGPROBS = 20
 """Most likeliest tokens of a place, as OpenAI's interface limits top_logprobs."""

@@ -16,8 +16,8 @@ from ..plan import FallbackStep, Plan, Pointer, Region, TensorView
 from .binding import Binding, Made
 from .jumps import DriverOperation, driving_code
 from .plan_tables import PlanTables
-from .signals import restore_error
 from .spmd import Job, StepRecord, TraceRow
+from .threads import restore_error
 
 
 class Context:

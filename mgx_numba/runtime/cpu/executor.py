@@ -8,6 +8,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -23,14 +24,13 @@ from ...errors import MgxError
 from ..host.native import NativeKernel
 from ..host.plan_numbers import PlanNumbers, kept_jumps, runs
 from ..host.sizes import EVALUATE
-from ..memory import needs_check
+from ..memory import address_of, needs_check
 from ..plan import FallbackStep, Jump, Plan, PlannedStep, Step, TensorView
 from .bind_kernel import BIND
 from .binding import FIRST_ARENA, Binding
 from .context import Context, Frame, bytes_of_results
 from .jumps import DRIVE
 from .native_call import DIRECT, Entry, direct_call
-from .placed import usable
 from .plan_tables import PlanTables, claims
 from .repeat import REPEAT
 from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Job, TraceRow
@@ -405,3 +405,49 @@ def _worth_sharing(plan: Plan) -> bool:
 
 def _complete(outputs: list[np.ndarray | None]) -> list[np.ndarray]:
     return [output for output in outputs if output is not None]
+
+
+def usable(
+    plan: Plan, made: Sequence[Any], inputs: Sequence[np.ndarray], offered: Sequence[np.ndarray | None]
+) -> list[np.ndarray | None]:
+    """Return the offered arrays that a run writes its results to, None for results that need memory of their own.
+
+    An array is usable if it is writeable, C-contiguous, aligned, of the result's element type and lengths, and shares
+    no memory with an input or another offered array. It may be an input if the plan updates that input in place
+    (`Plan.updates`).
+
+    Args:
+        plan: the plan.
+        made: lengths, dtype and bytes of each output of the run, or None.
+        inputs: the run's inputs.
+        offered: an array, or None, for each output.
+    """
+    updated = dict(plan.updates)
+    taken = [_range(array) for array in offered if array is not None]
+    sources = [_range(array) for array in inputs]
+    found: list[np.ndarray | None] = []
+    for k, (array, output) in enumerate(zip(offered, made, strict=True)):
+        fits = array is not None and output is not None and _fits(array, *output[:2])
+        if fits:
+            assert array is not None
+            own = _range(array)
+            fits = sum(_meet(own, other) for other in taken) <= 1
+            for number, source in enumerate(sources):
+                fits = fits and (not _meet(own, source) or (updated.get(k) == number and own == source))
+        found.append(array if fits else None)
+    return found
+
+
+def _fits(array: np.ndarray, lens: Sequence[int], dtype: np.dtype) -> bool:
+    flags = array.flags
+    plain = flags.c_contiguous and flags.writeable and flags.aligned
+    return plain and array.dtype == dtype and array.shape == tuple(lens)
+
+
+def _range(array: np.ndarray) -> tuple[int, int]:
+    start = address_of(array)
+    return start, start + array.nbytes
+
+
+def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    return a[0] < b[1] and b[0] < a[1]

@@ -7,8 +7,10 @@ call at a time; a call that finds it taken runs on its caller's thread alone, so
 from __future__ import annotations
 
 import atexit
+import ctypes
 import math
 import os
+import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +23,6 @@ from ...errors import OptionError
 from ...interrupts import handlers_later
 from ..host.native import NativeKernel
 from ..memory import address_of, aligned_empty
-from .signals import native_functions
 from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Pool
 
 ENVIRONMENT = "MGX_NUM_THREADS"
@@ -223,3 +224,32 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+_FUNCTIONS = {
+    Pool.IDENT: "PyThread_get_thread_ident",
+    Pool.ENSURE: "PyGILState_Ensure",
+    Pool.RELEASE: "PyGILState_Release",
+    Pool.CHECK: "PyErr_CheckSignals",
+    Pool.FETCH: "PyErr_Fetch",
+}
+
+
+def native_functions() -> dict[int, int]:
+    """Return the words of the pool that `LOOK` needs: the id of Python's main thread, and addresses of Python
+    functions.
+
+    Only the main thread runs signal handlers. The functions belong to the stable interface. The result is empty where
+    the interpreter is not CPython.
+    """
+    if sys.implementation.name != "cpython":
+        return {}
+    found = {word: getattr(ctypes.pythonapi, name) for word, name in _FUNCTIONS.items()}
+    words = {word: ctypes.cast(function, ctypes.c_void_p).value or 0 for word, function in found.items()}
+    return {Pool.MAIN: threading.main_thread().ident or 0, **words}
+
+
+def restore_error(kind: int, value: int, traceback: int) -> None:
+    """Raise an error that ``PyErr_Fetch`` returned, taking over its references; zeros stand for None."""
+    prototype = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    prototype(("PyErr_Restore", ctypes.pythonapi))(kind, value, traceback)

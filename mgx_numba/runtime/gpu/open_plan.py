@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from .engine import Engine, Queue
 
 USUAL_BATCHES = (1, 3, 8, 32)
-"""Batches for which contexts are prepared, with each of `USUAL_LENGTHS`, whose figures hold for the pairs."""
+"""Batch sizes for which contexts are prepared in advance, each with each of `USUAL_LENGTHS`."""
 USUAL_LENGTHS = (1, 2, 3, 4, 7, 8, 13, 16, 20, 31, 32, 48, 64, 100, 128, 256, 300, 512)
-"""Batches and lengths for which contexts are prepared.
+"""Lengths for which contexts are prepared in advance, each with each of `USUAL_BATCHES`.
 
-At 240 pairs of a batch up to 32 and a length up to 1000, an encoder takes the kernels of one of these in 230, and a
-decoder in 210.
+Of 240 pairs of a batch size up to 32 and a length up to 1000, an encoder runs 230, and a decoder 210, by the kernels of
+one of the prepared contexts.
 """
 Shapes = tuple[tuple[int, ...], ...]
 Place = tuple[Region, int]
@@ -50,9 +50,8 @@ class BoundLengths:
     Attributes:
         given: values of the symbols.
         memory: values of the size program; value 0 comes after the constants.
-        parameter_lens, output_lens: lens of all parameters and outputs; None for an output whose lengths a fallback
-        step
-            determines.
+        parameter_lens, output_lens: lengths of all parameters and outputs; None for an output whose lengths a fallback
+            step determines.
         parameter_bytes, output_bytes: sizes on the device; 0 for tensors that only the host holds.
         arena_bytes: size of the arena.
     """
@@ -92,9 +91,11 @@ class OpenLengths:
         self._last: tuple[Shapes, BoundLengths | None] | None = None
 
     def usual(self) -> Iterator[BoundLengths]:
-        """Yield the numbers for usual lengths that the plan serves: a batch, which is the first symbol, and lengths.
+        """Yield the numbers for usual values of the symbols, as far as the plan serves them.
 
-        All lengths are equal, or a single one differs from 1, or a single one is 1, such as the tokens beside a cache.
+        The first symbol is taken for the batch size, the others for lengths. All lengths have one value of
+        `USUAL_LENGTHS`; or only one length has it and the others are 1; or one length is 1 and the others have it, as
+        in a decoding step over a cache.
         """
         symbols, found = self.plan.symbols, set[tuple[int, ...]]()
         count = max(1, len(symbols) - 1)
@@ -112,7 +113,7 @@ class OpenLengths:
                 yield self._bound_to(given, memory)
 
     def values(self, shapes: Shapes) -> dict[Dim, int] | None:
-        """Return the symbols' values that give the parameters ``shapes``; None if no values do."""
+        """Return the symbols' values for parameters of the given ``shapes``; None if the plan cannot have them."""
         given = self._given(shapes)
         if given is None or not self._fits(shapes, self._bound_to(given, self._evaluated(given)).parameter_lens):
             return None

@@ -8,11 +8,10 @@ from functools import partial
 from math import inf, isfinite, prod
 from typing import Any
 
-from ...codegen.cpu.cluster.byte_table import LEAST_ELEMENTS
+from ...codegen.cpu.cluster.pointwise import LEAST_ELEMENTS
 from ...codegen.cpu.cluster.vectors import Vectors, vectors_of
 from ...codegen.cpu.cluster.walk import SHORTEST_PIPELINE
-from ...codegen.cpu.contraction.select import select
-from ...codegen.cpu.contraction.solvers import solvers_of
+from ...codegen.cpu.contraction.solvers import select, solvers_of
 from ...codegen.cpu.loops import lanes_for
 from ...codegen.cpu.machine import machine
 from ...codegen.cpu.microkernels.tile_table import declared_tile, matrix_tile, tile_for

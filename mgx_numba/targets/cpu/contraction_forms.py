@@ -19,9 +19,8 @@ import numpy as np
 
 from ...codegen.alternatives import at_lengths, has_lengths, lengths_in
 from ...codegen.cpu.contraction.conv import ConvDirect
-from ...codegen.cpu.contraction.select import select
 from ...codegen.cpu.contraction.solver import AnySolver, UnsuitedWeights
-from ...codegen.cpu.contraction.solvers import solvers_of
+from ...codegen.cpu.contraction.solvers import select, solvers_of
 from ...codegen.cpu.data.packing import packing_places
 from ...codegen.launch import Solution
 from ...codegen.problems.convolution import ConvProblem

@@ -22,9 +22,8 @@ from ..passes import PASSES
 from ..split_point import SplitPoint
 from .capabilities import pass_options
 from .choice import PlanChoice
-from .compiled import LoweredProgram
+from .compiled import CpuSymbolicSplit, LoweredProgram
 from .lower import lowering
-from .split_program import CpuSymbolicSplit
 
 
 class Unserved(LoweredProgram):

@@ -14,8 +14,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ...codegen.cpu.contraction.select import select
-from ...codegen.cpu.contraction.solvers import solvers_of
+from ...codegen.cpu.contraction.solvers import select, solvers_of
 from ...codegen.cpu.microkernels.tile_table import matrix_tile
 from ...codegen.problems.convolution import ConvProblem
 from ...codegen.problems.element_types import FLOAT32

@@ -14,8 +14,7 @@ from ...codegen.launch import Callee, Launch, Operand
 from ...codegen.problems.convolution import ConvProblem
 from ...codegen.problems.element_types import ITEMSIZE
 from ...codegen.problems.gemm import BlockFormat, BlockWeights, GemmProblem, StoredBlocks
-from ...codegen.tuning.extents import extents, prologue_extent
-from ...codegen.tuning.request import Candidate, Request
+from ...codegen.tuning.request import Candidate, Request, extents, prologue_extent
 from ...ops.block_layouts import LAYOUTS
 from ...runtime.cpu.executor import Executable
 from ...runtime.memory import aligned_empty

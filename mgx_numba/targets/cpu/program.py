@@ -91,9 +91,9 @@ def compile_program(
         return DynamicProgram(program, options, progress, compile_part, known, outer, by_sizes)
     if stages is None:
         return CpuProgram(program, options, progress, weights)
-    whole_module("mgx_numba.targets.cpu.split_program")
+    whole_module("mgx_numba.targets.cpu.compiled")
     from .choice import PlanChoice
-    from .split_program import SplitProgram
+    from .compiled import SplitProgram
 
     common = weights or SharedWeights(arrays)
     tail = compile_program(stages.tail, options, progress, common, by_sizes=by_sizes)

@@ -16,8 +16,7 @@ from ..fallback_file import StoredCall
 from ..options import TargetOptions
 from ..restored import Restored
 from .choice import PlanChoice
-from .compiled import LoweredProgram, compile_node
-from .split_program import CpuSymbolicSplit, SplitProgram
+from .compiled import CpuSymbolicSplit, LoweredProgram, SplitProgram, compile_node
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -47,7 +47,7 @@ class CpuTarget:
         from .program import compile_program
 
         if to_be_measured(host.host()):
-            from ...runtime.cpu.machine_rates import measure_in_background
+            from ...runtime.cpu.rates import measure_in_background
 
             measure_in_background()
         # Resolved once: runs also make plans for fixed lengths, and reading the system's files is slow.

@@ -1,4 +1,5 @@
-"""A program's plan on a device: run, observe and show it. Loading such a program imports no pass and no operator."""
+"""A program's plan on a device: run, observe and show it; in two stages where lengths depend on data. Loading such a
+program imports no pass and no operator."""
 
 from __future__ import annotations
 
@@ -32,6 +33,8 @@ from ...runtime.plan import FallbackStep, ParameterSpec, Plan
 from ..base import Inputs, Kept, KeptPlan, Observation, Observer, Results, Stage, Tree, grouped, step_observer
 from ..options import TargetOptions
 from ..shown import renamed, with_lengths
+from ..split_point import SplitCompiled, SplitPoint
+from ..symbolic_split import SymbolicSplit
 
 if TYPE_CHECKING:
     from ...graph.program import Program
@@ -305,3 +308,81 @@ def on_host(engine: Engine, value: object) -> Any:
     if not isinstance(value, DeviceArray):
         return value
     return to_host(engine, value).reshape(value.shape.array_lens)
+
+
+class SplitGpuProgram(DeviceCalls, SplitCompiled):
+    """A program of two stages; see `Compiled`, `OnDevice` and `Planned`. Values passed between the stages stay on the
+    device."""
+
+    def __init__(
+        self,
+        head: Any,
+        tail: Any,
+        split_point: SplitPoint,
+        trees: list[Tree] | None,
+        whole: Callable[[], Program],
+        on: Engine,
+        options: TargetOptions,
+    ) -> None:
+        """Connect the compiled stages ``head`` and ``tail``; ``trees`` groups the results of the program that ``whole``
+        returns, which is shown to users."""
+        SplitCompiled.__init__(self, head, tail, split_point, trees)
+        self._engine, self._options = on, options
+        self._whole = whole
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """See `Compiled.program`."""
+        return self._whole()
+
+    def output_parameters(self) -> dict[str, Shape]:
+        """Return an empty dictionary: lengths of results may depend on data. See `OnDevice.output_parameters`."""
+        return {}
+
+    def entry(self) -> None:
+        """Return None: the second stage needs lengths from the first. See `OnDevice.entry`."""
+
+    def direct(self, result_type: type[np.ndarray], prefer: object = None) -> None:
+        """Return None, as `DeviceProgram.direct` does."""
+
+    def run_staying(self, inputs: Inputs, stream: int | None, stays: bool) -> list[object]:
+        def run(stage: Any, given: Inputs) -> Results:
+            return stage.run_staying(given, stream, stays or stage is self._head)  # type: ignore[no-any-return]
+
+        results = self._in_stages(inputs, run)
+        return grouped(self._trees, results if stays else [on_host(self._engine, r) for r in results])
+
+    def run_on(self, queue: Queue, inputs: Inputs) -> Results:
+        return grouped(self._trees, self._in_stages(inputs, lambda stage, given: stage.run_on(queue, given)))
+
+    def resolve(self, inputs: Inputs) -> Program:
+        """Return the whole program, although each stage runs another program; see `Compiled.resolve`."""
+        return self.program
+
+    def step_seconds(self, inputs: Inputs) -> list[float]:
+        """Return the seconds of both stages' steps; see `Repeatable.step_seconds`."""
+        seconds: list[float] = []
+
+        def timed(stage: Any, given: Inputs) -> list[object]:
+            seconds.extend(stage.step_seconds(given))
+            return stage.run_staying(given, None, True)  # type: ignore[no-any-return]
+
+        self._in_stages(inputs, timed)
+        return seconds
+
+    def idle(self, inputs: Inputs) -> None:
+        """Do nothing, as `DeviceProgram.idle` does."""
+
+    def kernels(self) -> list[KernelSource]:
+        """Return the distinct kernels of both stages."""
+        return list(dict.fromkeys([*self._head.kernels(), *self._tail.kernels()]))
+
+    def machine_code(self) -> dict[str, object]:
+        """See `Compiled.machine_code`; covers all kernels that both stages have so far."""
+        from ...codegen.embedding import embed  # late: few programs are saved with machine code
+
+        return embed(self.kernels(), self._options.store)
+
+
+class DeviceSymbolicSplit(SymbolicSplit, SplitGpuProgram):
+    """See `SymbolicSplit`."""

@@ -9,17 +9,15 @@ from math import prod
 import ml_dtypes
 import numpy as np
 
-from ...codegen.gpu.contraction.gpu_contraction import LINE_BYTES, GpuContraction
+from ...codegen.gpu.contraction.gpu_contraction import COLUMNS, LINE_BYTES, ROWS, GpuContraction, packed_lens
 from ...codegen.gpu.contraction.library_solvers import LIBRARIES
 from ...codegen.gpu.contraction.solvers import SOLVER_SET
-from ...codegen.gpu.contraction.weights import COLUMNS, ROWS, packed_lens
 from ...codegen.gpu.libraries.calls import described
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Launch, Mark, Operand, Solution, TensorMap
 from ...codegen.problems.element_types import ITEMSIZE
 from ...codegen.problems.gemm import GemmProblem
-from ...codegen.tuning.extents import extents, prologue_extent, result_axes
-from ...codegen.tuning.request import Candidate, TuningRequest
+from ...codegen.tuning.request import Candidate, TuningRequest, extents, prologue_extent, result_axes
 from ...codegen.tuning.session import Tuning
 from ...core.device_array import DeviceArray
 from ...core.types import numpy_dtype

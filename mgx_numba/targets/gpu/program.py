@@ -26,10 +26,9 @@ from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
 from ..split_point import SplitPoint
 from .capabilities import pass_options
-from .compiled import DeviceProgram, OpenLengthsProgram
+from .compiled import DeviceProgram, DeviceSymbolicSplit, OpenLengthsProgram, SplitGpuProgram
 from .lower import lowering, optimize, optimized
 from .restored import DevicePlans
-from .split_program import DeviceSymbolicSplit, SplitGpuProgram
 
 if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning

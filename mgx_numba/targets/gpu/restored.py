@@ -14,8 +14,7 @@ from ..base import Inputs, Kept, KeptPlan, KeptSplit, Results
 from ..options import TargetOptions
 from ..restored import Restored
 from ..serving_plans import ServingPlans
-from .compiled import DeviceProgram, OpenLengthsProgram
-from .split_program import DeviceSymbolicSplit, SplitGpuProgram
+from .compiled import DeviceProgram, DeviceSymbolicSplit, OpenLengthsProgram, SplitGpuProgram
 
 
 class DevicePlans(ServingPlans[Any], OpenLengthsProgram):

@@ -13,10 +13,10 @@ from ...codegen.alternatives import has_lengths
 from ...codegen.launch import Launch
 from ...codegen.problems.cluster import Tensor
 from ...codegen.resampling import changed_axes
-from ...core.dim import known_in
+from ...core.dim import known_in, maximum, minimum
 from ...graph.instruction import Instruction
 from ...ops.detection import RoiAlign
-from ...ops.lrn import Lrn
+from ...ops.pooling import Lrn
 from ...ops.resize import Resize
 from ...ops.selection import OneHot
 from .buffers import View
@@ -113,3 +113,20 @@ def resize_rule(fixed: ResizeLowering, symbolic: ResizeLowering) -> Rule:
         (symbolic if is_symbolic else fixed)(low, ins, op, x)
 
     return lower_resize
+
+
+def suppression_operands(low: Lowering, ins: Instruction) -> tuple[View, View, list[View], int] | None:
+    """Return boxes, scores, limits, and the maximum number of boxes kept per class.
+
+    None if the instruction became a fallback step: no box can be kept, or scores are not floats.
+    """
+    boxes, scores, *limits = low.inputs(ins)
+    if not limits or any(known_in(n, 0) for n in scores.lens):
+        low.host(ins, "no box can be kept: there is no limit, or there are no scores")
+        return None
+    if not (boxes.type.is_floating and scores.type.is_floating):
+        low.host(ins, f"kernels compare floats, not {boxes.type.name} and {scores.type.name}")
+        return None
+    count, keep = scores.lens[2], low.constant_value(ins.inputs[2])
+    room = count if keep is None else maximum(1, minimum(count, int(keep.reshape(-1)[0])))
+    return boxes, scores, limits, room

@@ -17,7 +17,6 @@ import numpy as np
 
 from ...codegen.alternatives import alternatives, has_lengths, modules_in, one_solution, served
 from ...codegen.backend import Backend
-from ...codegen.kept_answers import kept_answer
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Launch, Solution
 from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
@@ -49,14 +48,12 @@ from .fallback_values import (
     made_by_fallback,
     no_kernels,
 )  # fmt: skip
-from .in_place import replaced, replaced_operand
 from .job import Draft, LoweringJob, Resources
-from .output_aliasing import output_aliases
-from .plan_constants import PlanConstants
-from .released_constants import ReleasedConstants
+from .output_aliasing import output_aliases, replaced, replaced_operand
+from .plan_constants import PlanConstants, ReleasedConstants
 from .rules import Body, LoweringRule
 from .slow_steps import warn_if_slow
-from .solutions import problem_key, with_origin
+from .solutions import kept_answer, problem_key, with_origin
 from .steps import PendingStep, name_results, referenced, resolved, resolved_jumps
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ NAMES = ("x", "features", "splits", "children", "weights", "roots", "columns", "
 MOST = 1 << 31
 """Number of elements that an int32 index can address."""
 FEWEST_ROWS_APART = 64
-"""Rows of x that int32 offsets must span: no kernel gathers from more rows at once."""
+"""Rows of x that a kernel may gather from at once: offsets over so many rows must fit int32."""
 
 
 def tree_operands(low: Lowering, ins: Instruction) -> tuple[TreeTables, dict[str, View]] | None:

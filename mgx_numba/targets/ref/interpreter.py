@@ -27,6 +27,8 @@ from ...ops.deferred import Deferred
 from ...runtime.memory import expect_room
 from ..base import Outgrown
 
+PASSES = ("merge_rnn_outputs",)
+"""The passes of the ``ref`` target, in order."""
 Trace = Callable[[Instruction, Any], None]
 REMEMBERED_SHAPES = 64
 """Most shapes of results that a fallback step keeps: more than a loop of a model has lengths."""
@@ -293,7 +295,6 @@ def _expand(program: Program, ins: Instruction, inputs: Sequence[Instruction], c
     program.main.add_return(reader(ins.op.reader, program, constants).expand(program.main, ins.op, inputs))
     whole_module("mgx_numba.graph.passes")
     from ...graph.passes import run_passes  # late: few programs have deferred nodes
-    from .passes import PASSES
 
     run_passes(program, PASSES)
 

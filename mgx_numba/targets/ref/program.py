@@ -18,8 +18,7 @@ from ...graph.rewrite_log import RewriteLog
 from ...runtime.memory import copied, expect_room
 from ..base import Observation, Observer
 from ..tracing import write_trace
-from .interpreter import evaluate
-from .passes import PASSES
+from .interpreter import PASSES, evaluate
 
 if TYPE_CHECKING:
     from ...codegen.kernel import KernelSource

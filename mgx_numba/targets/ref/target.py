@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ...errors import OptionError
 from ...interrupts import whole_module
-from .passes import PASSES
+from .interpreter import PASSES
 
 if TYPE_CHECKING:
     from ...graph.passes import Options

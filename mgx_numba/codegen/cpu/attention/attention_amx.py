@@ -1,10 +1,12 @@
-"""Attention over matrix tiles (AMX): products in bfloat16, or in float32 in parts.
+"""Attention over matrix tiles (AMX): products in bfloat16, or float32 products of operands split into bfloat16 parts.
 
-Queries are the rows of both products. Keys and values of a step are rounded and packed into panels of words, keys
-transposed: a word has two features of a key, or a feature of two successive keys. Scores stay in float32. A row of
-scores becomes a row of bfloat16 weights, the left-hand side of the product with the values.
+Queries are the rows of both products, ``scores = q @ k^T`` and ``out = weights @ v``. A step handles a block of keys:
+it rounds keys and values and packs them into panels of 32-bit words. A word of transposed keys holds two features of
+one key; a word of values holds one feature of two successive keys. Scores stay in float32. A row of scores becomes a
+row of bfloat16 softmax weights, the left-hand side of the second product.
 
-In parts (`parts`) each operand has two parts. A step with numbers that cannot be split is multiplied in float32.
+In float32 products each operand is the sum of two bfloat16 parts. A step with rows that cannot be split (`row_note`) is
+multiplied by ordinary float32 instructions.
 """
 
 from __future__ import annotations
@@ -19,16 +21,17 @@ from ..contraction.tile_source import tile_record, tile_source
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import MATRIX_BLOCK, TILE_TABLE_ROWS, matrix_tile
 from ..records import Record, RecordText, pointer
-from .attention_blocking import BUFFER_BYTES, Blocks
-from .attention_kernel import AttentionKernel
+from .attention_kernel import BUFFER_BYTES, AttentionKernel, Blocks
 
 TYPES = ElementTypes("float32", "bfloat16", "float32", "float32")
 LINE = LINE_ELEMENTS
-"""Elements that are rounded together: a cache line of bfloat16, two registers of float32."""
+"""Number of elements that are rounded together: a cache line of bfloat16, two registers of float32."""
 SCORES, VALUES = RecordText(MATRIX_BLOCK, "score_block"), RecordText(MATRIX_BLOCK, "value_block")
 _NEAR = ("queries", "turning", "keys", "weights", "values")
 NEAR = RecordText(Record("near operands", tuple(pointer(name) for name in _NEAR)), "near")
-"""The record of the addresses of a step's rounded operands, which kernels read as words and as bfloat16."""
+"""Record with the addresses of the scratch buffers of a step's rounded operands, which the kernel accesses as int32
+words and as bfloat16. ``turning`` is the buffer for rows of keys before they are transposed, and for pairs of values
+before they are interleaved."""
 WORD = 4  # bytes
 
 
@@ -42,7 +45,7 @@ def attention_tile(problem: AttentionProblem) -> RegisterTile | None:
 
 
 def tiles_refusal(problem: AttentionProblem) -> str | None:
-    """Return why the kernel does not compute a problem; None if it does."""
+    """Return why this kernel cannot compute a problem; None if it can."""
     if problem.dtype != "float32" or not (problem.bfloat16_products or problem.products_in_parts):
         return "the products are neither of bfloat16 nor of float32 in parts"
     if problem.limited:
@@ -63,9 +66,10 @@ def tiles_refusal(problem: AttentionProblem) -> str | None:
 
 
 class PrefillAttentionAmx(AttentionKernel):
-    """The kernel over matrix tiles: a task is a block of queries of one head, by groups of the tile's rows.
+    """Attention kernel over matrix tiles.
 
-    ``scores`` holds [query, key] of a group.
+    A task computes a block of queries of one head, a group of as many queries as the tile has rows at a time.
+    ``scores`` holds the scores [query, key] of a group for the keys of a step.
     """
 
     name = "attention_tiles"
@@ -166,7 +170,8 @@ class PrefillAttentionAmx(AttentionKernel):
         ]  # fmt: skip
 
     def _round_queries(self) -> list[str]:
-        """Return statements that round the rows of the task's queries to bfloat16, in whole steps."""
+        """Return statements that round the rows of the task's queries to bfloat16, padded with zeros to whole steps of
+        the tile."""
         return [
             "for i in range(rows):",
             "    at = q0 + (m0 + i) * q_row",
@@ -234,8 +239,8 @@ class PrefillAttentionAmx(AttentionKernel):
         ]  # fmt: skip
 
     def _weigh(self) -> list[str]:
-        """Return statements that turn the scores of ``left`` queries into weights, and update maxima, sums and
-        ``factor``."""
+        """Return statements of the online softmax: turn the scores of ``left`` queries into weights, and update the
+        queries' running maxima, their sums of weights, and ``factor``, by which earlier results are rescaled."""
         lanes = self.lanes
         return [
             "for i in range(left):",
@@ -278,7 +283,7 @@ class PrefillAttentionAmx(AttentionKernel):
         """Return statements that scale and mask the scores from key ``c`` and update the maxima.
 
         Args:
-            hidden: hide the keys from ``here``.
+            hidden: give keys from position ``here`` on the score -infinity.
         """
         lines = [f"x = mul(load(scores, row + c, {LINE}), scale)"]
         if self.problem.mask:
@@ -302,8 +307,11 @@ class PrefillAttentionAmx(AttentionKernel):
     def _rounded(
         self, x: str, at: str, count: str, whole: str, near: str, goal: str, low: str = "turning_low"
     ) -> list[str]:
-        """Return statements that round or split ``count`` elements, padded with zeros to ``whole``, a multiple of a
-        cache line."""
+        """Return statements that round ``count`` elements of ``x`` to bfloat16, or split them into parts.
+
+        They read ``x`` from ``at`` on and write buffer ``near`` from ``goal`` on. ``whole``, a multiple of `LINE`, is
+        the number of elements with the zeros that pad them; ``low`` is the distance, in words, of the low parts.
+        """
         write = [f"store({near}_near, {goal} + c, round_bfloat16(value))"]
         before: list[str] = []
         if self.parts > 1:
@@ -320,8 +328,8 @@ class PrefillAttentionAmx(AttentionKernel):
         ]
 
     def _noted(self, statements: list[str], name: str, other: str = "") -> list[str]:
-        """Return statements that convert operands and set ``name``: whether the operands, or ``other``, cannot be
-        split."""
+        """Return ``statements``, which convert operands, and set the variable ``name`` to whether they cannot be split
+        into parts, or ``other`` is set."""
         if self.parts == 1:
             return statements
         halved = f"halved or {other}" if other else "halved"
@@ -371,8 +379,8 @@ def _odd(count: int) -> int:
 
 
 def _room(words: int) -> int:
-    """Return the words of a local array for the most that are needed: a power of two, so that few kernels differ in
-    it."""
+    """Return the size of a local array for up to ``words`` words, rounded up to a power of two, so that problems of
+    different sizes share kernels."""
     most = range_of(words)[1]
     assert most is not None
     return 1 << (most - 1).bit_length()

@@ -23,8 +23,7 @@ from ...statements import indent
 from ..contraction.tile_source import epilogue_source, tile_record, tile_source
 from ..microkernels.tile_table import TILE_TABLE_ROWS, finish_block
 from ..records import RecordText
-from .attention_blocking import BUFFER_BYTES, STEP_BYTES, score_row
-from .attention_kernel import AttentionKernel, inverse
+from .attention_kernel import BUFFER_BYTES, STEP_BYTES, AttentionKernel, inverse, score_row
 
 BLOCK = finish_block(1)
 SCORES, VALUES = RecordText(BLOCK, "score_block"), RecordText(BLOCK, "value_block")

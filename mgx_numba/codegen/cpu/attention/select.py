@@ -10,8 +10,16 @@ from ...problems.attention import AttentionProblem
 from ...problems.element_types import element_types
 from ..microkernels.tile_table import tile_for
 from .attention_amx import PrefillAttentionAmx, attention_tile, tiles_refusal
-from .attention_blocking import cut_few, cut_many, cut_tiles, decode_queries, gathered_features, record_size
-from .attention_kernel import AttentionKernel, join_launch
+from .attention_kernel import (
+    AttentionKernel,
+    cut_few,
+    cut_many,
+    cut_tiles,
+    decode_queries,
+    gathered_features,
+    join_launch,
+    record_size,
+)
 from .decode import DecodeAttention
 from .flash import PrefillAttention
 

@@ -9,9 +9,8 @@ from ...printer import CodeBuffer, VectorPrinter, VectorValue
 from ...statements import dtype_name, load_text, store_text
 from .accumulators import initial_text
 from .bf16_split_results import store_parts_text
-from .cached import cache_elements
-from .names import Names, head_lines
-from .reduction_layout import ReduceLayout
+from .reduction_layout import Names, ReduceLayout, head_lines
+from .stages import cache_elements
 from .vectors import Strategy
 
 

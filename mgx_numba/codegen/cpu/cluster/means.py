@@ -1,7 +1,7 @@
-"""Means whose sums overflow their accumulator, although the mean itself is representable.
+"""Means whose sum overflows its accumulator although the mean itself is representable.
 
-A complete sum is tested. If it is infinite or NaN the row is summed again, with elements times `DOWN`: a branch for
-each row, or each vector of columns, that is otherwise never taken.
+The kernel tests each complete sum. If it is infinite or NaN, a branch sums the row, or the vector of columns, once more
+with every element multiplied by `DOWN`, and divides that sum by ``count * DOWN``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from ....ops.reduce import DOWN
 from ...statements import indent
 from .accumulators import across_lanes, initial_text
 from .element import Element
-from .names import Names
-from .reduction_layout import ReduceLayout
+from .reduction_layout import Names, ReduceLayout
 from .vectors import Strategy
 
 if TYPE_CHECKING:
@@ -28,11 +27,11 @@ def mean_name(names: Names, ins: Instruction) -> str:
 
 
 def mean_lines(layout: ReduceLayout, names: Names, stage: int, rows: RowValues, left: str = "") -> list[str]:
-    """Return lines that set the means of one stage, whose complete sums may have overflowed.
+    """Return lines that compute the means of one stage from their sums, and repeat sums that overflowed.
 
     Args:
-        rows: prints row values for the second sums, and for nothing else.
-        left: number of columns, if less than a vector.
+        rows: printer of the row values that the repeated sums read; nothing else may use it.
+        left: number of columns of a partial vector; empty for a whole vector.
     """
     stages, row_mode = layout.stages, layout.walk.row_mode
     found = [i for i in stages.reduced_in(stage) if stages.sum_can_overflow(i)]
@@ -70,12 +69,12 @@ def _scaled(layout: ReduceLayout, ins: Instruction, name: str) -> str:
 
 
 def _of_registers(layout: ReduceLayout, names: Names, means: Sequence[Instruction]) -> list[str]:
-    """Return lines that compute second sums from accumulators that hold all elements of a row."""
+    """Return lines that repeat sums in scaled form, from accumulators whose lanes hold all elements of a row."""
     return [f"{name}_again = {_scaled(layout, ins, name)}" for ins in means for name in [names.accumulators[ins]]]
 
 
 def _sums(layout: ReduceLayout, names: Names, means: Sequence[Instruction], rows: RowValues, left: str) -> list[str]:
-    """Return lines that sum all elements of the row at ``rows.at``, or of the columns at ``c``, once more."""
+    """Return lines that sum the scaled elements of the row at ``rows.at``, or of the columns at ``c``."""
     walk, stages, lanes = layout.walk, layout.stages, layout.lanes
     element = Element(
         layout, names, rows.value, stages.stage[means[0].inputs[0]], "left" if walk.row_mode else left, keeps=False

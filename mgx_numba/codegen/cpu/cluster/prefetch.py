@@ -6,8 +6,7 @@ from ....core.dim import known_in, less_equal, preferred
 from .. import host
 from ..loops import AHEAD_BYTES, streamable
 from ..machine import machine
-from .names import Names
-from .reduction_layout import ReduceLayout
+from .reduction_layout import Names, ReduceLayout
 
 ROWS_AHEAD = 16
 """Prefetch distance, in rows, of columns in a single stage."""

@@ -1,5 +1,5 @@
-"""The layout of a reduction cluster's kernel: all properties that its text and its arguments depend on, computed
-once."""
+"""The layout of a reduction cluster's kernel: all properties that its text and its arguments depend on, computed once;
+and the names in the text: arguments, accumulators and stack buffers."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ from ....core.dim import (
 from ....dataclass import dataclass
 from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
+from ....ops.reduce_parts import largest_head
+from ...arguments import Arguments
 from ...problems.cluster import ReductionProblem
-from ..loops import rows_of_task, task_elements, tasks_unless_empty
+from ...statements import dtype_name, indent
+from ..loops import Odometer, rows_of_task, task_elements, tasks_unless_empty
 from ..machine import machine
 from .bf16_split_results import check_parts
-from .cached import CHEAP, cached_values
-from .stages import Stages
+from .stages import CHEAP, Stages, cached_values
 from .vectors import Strategy, vectors_of
 from .walk import SHORTEST_PIPELINE, Walk
 
 PIPELINE_SHARE = 2
-"""The rows in a pipeline take at most one part in this many of the L2 cache, where they stay meanwhile."""
+"""The rows that a pipeline works on at a time take at most ``1 / PIPELINE_SHARE`` of the L2 cache."""
 
 
 @dataclass(frozen=True)
@@ -42,21 +44,20 @@ class ReduceLayout:
         walk, stages: reduced and kept dimensions, and the stage of each value.
         fast_math: whether functions may differ by 4 units in the last place.
         parts, fold: as in the problem.
-        cut: the loop of the reduction that is cut into parts, among all its loops; the loop along the lanes is the
-            last.
-        share: steps of that loop in a part.
-        strategy: how it is printed.
+        cut: index of the reduction loop that is cut into parts; the loop along the lanes is the last.
+        share: steps of loop ``cut`` in one part.
+        strategy: the kind of loop nest that is printed.
         lanes: lanes of a vector.
         longest_chunk: most columns of a task.
-        outer: lengths of the dimensions that rows are numbered by.
+        outer: lengths of the kept dimensions; rows are numbered in their row-major order.
         loops: lengths of the reduction loops around the loop along the lanes, if there are any.
         cols, chunk, chunks: elements along the lanes, elements of a task, and tasks for all elements (1 in row mode).
         rows, batch: number of rows, and rows of a task.
-        count: elements that are reduced to one.
+        count: number of elements of a reduction.
         inner: for each operand, its element stride along the lanes.
         row_strides: for each operand, its element strides along ``outer``.
         loop_strides: for each operand, its element strides along ``loops``; empty for operands that are not full.
-        cached: the values that are kept on the stack, with the stages that keep them.
+        cached: values that are kept on the stack, with the stage that writes each.
     """
 
     walk: Walk
@@ -93,7 +94,7 @@ class ReduceLayout:
         return tasks
 
     def same_for_rows(self, operand: int) -> bool:
-        """Return whether an operand is re-read for each row."""
+        """Return whether all of several rows read the same elements of an operand (row mode only)."""
         one = known_less_equal(self.rows, 1)
         return self.walk.row_mode and not one and all(known_in(s, 0) for s in self.row_strides[operand])
 
@@ -166,7 +167,7 @@ def _cut(problem: ReductionProblem, walk: Walk) -> tuple[int, Length]:
 
 
 def _check_heads(walk: Walk, stages: Stages, lanes: int) -> None:
-    """Check that heads of rows are some vectors of contiguous elements."""
+    """Raise UnsupportedError unless rows begin with enough contiguous elements for their heads (`head_vectors`)."""
     for head in stages.heads:
         least = maximum(lanes, prod(walk.reduce_lens) // head.op.share)  # type: ignore[attr-defined]
         if not walk.row_mode or walk.reduce_lens[-1] < least:
@@ -201,4 +202,136 @@ def _is_pipelined(
         and any(stages.cost(i.inputs[0]) > CHEAP for i in stages.reductions)
         and all(stage == last - 1 for stage in cached.values())
         and all(stages.store_stage(r) == last for r, full in zip(stages.results, stages.full_results) if full)
+    )
+
+
+LEAST_VECTORS = 4
+"""Least vectors in the head of a row: the mean of fewer may be far from the row's mean."""
+
+
+def head_vectors(lanes: int, cols: Length, count: Length, share: int) -> Length:
+    """Return the number of vectors in the head of a row, whose mean estimates the mean of the row.
+
+    The head has about ``count / share`` of the row's ``count`` elements, and lies in the first ``cols``, which are
+    contiguous.
+    """
+    return minimum(cols // lanes, maximum(LEAST_VECTORS, ceil_div(count, share * lanes)))
+
+
+def head_lines(name: str, dtype: str, lanes: int, element: Sequence[str], value: str) -> list[str]:
+    """Return lines that set ``name`` to the mean of ``heads`` vectors, where ``element`` computes each ``value`` at
+    ``c``."""
+    return [
+        f"{name} = const_{dtype}(0, {lanes})",
+        "for head in range(heads):",
+        *indent([f"c = head * {lanes}", *element, f"{name} = add({name}, {value})"]),
+        f"{name}_0 = div(reduce_add({name}), cast_{dtype}(heads * {lanes}))",
+        f"{name}_1 = where(lt(abs({name}_0), {largest_head(dtype)!r}), {name}_0, const_{dtype}(0, 0))",
+    ]
+
+
+@dataclass(frozen=True)
+class RowSplit:
+    """The loops of a reduction, one of which covers only a part if there are several parts.
+
+    Attributes:
+        bounds: begin and end of each loop; in row mode the loop along the lanes is the last.
+        lines: lines that set the bounds of the part, and ``block`` to the remaining task number.
+        offsets: for each operand, the expression added to its offset for the part.
+    """
+
+    bounds: tuple[tuple[str, str], ...]
+    lines: tuple[str, ...]
+    offsets: tuple[str, ...]
+
+
+def row_split_of(layout: ReduceLayout, arguments: Arguments, loops: tuple[str, ...]) -> RowSplit:
+    """Return the bounds of a layout's reduction loops, and declare the ``arguments`` that a part needs.
+
+    ``loops`` are the names of the arguments with the lengths of the loops around the loop along the lanes.
+    """
+    walk, parts = layout.walk, layout.parts
+    bounds = [("0", length) for length in loops] + [("0", "cols")] * walk.row_mode
+    offsets = [""] * len(walk.tensors)
+    if parts == 1:
+        return RowSplit(tuple(bounds), (), tuple(offsets))
+    d = layout.cut
+    arguments.integer("share", layout.share)
+    arguments.integer("parts", parts)
+    lines = (
+        "part = imod(block, parts)",
+        "block = idiv(block, parts)",
+        "low = part * share",
+        f"high = imin({bounds[d][1]}, low + share)",
+    )
+    bounds[d] = ("low", "high")
+    for k in range(len(walk.inputs), len(walk.tensors)):
+        offsets[k] = f" + part * {arguments.integer(f'b{k}', layout.fold * prod(walk.tensors[k].lens))}"
+    return RowSplit(tuple(bounds), lines, tuple(offsets))
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of operands, strides and values in a kernel's text.
+
+    ``p_<operand>`` is the start of an operand, ``r_<operand>`` its row, ``q_<operand>`` the place where the loop along
+    the lanes reads it.
+
+    Attributes:
+        operands: ``x0``, ``x1``, ..., ``out0``, ``out1``, ....
+        odometer: the position of a row in the kept dimensions.
+        parts: the loops of the reduction, whose indices are ``j0``, ``j1``, ....
+        steps: for each operand, the argument that is its stride along the lanes, unless that is 0 or 1.
+        loop_strides: for each operand, the loops along which it moves, with the arguments that are its strides.
+        accumulators, heads, caches: variables of each reduction, each mean known before the row, and each kept value.
+    """
+
+    operands: tuple[str, ...]
+    odometer: Odometer
+    parts: RowSplit
+    steps: tuple[str, ...]
+    loop_strides: tuple[tuple[tuple[int, str], ...], ...]
+    accumulators: Mapping[Instruction, str]
+    heads: Mapping[Instruction, str]
+    caches: Mapping[Instruction, str]
+
+    def next_row(self, k: int) -> str:
+        """Return the argument with an operand's distance to the next row, or "" if it has none."""
+        strides = self.odometer.strides[k]
+        return strides[-1] if strides else ""
+
+    def loop_offset(self, k: int, index: Mapping[int, str] | None = None) -> str:
+        """Return the offset of an operand from its row inside the loops; ``index`` may replace a loop's index
+        expression."""
+        index = index or {}
+        return " + ".join(f"{index.get(d, f'j{d}')} * {stride}" for d, stride in self.loop_strides[k])
+
+
+def names_of(layout: ReduceLayout, arguments: Arguments) -> Names:
+    """Return the names in a kernel's text, and declare its ``arguments``."""
+    walk, stages = layout.walk, layout.stages
+    operands = (*(f"x{k}" for k in range(len(walk.inputs))), *(f"out{k}" for k in range(len(walk.outputs))))
+    for name, tensor in zip(operands, walk.tensors):
+        arguments.pointer(f"p_{name}", name, dtype_name(tensor.type))
+    for name in ("cols", "chunk", "chunks", "rows", "batch", "count"):
+        arguments.integer(name, getattr(layout, name))
+    if stages.heads:
+        share = min(head.op.share for head in stages.heads)  # type: ignore[attr-defined]
+        arguments.integer("heads", head_vectors(layout.lanes, layout.cols, layout.count, share))
+    parts = row_split_of(layout, arguments, tuple(arguments.integer(f"m{d}", n) for d, n in enumerate(layout.loops)))
+    odometer = Odometer(arguments, layout.outer, layout.row_strides)
+    steps, loop_strides = [], []
+    for k, stride in enumerate(layout.inner):
+        steps.append(arguments.step(f"t{k}", stride))
+        along = enumerate(layout.loop_strides[k])
+        loop_strides.append(tuple((d, arguments.integer(f"a{k}_{d}", s)) for d, s in along if not known_in(s, 0)))
+    return Names(
+        operands=operands,
+        odometer=odometer,
+        parts=parts,
+        steps=tuple(steps),
+        loop_strides=tuple(loop_strides),
+        accumulators={ins: f"acc{k}" for k, ins in enumerate(stages.reductions)},
+        heads={ins: f"head{k}" for k, ins in enumerate(stages.heads)},
+        caches={ins: f"cache{k}" for k, ins in enumerate(layout.cached)},
     )

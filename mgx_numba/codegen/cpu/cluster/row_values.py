@@ -1,4 +1,4 @@
-"""Row values of a reduction cluster: computed once a row, or once a vector of columns, outside the loops."""
+"""Row values of a reduction cluster: values computed once per row, or once per vector of columns, outside the loops."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from ...statements import load_text, store_text
 from .accumulators import across_lanes, finished
 from .element import lines_of_head
 from .means import mean_lines, mean_name
-from .names import Names
-from .reduction_layout import ReduceLayout
+from .reduction_layout import Names, ReduceLayout
 
 
 class RowValues:
@@ -23,11 +22,12 @@ class RowValues:
 
     Args:
         prefix: prefix of the names of values.
-        accumulated: expression of a reduction's result, reduced across lanes in row mode; for means whose sums can
-            overflow, of the mean.
-        age: age, in the variable's name, of the head of the row, see `heads.head_lines`.
-        at: name of the pointers to the row.
-        left: number of columns, if less than a vector.
+        accumulated: returns the expression of a reduction's result, reduced across lanes in row mode; for a mean whose
+            sum can overflow, the expression of the mean.
+        age: in a pipeline of rows, the number of steps since the mean of the row's head was finished, which is the
+            suffix of the mean's variable; 1 without a pipeline.
+        at: prefix of the pointers to the operands' rows, such as ``r`` of ``r_x0``.
+        left: number of columns of a partial vector; empty for a whole vector.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class RowValues:
         self._known: dict[Instruction, VectorValue] = {}
 
     def drain(self) -> list[str]:
-        """Return and clear the lines so far; values that they compute stay known."""
+        """Return the lines printed so far and clear the buffer; values that the lines compute are not printed again."""
         return self._buffer.drain()
 
     def value(self, ins: Instruction) -> VectorValue:
-        """Return the handler value of a row value."""
+        """Return the variable with a row value, and print its computation at the first call."""
         if ins not in self._known:
             self._known[ins] = self._print(ins)
         return self._known[ins]
@@ -96,11 +96,11 @@ class RowValues:
 
 
 def rows_at(layout: ReduceLayout, names: Names, left: str = "", prefix: str = "") -> RowValues:
-    """Return the row values of the row at ``r``, or in column mode of a vector of columns (its first ``left`` columns,
-    if given).
+    """Return a printer of the row values at ``r``: of a row, or in column mode of a vector of columns, whose first
+    ``left`` columns exist, if given.
 
-    A reduction is known when its accumulator is complete, and after `mean_lines`. Names begin with ``prefix``, by
-    default different for whole and partial vectors.
+    A reduction's result may be requested once its accumulator is complete, and a mean after `mean_lines`. Names begin
+    with ``prefix``, by default ``s`` for whole vectors and ``u`` for partial vectors.
     """
 
     def accumulated(ins: Instruction) -> str:
@@ -115,7 +115,8 @@ def rows_at(layout: ReduceLayout, names: Names, left: str = "", prefix: str = ""
 def all_stages(
     layout: ReduceLayout, names: Names, stage_lines: Callable[[int, RowValues], list[str]], left: str = ""
 ) -> list[str]:
-    """Return lines of all stages for one row (row mode) or one vector of columns (column mode), and of the row results.
+    """Return the lines of all stages for one row (row mode) or one vector of columns (column mode), and the stores of
+    the results that are row values.
 
     ``stage_lines`` prints a stage's code for all elements.
     """

@@ -15,17 +15,14 @@ from ...problems.epilogue import NOT_COMPUTED
 from ...statements import indent
 from ..microkernels.tile_table import TILE_TABLE_ROWS
 from .bf16_split_rows import groups_end_lines, one_by_one
-from .blocking import Blocking, cut, groups_inside
+from .blocking import Blocking, cut, groups_inside, matrix_blockings
 from .conv import ConvPointwise, tap_matrices
 from .conv_output_rows import image_strides, row_offsets, stride_arguments
 from .gemm_amx import MOST_BLOCKINGS, form_seconds, in_parts, parked_seconds, part_rows, refused_tiles, tile_of
 from .macro_kernel import MacroKernel
-from .nearby_blockings import matrix_blockings
-from .pad_launch import pad_launch
-from .padded_input import PaddedInput, padded_input_refusal
+from .padded_input import PaddedInput, pad_launch, padded_input_refusal
 from .panels import aligned_zeros, pack_panels, panel_count
-from .roofline import seconds
-from .solver import Setting, Solver
+from .solver import Setting, Solver, seconds
 
 
 class ConvAmx(Solver[ConvProblem]):

@@ -34,13 +34,14 @@ from ..loops import claim
 from ..microkernels.register_tile import RegisterTile
 from .conv import ConvDirect, direct_launch, panel_lens, tap_matrices
 from .conv_output_rows import image_strides
-from .gemm_int8 import left_words, word_rows
-from .int8_residual import (
+from .gemm_int8 import (
+    left_words,
     pack_residuals,
     residual_rows,
     residual_tile_refused,
     split_weights,
     tile_with_residuals,
+    word_rows,
 )
 from .pack_kernel import row_start
 from .panels import aligned_zeros, pack_panels

@@ -34,14 +34,12 @@ from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import WIDE_INTEGERS, tile_for
 from ..records import RecordText
 from .bf16_split_rows import fills_lines
-from .blocking import Blocking, cut_lines, line_order
+from .blocking import Blocking, cut_lines, line_blockings, line_order
 from .conv import TAP_OPERATIONS
 from .conv_output_rows import Lattice, image_strides, lattice_arguments, row_offsets, stride_arguments
 from .epilogue_rows import Rows, kernel_name
-from .nearby_blockings import line_blockings
 from .panels import aligned_zeros, pack_panels, panel_count
-from .roofline import seconds
-from .solver import Setting, Solver
+from .solver import Setting, Solver, seconds
 
 DEPTHWISE_OPERATIONS = 2.7
 """Operations counted for a multiply-add, instead of 2, since input loads take time, too. Fitted to measured choices."""

@@ -19,18 +19,15 @@ from ...problems.gemm import GemmProblem
 from ...statements import indent
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
-from .batches import Batched, collapse
 from .bf16_split_rows import SplitRows, one_by_one, small_rows
 from .blocking import Blocking, cut
 from .conv_output_rows import LineGaps
-from .convert_on_the_fly import ConvertOnTheFly, convert_on_the_fly
-from .dequant_on_the_fly import DequantOnTheFly
+from .convert_on_the_fly import ConvertOnTheFly, DequantOnTheFly, convert_on_the_fly
 from .macro_kernel import MacroKernel
-from .pack_kernel import pack_launch
+from .pack_kernel import Batched, collapse, pack_launch
 from .panels import aligned_zeros, pack_panels, panel_count, without_repeats
 from .prologue import PrologueRows, rows_conflict
-from .roofline import seconds
-from .solver import Setting, Solver, stored_types_refused
+from .solver import Setting, Solver, seconds, stored_types_refused
 from .split_on_the_fly import SplitOnTheFly
 
 PACKING_SECONDS = 1.5e-10

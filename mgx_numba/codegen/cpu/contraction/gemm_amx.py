@@ -20,18 +20,16 @@ from ...problems.gemm import GemmProblem
 from ..machine import machine
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import matrix_tile
-from .batches import collapse
 from .bf16_split_rows import SplitRows, split_rows, split_weights
-from .blocking import Blocking
+from .blocking import Blocking, matrix_blockings
 from .blocking_search import NEAR_PANELS
 from .conv import ConvPointwise, pixel_product
 from .conv_output_rows import LineGaps
 from .gemm import LEFT, GemmPacked, distinct_matrices, product_launches
 from .gemm_int8 import left_words, word_rows, words_in_place
-from .nearby_blockings import matrix_blockings
+from .pack_kernel import collapse
 from .panels import aligned_zeros, pack_panels, panel_count, without_repeats
-from .roofline import seconds
-from .solver import NO_PARTS, Setting
+from .solver import NO_PARTS, Setting, seconds
 from .split_on_the_fly import SplitOnTheFly, most_terms
 
 FORM_SECONDS = 2.5e-10

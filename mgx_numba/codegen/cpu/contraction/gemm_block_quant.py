@@ -13,11 +13,11 @@ from ...problems.epilogue import NOT_COMPUTED
 from ...problems.gemm import GemmProblem
 from ..machine import machine
 from ..microkernels.tile_table import tile_for
-from .batches import collapse
 from .block_quant import BlockSolver, packed_lens
-from .dequant_on_the_fly import DequantOnTheFly
+from .convert_on_the_fly import DequantOnTheFly
 from .gemm import GemmPacked, product_launches
 from .gemv_block_quant import MOST_ROWS, OPEN_ROWS, GemvBlockQuant, planned_product
+from .pack_kernel import collapse
 from .quantised_rows import multiplies_integers, multiplies_quads
 from .solver import Setting
 

@@ -26,7 +26,6 @@ from .. import host
 from ..kernel import cpu_kernel
 from ..machine import machine
 from ..microkernels.tile_table import tile_for
-from .batches import Batched, collapse
 from .block_quant import (
     LANES_TOGETHER,
     BlockSolver,
@@ -44,6 +43,7 @@ from .block_quant import (
 from .blocking import Blocking
 from .epilogue_rows import Rows, kernel_name
 from .gemv import CLAIM_BYTES, best_streams, finished_rows, task_grain
+from .pack_kernel import Batched, collapse
 from .quantised_rows import (
     QuantisedRows,
     bytes_each,

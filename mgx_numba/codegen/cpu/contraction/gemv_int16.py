@@ -19,8 +19,19 @@ from .. import host
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .gemv import GemvPacked, chain_sets
-from .int16_packing import kernel_for, pack_by_kernel
-from .int16_weights import BLOCK, BLOCK_WORDS, DOWN, GROUP, SHARING, pack_words, unpack, unpacked_scale, words_lens
+from .int16_weights import (
+    BLOCK,
+    BLOCK_WORDS,
+    DOWN,
+    GROUP,
+    SHARING,
+    kernel_for,
+    pack_by_kernel,
+    pack_words,
+    unpack,
+    unpacked_scale,
+    words_lens,
+)
 from .panels import SHARED_BYTES, aligned_zeros
 from .solver import IsCompiled
 

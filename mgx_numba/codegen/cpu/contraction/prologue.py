@@ -19,7 +19,7 @@ from .blocking import Blocking, fit, odd
 from .macro_kernel import MacroKernel, even_table
 
 SCRATCH_BYTES = 65536
-"""Stack memory (bytes) for the rows."""
+"""Stack memory (bytes) of kernels that compute, copy or convert rows or weights before the tile reads them."""
 TOGETHER = 4
 """Rows that are computed together, so that operands are loaded once."""
 LINE = 64

@@ -1,4 +1,5 @@
-"""The base of all solvers: applicability, weight packing, and the plan of launches."""
+"""The base of all solvers: applicability, weight packing, the plan of launches, and times estimated from
+floating-point operations and bytes."""
 
 from __future__ import annotations
 
@@ -15,9 +16,10 @@ from ...problems.convolution import ConvProblem
 from ...problems.element_types import ElementTypes
 from ...problems.epilogue import Epilogue
 from ...problems.gemm import GemmProblem
+from ..machine import machine
+from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import declared_tile
-from .blocking import Blocking
-from .nearby_blockings import nearby_blockings
+from .blocking import Blocking, nearby_blockings
 
 NO_EPILOGUE = Epilogue()
 NO_PARTS = "the left-hand side comes in parts"
@@ -225,3 +227,25 @@ class Solver(Protocol, Generic[P]):
 
 AnySolver = Solver[Any]
 """A solver of products or one of convolutions; whoever asks it about a problem found it in the list for that kind."""
+
+
+EFFICIENCY = 0.9
+"""Fraction of peak arithmetic throughput that is assumed for all solvers, to weigh arithmetic against memory.
+`bench.choices` measures what the estimates' constants lose."""
+
+
+def peak_flops(tile: RegisterTile) -> float:
+    """Return the peak operations per second of one thread that runs the tile."""
+    return _cycle_flops(tile) * machine().clock
+
+
+def _cycle_flops(tile: RegisterTile) -> float:
+    return 2.0 * tile.lanes * tile.packing.k_interleave / tile.cycles
+
+
+def seconds(tile: RegisterTile, flops: float, moved: float, threads: int) -> float:
+    """Return the time (s) of arithmetic, spread evenly over threads, overlapped with memory traffic, whose bandwidth
+    threads share."""
+    here = machine()
+    peak = _cycle_flops(tile) * here.clock
+    return max(flops / (EFFICIENCY * peak * max(threads, 1)), moved / here.bandwidth(threads))

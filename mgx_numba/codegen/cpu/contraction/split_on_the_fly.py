@@ -23,9 +23,8 @@ from ..records import Record, RecordText, pointer
 from .bf16_split_rows import LINE_ELEMENTS, halve_vector, one_by_one, row_note, split_vector
 from .blocking import Blocking, fit, odd
 from .macro_kernel import MacroKernel, even_table
+from .prologue import SCRATCH_BYTES
 
-SCRATCH_BYTES = 65536
-"""Stack memory (bytes) for all parts of a block of rows."""
 _WORD = 4  # bytes
 _LINE = host.CACHE_LINE // _WORD
 SCRATCH_BLOCK = Record("near rows", (pointer("rows"),))

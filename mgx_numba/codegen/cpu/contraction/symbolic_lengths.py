@@ -28,19 +28,17 @@ from ....core.dim import (
 )
 from ....dataclass import dataclass
 from ....errors import ShapeError, UnsupportedError
-from ...alternatives import at_lengths, evaluator, lengths_in
+from ...alternatives import at_lengths, evaluator, lengths_in, loss, shares
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
 from ...problems.epilogue import ALONG_N
 from ...problems.gemm import GemmProblem
-from ...shares import loss, shares
 from ...tuning.request import Candidate, Request
 from ..machine import Machine, machine
 from .blocking import samples_along, values_of
 from .gemm import distinct_matrices
-from .select import SECONDS_PER_BYTE
 from .solver import AnySolver
-from .solvers import solvers_of
+from .solvers import SECONDS_PER_BYTE, solvers_of
 
 MOST_SOLVERS = 4
 """Most solvers of one contraction: each has kernels, and some have packed weights of their own."""

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from ...tuning.request import Candidate, Request
 from ...tuning.solver_set import SolverSet
 from .blocking import Blocking
-from .select import select, weighed_seconds
 from .solver import AnySolver
-from .solvers import solvers_of
+from .solvers import select, solvers_of, weighed_seconds
 
 _BLOCKING = ("rows", "panels", "taps", "depth", "parts")
 

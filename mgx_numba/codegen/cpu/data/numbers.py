@@ -7,8 +7,7 @@ from itertools import product
 from ....core.dim import Length
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
-from ...problems.cluster import Tensor
-from ...problems.numbers import NumbersProblem, RangeProblem
+from ...problems.cluster import NumbersProblem, RangeProblem, Tensor
 from ...statements import cast_text, dtype_name, for_tasks, kernel_text, store_text, vector_loop
 from .. import host
 from ..kernel import cpu_kernel

@@ -1,7 +1,8 @@
 """Resizing: nearest neighbours as a copy through position tables, interpolation as weighted sums.
 
-Positions and weights of every output coordinate are constants computed by the compiler. Lanes run along the channels of
-NHWC memory, where a tap is a row and a weight, or along a resized axis.
+Positions and weights of every output coordinate are constants computed by the compiler, or tables that a launch fills
+where lengths are symbolic: with the values of the operators' NumPy definition, bit by bit. Lanes run along the channels
+of NHWC memory, where a tap is a row and a weight, or along a resized axis.
 
 Along a resized axis each input row is resampled into scratch memory, which keeps the rows that later outputs read
 again; an output is a weighted sum of resampled rows. A vector of outputs reads two adjacent vectors of a row, or its
@@ -18,14 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from ....core.dim import ceil_div, known_in, minimum, typical
+from ....core.dim import Length, ceil_div, known_in, minimum, typical
 from ....errors import UnsupportedError
+from ....ops.pad import PadMode
 from ....ops.resize import Resize, interpolation_taps, nearest_index
 from ...arguments import Arguments
 from ...lang.target import itemsize
 from ...launch import Launch
 from ...problems.cluster import Tensor
-from ...resampling import Resampled, resampled_axes, taps_of
+from ...resampling import Resampled, clipped, coordinates, nearest, resampled_axes, taps, taps_of
 from ...space import collapse
 from ...statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
@@ -64,7 +66,7 @@ def open_axes(op: Resize, x: Tensor, out: Tensor) -> dict[int, Resampled]:
 def open_resize_launch(op: Resize, x: Tensor, out: Tensor, origin: str = "") -> Launch:
     """Return a launch that interpolates ``x`` to ``out``, of symbolic lengths.
 
-    Its other operands are, for each of `open_axes`, ``index<axis>`` and ``weight<axis>``, as `positions.tap_positions`
+    Its other operands are, for each of `open_axes`, ``index<axis>`` and ``weight<axis>``, as `tap_positions`
     fills them. Weights have the compute type.
     """
     return _Interpolation(op, open_axes(op, x, out), x, out, origin).launch()[0]
@@ -189,12 +191,12 @@ class _Interpolation:
             for tap in range(self.taps):
                 lines.append(f"x{k}_{tap} = load_scalar({place}, {tap} * {count} + {index})")
                 lines.append(f"y{k}_{tap} = load_scalar({weight}, {tap} * {count} + {index})")
-        for j, taps in enumerate(product(range(self.taps), repeat=len(axes))):
-            weight = f"y0_{taps[0]}"
-            for k, tap in enumerate(taps[1:], 1):
+        for j, corner in enumerate(product(range(self.taps), repeat=len(axes))):
+            weight = f"y0_{corner[0]}"
+            for k, tap in enumerate(corner[1:], 1):
                 weight = f"mul({weight}, y{k}_{tap})"
             lines.append(f"w{j} = splat({weight}, {self.lanes})")
-            at = " + ".join(f"x{k}_{tap}" for k, tap in enumerate(taps))
+            at = " + ".join(f"x{k}_{tap}" for k, tap in enumerate(corner))
             lines.append(f"q{j} = offset(kept, ({at}) * width)" if kept else f"q{j} = offset(p_x, base + {at})")
         return lines
 
@@ -385,3 +387,79 @@ class _Interpolation:
             return [*made, *total, *use(left)]
 
         return vector_loop(lanes, body)
+
+
+def pad_positions(
+    mode: PadMode, length: Length, before: Length, count: Length, step: Length, origin: str = ""
+) -> Launch:
+    """Return a launch that fills the operand ``index`` with the source positions of a padded axis, as
+    `Pad.positions`."""
+    table = _Table(count, count, length, step)
+    table.arguments.integer("before", before)
+    lines = ["v = sub(i, before)"]
+    if mode is PadMode.edge:
+        lines.append(clipped("v"))
+    elif mode is PadMode.wrap:
+        lines.append("at = mod(v, length)")
+    else:
+        lines += ["period = 2 * (length - 1)", "v = mod(v, period)", "at = min(v, sub(period, v))"]
+    return table.launch("pad_positions_kernel", [*lines, *table.stored(0)], origin)
+
+
+def nearest_positions(op: Resize, axis: Resampled, origin: str = "") -> Launch:
+    """Return a launch that fills the operand ``index`` with the position nearest to each coordinate, as
+    `nearest_index`."""
+    table = _Table(axis.count, axis.room, axis.length, axis.step)
+    lines = [*coordinates(op, axis.factor, table.lanes), clipped(nearest(op, table.lanes)), *table.stored(0)]
+    return table.launch("nearest_positions_kernel", lines, origin)
+
+
+def tap_positions(op: Resize, axis: Resampled, dtype: str, origin: str = "") -> Launch:
+    """Return a launch that fills the operands ``index`` and ``weight`` (of type ``dtype``), tap by tap, as
+    `interpolation_taps`."""
+    table = _Table(axis.count, axis.room, axis.length, axis.step)
+    table.arguments.pointer("p_weight", "weight", dtype)
+
+    weights, positions = taps(op, table.lanes)
+    lines = [*coordinates(op, axis.factor, table.lanes), *weights]
+    for k, position in enumerate(positions):
+        lines += [
+            clipped(position),
+            *table.stored(k),
+            f"store_tail(p_weight, {k} * room + c, {cast_text(f'w{k}', 'float32', dtype)}, left)",
+        ]
+    return table.launch("tap_positions_kernel", lines, origin)
+
+
+class _Table:
+    """Prints the kernel of a table ``index`` of several parts, each of ``room`` positions."""
+
+    def __init__(self, count: Length, room: Length, length: Length, step: Length) -> None:
+        self.lanes = host.lanes("int64") * 2
+        self.arguments = Arguments()
+        self.arguments.pointer("p_index", "index", "int64")
+        self.arguments.integers(count=count, room=room, length=length, step=step)
+        self._count = room
+
+    @staticmethod
+    def stored(part: int) -> list[str]:
+        """Return lines that store ``at``, as an offset in the source, in a part of the table."""
+        place = f"{part} * room + c" if part else "c"
+        return [f"store_tail(p_index, {place}, mul(at, step), left)"]
+
+    def launch(self, name: str, lines: list[str], origin: str) -> Launch:
+        """Return the launch of a kernel that runs ``lines`` for vectors of positions ``i``."""
+        loop = RowLoop(self.arguments, (), ((),), self._count, self.lanes, 4)
+        text = [
+            "c = first",
+            "while c < last:",
+            *indent(
+                [
+                    f"left = imin({self.lanes}, last - c)",
+                    f"i = min(count - 1, add(iota_int64({self.lanes}), c))",
+                    *lines,
+                    f"c += {self.lanes}",
+                ]
+            ),
+        ]
+        return loop.launch(loop.kernel(name, text, origin), [self._count])

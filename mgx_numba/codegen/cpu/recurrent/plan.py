@@ -24,10 +24,9 @@ from .. import host
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
-from .phases import Phase, phases
 from .products import product, rows_together, together
 from .states import DynamicStates, QuantizedStates, SplitStates
-from .weights import phase_size
+from .weights import Phase, phase_size, phases
 
 
 class CellWriter(RecurrentCell):

@@ -9,9 +9,8 @@ from ...problems.recurrence import RecurrenceProblem
 from ...statements import indent
 from ..contraction.int16_weights import BLOCK
 from ..microkernels.register_tile import RegisterTile
-from .phases import VECTORS, Phase, phases
 from .states import HALF, multiplies_four
-from .weights import TOGETHER, int8_rows
+from .weights import TOGETHER, VECTORS, Phase, int8_rows, phases
 
 STREAMS = 4
 """Most panels of weights read side by side."""

@@ -26,7 +26,7 @@ from ..machine import GpuMachine, machine, multiprocessors
 from .contraction_text import ContractionText
 from .cost import NEAR, not_below_memory
 from .depthwise import FEW_TAPS, depthwise_refusal
-from .fma_tiles import shared_bytes
+from .fma import shared_bytes
 from .gpu_contraction import VECTOR_BYTES, GpuContraction
 
 ACROSS = 8

@@ -1,11 +1,17 @@
-"""A contraction request of the GPU back end: a `Request` with what is known of alignment and constants."""
+"""`GpuContraction`, a `Request` with what is known of alignment and constants, and `GpuSolver`, the protocol of the
+solvers that take it."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from ....core.dim import Length
+from ....core.strided import Strided
 from ....dataclass import dataclass
+from ...launch import Solution
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
@@ -107,3 +113,82 @@ def permuted_lanes(columns: np.ndarray, axis: int, lanes: int) -> np.ndarray:
     lens = columns.shape
     split = columns.reshape(*lens[:axis], -1, 4, lanes // 2, 2, *lens[axis + 1 :])
     return split.swapaxes(axis + 1, axis + 2).reshape(lens)
+
+
+T = TypeVar("T")
+"""A solver's tilings."""
+
+
+class GpuSolver(Protocol[T]):
+    """One algorithm for contractions.
+
+    Attributes:
+        name: identifier in tuning records.
+        order: layout of convolution weights.
+        revision: version of the kernels' performance. Raise it with each change that affects times; records of an
+            earlier revision become hints and are measured again.
+    """
+
+    name: str
+    order: WeightOrder
+    revision: int
+
+    def refusal(self, contraction: GpuContraction) -> str:
+        """Return the reason why the solver does not apply to a contraction; "" if it applies."""
+
+    def tilings(self, contraction: GpuContraction) -> list[T]:
+        """Return the tilings (dataclasses of integers) of an applicable contraction."""
+
+    def chosen(self, contraction: GpuContraction) -> T | None:
+        """Return the solver's own choice of tiling; None if `plan` chooses it."""
+
+    def estimate(self, contraction: GpuContraction, tiling: T | None = None) -> float:
+        """Return the estimated time (s) with ``tiling``, by default with the solver's own choice."""
+
+    def weighed(self, contraction: GpuContraction) -> Sequence[tuple[float, T | None]]:
+        """Return (estimated seconds, tiling) of each tiling; the tiling is None if the solver has only one way."""
+
+    def plan(self, contraction: GpuContraction, tiling: T | None = None) -> Solution:
+        """Return the launches with ``tiling``, by default with the solver's own choice.
+
+        Raises:
+            UnsupportedError: no kernel exists for an operation of the prologue or epilogue.
+        """
+
+
+AnyGpuSolver = GpuSolver[Any]
+"""A solver with tilings of any kind."""
+
+
+Weights = TypeVar("Weights", np.ndarray, Strided)
+"""The weights, or a description of their memory."""
+WeightOrder = tuple[int, int, int, int]
+"""Permutation of the axes (groups, taps, input channels per group, output channels per group), outermost first."""
+
+ROWS: WeightOrder = (0, 1, 2, 3)
+"""Per group a row-major ``[k, outputs]`` matrix, k over taps and input channels."""
+COLUMNS: WeightOrder = (0, 3, 1, 2)
+"""Per group a column-major matrix: k is contiguous."""
+CHANNELS: WeightOrder = (1, 0, 2, 3)
+"""Depthwise: per tap all channels, contiguous."""
+
+
+def packed_lens(problem: ConvProblem, order: WeightOrder) -> tuple[int, int, int, int]:
+    """Return the lengths of the weights in an order."""
+    lens = (problem.groups, problem.taps, problem.group_in, problem.group_out)
+    first, second, third, fourth = order
+    return lens[first], lens[second], lens[third], lens[fourth]
+
+
+def pack_weights(problem: ConvProblem, order: WeightOrder, weights: Weights) -> Weights:
+    """Return weights of shape `ConvProblem.weight_lens` permuted to an order; a view where strides allow.
+
+    Raises:
+        ValueError: ``weights`` is a memory description and the permutation needs a copy.
+    """
+    groups, taps, inputs, outputs = packed_lens(problem, ROWS)
+    if problem.transposed:
+        rows = weights.reshape(groups, inputs, outputs, taps).transpose(0, 3, 1, 2)
+    else:
+        rows = weights.reshape(groups, outputs, inputs, taps).transpose(0, 3, 2, 1)
+    return rows.transpose(*order)

@@ -22,7 +22,7 @@ from ..cluster.flat_index import whole_vectors, widest
 from ..driver.device import known_architecture
 from ..machine import machine, multiprocessors
 from .cost import ARRIVAL, BEGINNING, not_below_memory
-from .fma_tiles import shared_bytes
+from .fma import shared_bytes
 from .gpu_contraction import VECTOR_BYTES, GpuContraction
 from .operands import Extent
 from .ring import RingTile, ring_solution

@@ -37,25 +37,22 @@ from .depthwise_patches import (
     rectangle_solution,
     rectangle_tilings,
 )
-from .fma import FmaText, fma_refusal
-from .fma_tiles import FmaTile, fma_seconds, weighed_tiles
+from .fma import FmaText, FmaTile, fma_refusal, fma_seconds, weighed_tiles
 from .gemv import WARPS, gemv_refusal, gemv_rounds, gemv_solution
-from .gpu_contraction import GpuContraction
-from .gpu_solver import AnyGpuSolver
+from .gpu_contraction import CHANNELS, COLUMNS, ROWS, AnyGpuSolver, GpuContraction
 from .matrix_cores import Wave32Text, Wave64Text, declared_tiles, matrix_refusal
 from .operands import Extent
 from .patches import PatchText, patch_refusal, patch_seconds, patch_solution
 from .right_columns import OrderedColumns, ordered_columns
 from .ring import LEAST_SLICES, RingText, RingTile, ring_solution, slices_of
 from .tensor_cores import NarrowText, TensorText, narrow_lanes, narrow_refusal, tensor_refusal
-from .weights import CHANNELS, COLUMNS, ROWS
 from .wgmma import wgmma_choice, wgmma_solution, wgmma_tiles
 from .wgmma_bf16_split import bf16_split_solution, bf16_split_tiles
 from .wgmma_operands import bf16_split_refusal, wants_order, wgmma_refusal
 from .wgmma_tiles import LATENCY, SPLITS, STORED_BY_WIDTH, WarpgroupTile
 
 if TYPE_CHECKING:
-    from .library_solver import LibrarySolver
+    from .library_solvers import LibrarySolver
 
 MOST_REFINEMENTS = 12
 """Tilings that tuning measures beside a solver's own choice, best estimates first. Each is a kernel to compile, shared

@@ -13,10 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from ....core.dim import Dim, Length, evaluate, is_symbolic, maximum, negate, symbols_of
 from ....dataclass import dataclass
 from ....errors import ShapeError, UnsupportedError
-from ...alternatives import at_lengths, lengths_in
+from ...alternatives import at_lengths, fastest_where, lengths_in, loss, shares, worth_having
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
-from ...shares import fastest_where, loss, shares, worth_having
 from ...tuning.request import Candidate
 from .gpu_contraction import GpuContraction
 from .operands import Extent

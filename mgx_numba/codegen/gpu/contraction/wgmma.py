@@ -41,11 +41,9 @@ from .gpu_contraction import LINE_BYTES, VECTOR_BYTES, GpuContraction, line_padd
 from .operands import Extent, ProductOperands
 from .right_columns import OrderedColumns, ordered_columns
 from .split_k import add_split_k
-from .wgmma_accumulators import Part
-from .wgmma_epilogue import WarpgroupEpilogueText
-from .wgmma_operands import MOST_BATCH_AXES, TRANSPOSED_BYTES, layout_of, moves, wants_order, windows_of
+from .wgmma_epilogue import Part, WarpgroupEpilogueText
+from .wgmma_operands import MOST_BATCH_AXES, TRANSPOSED_BYTES, Sharing, layout_of, moves, wants_order, windows_of
 from .wgmma_pingpong import PingPong
-from .wgmma_sharing import Sharing
 from .wgmma_tiles import (
     NEIGHBOURS,
     SHORT_PIXELS,

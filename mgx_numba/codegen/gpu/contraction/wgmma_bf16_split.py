@@ -25,7 +25,7 @@ from ..machine import multiprocessors
 from .gpu_contraction import GpuContraction
 from .right_columns import POSITIONS, OrderedColumns, ordered_columns, place_in_slice
 from .wgmma import WarpgroupText, tile_question, warpgroup_launches
-from .wgmma_accumulators import Part
+from .wgmma_epilogue import Part
 from .wgmma_tiles import PART_SLICES, TileQuestion, WarpgroupTile, weighed_tiles
 
 

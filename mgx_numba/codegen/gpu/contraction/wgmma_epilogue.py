@@ -1,4 +1,4 @@
-"""Epilogue of warpgroup MMA kernels: from accumulator registers to stored results (sm_90a).
+"""Epilogue of warpgroup MMA kernels: from accumulator registers to stored results, a few vectors at a time (sm_90a).
 
 Four threads exchange accumulators of a row, or the right operand's columns are permuted so that each thread holds
 neighbours. A thread then processes vectors of its two rows; loads of the epilogue's operands are issued several vectors
@@ -8,13 +8,14 @@ ahead.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import field
 
+from ....dataclass import dataclass
 from ...printer import CodeBuffer, VectorValue
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import ACCESSES
 from .contraction_text import ContractionText
 from .gpu_contraction import LINE_BYTES, VECTOR_BYTES
-from .wgmma_accumulators import Part, SumVector
 from .wgmma_tiles import AHEAD, AHEAD_REGISTERS, EARLY_REGISTERS, WarpgroupTile
 
 NARROW = 8
@@ -154,3 +155,40 @@ class WarpgroupEpilogueText(ContractionText):
             place, extras = self._extras(buffer, row, column, self.width, True, accesses)
             return buffer.emit(place), extras
         return buffer.emit(f"(first_part + {row}) * columns + {column}"), {}
+
+
+@dataclass(frozen=True)
+class SumVector:
+    """Results that a thread computes and stores as one vector.
+
+    Attributes:
+        half: which of the thread's two rows.
+        lane: index among neighbouring accumulators, if a vector is one element.
+        row, column: position of the first element in the result; may exceed it.
+        stored: condition that the vector is inside the result.
+        place: its offset.
+        extras: values of the epilogue's operands, by operand number.
+    """
+
+    half: int
+    lane: int
+    row: str
+    column: str
+    stored: str
+    place: str
+    extras: dict[int, VectorValue]
+
+
+@dataclass
+class Part:
+    """Accumulators that a thread processes together, of both of its rows.
+
+    Attributes:
+        piece: index among the pieces of a row, see `sums_row`.
+        first: first column of the piece in the tile.
+        places: its vectors, once the loads of epilogue operands are emitted.
+    """
+
+    piece: int
+    first: int
+    places: list[SumVector] = field(default_factory=list)

@@ -1,11 +1,20 @@
-"""Decide which contractions warpgroup MMA applies to: TMA must be able to load the operands (sm_90a)."""
+"""Decide which contractions warpgroup MMA applies to, and which blocks of a cluster share operands by TMA multicast
+(sm_90a).
+
+
+The tiles of a cluster form a grid of ``cluster`` rows and ``across`` columns, numbered down the columns first. Blocks
+in one grid row use the same rows of the left operand, blocks in one grid column the same columns of the right operand.
+Each of them loads a part and multicasts it to all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ....core.dim import Length, known_in, known_less_equal, permitted
+from ....dataclass import dataclass
 from ...launch import TensorLayout, Windows
+from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
@@ -14,7 +23,7 @@ from ..driver.device import known_architecture
 from ..products import product_of
 from .gpu_contraction import VECTOR_BYTES, GpuContraction
 from .operands import Extent
-from .wgmma_tiles import SLICE_BYTES
+from .wgmma_tiles import SLICE_BYTES, WarpgroupTile
 
 PIECE = 8
 """Columns of an accumulator fragment: four threads hold two each."""
@@ -156,3 +165,66 @@ def layout_of(
     lens = [n for n, _ in whole]
     strides = [s if d == 0 or (moves(n) and not known_in(s, 0)) else lanes for d, (n, s) in enumerate(whole)]
     return TensorLayout(dtype, tuple(lens), tuple(strides), box, windows)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """The grid of blocks in a cluster.
+
+    Attributes:
+        down, side: blocks per grid column, and per grid row.
+    """
+
+    down: int
+    side: int
+
+    @classmethod
+    def of(cls, tile: WarpgroupTile) -> Sharing:
+        """Return the grid of a tile's cluster."""
+        return cls(tile.cluster, tile.across)
+
+    @property
+    def blocks(self) -> int:
+        """Return the blocks per cluster."""
+        return self.down * self.side
+
+    @property
+    def readers(self) -> int:
+        """Return the number of blocks that read some multicast load of one block, including the block itself."""
+        return self.down + self.side - 1
+
+    def begin(self, buffer: CodeBuffer) -> None:
+        """Emit the index of the cluster's first ``tile``, and the block's position in the cluster."""
+        buffer.line(f"tile = idiv32(block_index(0), {self.blocks})")
+        if self.blocks == 1:
+            return
+        buffer.line("rank = cluster_rank()")
+        buffer.line(f"rank_side = idiv(rank, {self.down})")
+        buffer.line(f"rank_down = rank - rank_side * {self.down}")
+
+    def part(self, size: int, operand: str) -> str:
+        """Return the start of the block's part of ``x`` rows or ``w`` columns, in parts of ``size``."""
+        count, number = (self.side, "rank_side") if operand == "x" else (self.down, "rank_down")
+        return f"{number} * {size}" if count > 1 else "0"
+
+    def load(self, buffer: CodeBuffer, operand: str, to: str, place: str, tap: str = "") -> None:
+        """Emit the TMA load of a box of ``x`` or ``w``, multicast to all blocks that multiply it. ``tap`` is the im2col
+        offset (two numbers) or ""."""
+        name, more = f"tensor_load{'_window' * bool(tap)}", [tap] * bool(tap)
+        if operand == "x" and self.side > 1:
+            beside = sum(1 << self.down * k for k in range(self.side))
+            name, more = f"{name}_to", [*more, str(beside), "rank_down"]
+        elif operand == "w" and self.down > 1:
+            below = (1 << self.down) - 1
+            name, more = f"{name}_to", [*more, str(below), f"rank_side * {self.down}"]
+        buffer.line(f"{name}({', '.join((to, f'map_{operand}', 'arrived', place, *more))})")
+
+    def release(self, buffer: CodeBuffer) -> None:
+        """Emit the arrival that releases stage ``last`` to all blocks that load into it."""
+        buffer.line("mbarrier_arrive(offset(empty, last))")
+        for k in range(1, self.down):
+            at = f"rank_side * {self.down} + imod(rank_down + {k}, {self.down})"
+            buffer.line(f"mbarrier_arrive_at(offset(empty, last), {at})")
+        for k in range(1, self.side):
+            at = f"imod(rank_side + {k}, {self.side}) * {self.down} + rank_down"
+            buffer.line(f"mbarrier_arrive_at(offset(empty, last), {at})")

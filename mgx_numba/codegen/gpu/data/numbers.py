@@ -8,7 +8,7 @@ from ....errors import UnsupportedError
 from ...arguments import Arguments
 from ...launch import Launch
 from ...printer import CodeBuffer
-from ...problems.numbers import NumbersProblem, RangeProblem
+from ...problems.cluster import NumbersProblem, RangeProblem
 from ..architecture import WARP
 from ..cluster.pointwise import blocks_unless_empty
 from ..kernel import gpu_grid, gpu_launch

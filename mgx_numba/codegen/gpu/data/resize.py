@@ -1,4 +1,7 @@
-"""Resizing by interpolation: weighted sums of neighbours along each axis, from tables of positions and weights."""
+"""Resizing by interpolation: weighted sums of neighbours along each axis, from tables of positions and weights.
+
+Where lengths are symbolic, a launch fills the tables on the device.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,17 @@ from math import prod
 
 import numpy as np
 
-from ....core.dim import typical
+from ....core.dim import ceil_div, typical
 from ....core.types import Type
 from ....ops.resize import Resize, interpolation_taps
+from ...arguments import Arguments
 from ...launch import Launch
 from ...printer import VectorValue
 from ...problems.cluster import Tensor
-from ...resampling import taps_of
+from ...resampling import Resampled, clipped, coordinates, nearest, taps, taps_of
+from ...statements import cast_text, indent
 from ..cluster.flat_index import contiguous_lanes
+from ..kernel import gpu_launch
 from ..printer import ThreadPrinter, dtype_name, most_lanes
 from .elements import ElementText
 
@@ -67,3 +73,42 @@ def interpolation_launch(op: Resize, axes: Sequence[int], x: Tensor, out: Tensor
     text.store(printer.stored(VectorValue("total", compute), x.type))
     moved, terms = x.footprint + out.footprint, taps ** len(axes)
     return text.launch(f"resize_{op.mode}_kernel", origin, moved, 2 * prod(out.lens) * terms)
+
+
+THREADS = 128
+"""Threads of a block, each of which computes the entries of one position."""
+
+
+def nearest_positions(op: Resize, axis: Resampled, origin: str = "") -> Launch:
+    """Return a launch that fills the operand ``index`` with the position nearest to each coordinate."""
+    return _table("nearest_positions_kernel", op, axis, "", [clipped(nearest(op, 0)), _stored(0, 1)], origin)
+
+
+def tap_positions(op: Resize, axis: Resampled, dtype: str, origin: str = "") -> Launch:
+    """Return a launch that fills the operands ``index`` and ``weight`` (of type ``dtype``), position by position."""
+    lines, positions = taps(op, 0)
+    for k, position in enumerate(positions):
+        weight = cast_text(f"w{k}", "float32", dtype)
+        lines += [clipped(position), _stored(k, len(positions))]
+        lines.append(f"store_scalar(p_weight, i * {len(positions)} + {k}, {weight})")
+    return _table("tap_positions_kernel", op, axis, dtype, lines, origin)
+
+
+def _stored(part: int, parts: int) -> str:
+    """Return the line that stores ``at`` as an offset in the source."""
+    return f"store_scalar(p_index, i * {parts} + {part}, at * step)"
+
+
+def _table(name: str, op: Resize, axis: Resampled, weight: str, lines: list[str], origin: str) -> Launch:
+    arguments = Arguments()
+    arguments.pointer("p_index", "index", "int64")
+    if weight:
+        arguments.pointer("p_weight", "weight", weight)
+    arguments.integers(count=axis.count, length=axis.length, step=axis.step)
+    text = [
+        *arguments.bind(),
+        f"i = block_index(0) * {THREADS} + thread_index(0)",
+        "if i < count:",
+        *indent([*coordinates(op, axis.factor, 0), *lines]),
+    ]
+    return gpu_launch(name, text, arguments, ceil_div(axis.count, THREADS), THREADS, origin=origin)

@@ -1,4 +1,5 @@
-"""Top-k by ranks: an element's output index is the number of elements before it in sorted order.
+"""Top-k by ranks, an element's output index being the number of elements before it in sorted order, arg-reductions, and
+sort keys, integers whose order is the order of elements.
 
 Each thread compares one element with all others of its row, which pass through shared memory. Long rows are cut into
 parts; the k best of each part go to the next launch.
@@ -8,16 +9,31 @@ from __future__ import annotations
 
 from math import prod
 
-from ....core.dim import SharedLength, ceil_div, is_symbolic, less_equal, maximum, minimum, select
+import numpy as np
+
+from ....core.dim import (
+    Dim,
+    SharedLength,
+    ceil_div,
+    is_symbolic,
+    known_in,
+    less_equal,
+    maximum,
+    minimum,
+    preferred,
+    select,
+)
+from ....core.types import Type
+from ....dataclass import dataclass
 from ...arguments import Arguments
 from ...launch import Launch
 from ...printer import CodeBuffer
 from ...problems.cluster import Tensor
 from ...space import Space, collapse
+from ..architecture import WARP
 from ..cluster.flat_index import Axes
 from ..kernel import gpu_launch
 from ..printer import dtype_name
-from .keys import Order
 
 FEWEST_THREADS, MOST_THREADS = 32, 256
 """Least and most threads per block: one per element of a row, at least a warp."""
@@ -121,3 +137,140 @@ def topk_launch(
         buffer.line("store_scalar(r_positions, slot * step_positions, place)")
     moved, flops = x.footprint + values.footprint + positions.footprint, rows * length * share
     return gpu_launch("topk_kernel", buffer.lines, arguments, rows * parts * chunks, threads, moved, flops, origin)
+
+
+THREADS = 256
+"""Threads per block. No figures kept."""
+HELD = 4
+"""Least elements of a row per thread of its team, and rows per device thread below which rows across lanes still use
+teams of several threads: fewer sequential loads, fewer exchanges. No figures kept."""
+DEVICE_THREADS = 1 << 17
+"""Threads that occupy a device: half of what an H100 holds (132 multiprocessors of 2048)."""
+
+
+def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tensor, origin: str = "") -> Launch:
+    """Return the launch that writes the int64 position of each row's first, or ``last``, extreme element along
+    ``axis``.
+
+    Operands: ``x`` and ``out``, whose length along the axis is 1. A NaN is the extreme of its row.
+    """
+    kept = [a for a in range(len(x.lens)) if a != axis]
+    space = collapse(out.lens, [x.strides, out.strides], axes=kept)
+    if not space.rank:
+        space = Space((1,), ((0,), (0,)))
+    length, rows = x.lens[axis], prod(space.lens)
+    across = not known_in(x.strides[axis], 1) and preferred(less_equal(DEVICE_THREADS, rows * HELD))
+    size = 1
+    while not across and size < THREADS and (size < WARP if isinstance(length, Dim) else size * HELD < length):
+        size *= 2
+    order = Order(x.type, greatest, nan_first=True)
+    arguments, buffer = Arguments(), CodeBuffer()
+    arguments.pointer("p_x", "x", dtype_name(x.type))
+    arguments.pointer("p_out", "out", dtype_name(out.type))
+    arguments.integers(rows=rows, length=length, step=x.strides[axis])
+    axes = Axes(arguments, "", space.lens, space.strides)
+    buffer.line(*arguments.bind())
+    teams = THREADS // size
+    buffer.line(f"own = block_index(0) * {teams} + idiv(thread_index(0), {size})")
+    buffer.line("row = imin(own, rows - 1)")
+    buffer.line(f"member = imod(thread_index(0), {size})")
+    places = axes.split(buffer, "row")
+    buffer.line(f"r_x = offset(p_x, {axes.offset(0, places)})")
+    buffer.line("place = imin(member, length - 1)")
+    buffer.line(f"best = {order.emit(buffer, 'load_scalar(r_x, place * step)')}")
+    with buffer.block(f"for j in range(member + {size}, length, {size}):"):
+        key = order.emit(buffer, "load_scalar(r_x, j * step)")
+        with buffer.block(f"if {'ge' if last else 'gt'}({key}, best):"):
+            buffer.line(f"best = {key}")
+            buffer.line("place = j")
+    join_first(buffer, order, size, THREADS, last)
+    with buffer.block("if (own < rows) & (member == 0):"):
+        buffer.line(f"store_scalar(p_out, {axes.offset(1, places)}, place)")
+    name = f"arg{'max' if greatest else 'min'}_kernel"
+    moved = x.footprint + out.footprint
+    return gpu_launch(name, buffer.lines, arguments, ceil_div(rows, teams), THREADS, moved, prod(x.lens), origin)
+
+
+_BITS = {Type.float_type: Type.int32_type, Type.double_type: Type.int64_type}
+
+
+@dataclass(frozen=True)
+class Order:
+    """Order of elements of a type.
+
+    Attributes:
+        type: element type.
+        greatest: whether greater elements come first.
+        nan_first: whether NaN comes first; otherwise it comes last.
+    """
+
+    type: Type
+    greatest: bool
+    nan_first: bool
+
+    @property
+    def key(self) -> Type:
+        """Return the element type of the keys."""
+        if self.type.is_floating:
+            return _BITS[self.type.compute]
+        return Type.uint8_type if self.type is Type.bool_type else self.type
+
+    @property
+    def dtype(self) -> str:
+        """Return the kernel language's name of the key type."""
+        return dtype_name(self.key)
+
+    @property
+    def least(self) -> int:
+        """Return the least key."""
+        return int(np.iinfo(self.key.numpy).min)
+
+    def emit(self, buffer: CodeBuffer, element: str) -> str:
+        """Emit the key of a scalar element in its memory representation; return its name. The element that comes first
+        has the greatest key."""
+        key = self.dtype
+        if not self.type.is_floating:
+            own = buffer.emit(f"cast_{key}({element})")
+            return own if self.greatest else buffer.emit(f"bitwise_not({own})")
+        # Zeros of either sign are equal; bits of negative numbers count downwards.
+        wide = buffer.emit(f"cast_{dtype_name(self.type.compute)}({element})")
+        bits = buffer.emit(f"bits_{key}(add({wide}, 0.0))")
+        greatest = int(np.iinfo(self.key.numpy).max)
+        transposed = buffer.emit(f"where(lt({bits}, 0), bitwise_xor({bits}, {greatest}), {bits})")
+        ordered = transposed if self.greatest else buffer.emit(f"bitwise_not({transposed})")
+        nan = greatest if self.nan_first else self.least
+        return buffer.emit(f"where(isnan({wide}), const_{key}({nan}, 0), {ordered})")
+
+
+def join_first(buffer: CodeBuffer, order: Order, size: int, threads: int, last: bool = False) -> None:
+    """Emit the reduction of ``best`` (key) and ``place`` (int64) over ``size`` neighbouring threads, a power of two, to
+    the greatest key. Ties go to the lowest place, or to the ``last``.
+
+    All ``threads`` of the block take part; the call may be in a loop.
+    """
+    _join(buffer, last, min(size, WARP))
+    warps = size // WARP
+    if warps > 1:
+        buffer.line(f"keys = shared_{order.dtype}({threads // WARP})")
+        buffer.line(f"places = shared_int64({threads // WARP})")
+        buffer.line("barrier()")
+        with buffer.block(f"if imod(thread_index(0), {WARP}) == 0:"):
+            buffer.line(f"store_scalar(keys, idiv(thread_index(0), {WARP}), best)")
+            buffer.line(f"store_scalar(places, idiv(thread_index(0), {WARP}), place)")
+        buffer.line("barrier()")
+        buffer.line(f"slot = idiv(thread_index(0), {size}) * {warps} + imod(thread_index(0), {warps})")
+        buffer.line("best = load_scalar(keys, slot)")
+        buffer.line("place = load_scalar(places, slot)")
+        _join(buffer, last, warps)
+
+
+def _join(buffer: CodeBuffer, last: bool, lanes: int) -> None:
+    """Emit the same within ``lanes`` threads of a warp."""
+    while lanes > 1:
+        lanes //= 2
+        buffer.line(f"other = shuffle_xor(best, {lanes})")
+        buffer.line(f"other_place = shuffle_xor(place, {lanes})")
+        nearer = f"other_place {'>' if last else '<'} place"
+        with buffer.block(f"if gt(other, best) or (eq(other, best) and {nearer}):"):
+            buffer.line("best = other")
+            buffer.line("place = other_place")

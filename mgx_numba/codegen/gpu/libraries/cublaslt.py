@@ -17,7 +17,6 @@ from typing import Any
 from ....dataclass import dataclass
 from ....errors import DeviceError
 from .finding import ContractionLibrary, loaded_library
-from .matrices import Matrices, Matrix
 
 _NAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
 TYPES = {
@@ -291,3 +290,28 @@ class MatmulCall:
                 c_void_p(added), told.added, c_void_p(out), told.out, byref(self._algorithm),
                 c_void_p(addresses.get("workspace")), c_size_t(self._workspace), c_void_p(stream),
             )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A row-major matrix, or column-major if ``turned``: ``pitch`` elements between rows (columns), ``plane`` between
+    matrices of the batch."""
+
+    pitch: int
+    plane: int = 0
+    turned: bool = False
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """``out[rows, columns] = left[rows, depth] @ right[depth, columns] + added[rows, columns]``, ``batch`` times; where
+    ``added`` is None there is nothing to add."""
+
+    rows: int
+    columns: int
+    depth: int
+    batch: int
+    left: Matrix
+    right: Matrix
+    out: Matrix
+    added: Matrix | None = None

@@ -1,6 +1,5 @@
 """Generators of recurrent layers: one kernel for all steps, or launches for each step."""
 
-from .open_plan import open_solutions
-from .plan import recurrent_solutions
+from .plan import open_solutions, recurrent_solutions
 
 __all__ = ["open_solutions", "recurrent_solutions"]

@@ -19,8 +19,7 @@ from ....codegen.launch import Launch, Solution
 from ....codegen.printer import check_body
 from ....codegen.problems.convolution import ConvProblem
 from ....codegen.problems.gemm import BlockWeights, GemmProblem, StoredBlocks
-from ....codegen.tuning.extents import result_axes
-from ....codegen.tuning.request import Candidate, Request
+from ....codegen.tuning.request import Candidate, Request, result_axes
 from ....core.dim import (
     Length,
     all_of,

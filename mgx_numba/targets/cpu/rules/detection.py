@@ -5,17 +5,21 @@ For suppression a kernel picks the boxes of every class, and another makes the r
 
 from __future__ import annotations
 
-from ....codegen.cpu.data.regions import regions_launch
-from ....codegen.cpu.data.suppression import PLANES, kept_pitch, suppression_launch, suppression_rows_launch
+from ....codegen.cpu.data.detection import (
+    PLANES,
+    kept_pitch,
+    regions_launch,
+    suppression_launch,
+    suppression_rows_launch,
+)
 from ....core.dim import known_in, less, preferred
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.detection import NonMaxSuppression, RoiAlign
 from ...lowering.buffers import View
-from ...lowering.launched import regions_rule
+from ...lowering.launched import regions_rule, suppression_operands
 from ...lowering.lowering import Lowering
-from ...lowering.suppression_operands import suppression_operands
 from .counted import counted_outputs, take_counted
 from .sort_scratch import sort_scratch
 from .table import lowering

@@ -10,7 +10,7 @@ import numpy as np
 from ....codegen.alternatives import only_where
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
 from ....codegen.cpu.recurrent import RecurrenceProblem, pack_weights, plan
-from ....codegen.cpu.recurrent.phases import multiplies_int16, waits_for_weights
+from ....codegen.cpu.recurrent.weights import multiplies_int16, waits_for_weights
 from ....core.dim import Length, known_in, negate
 from ....core.types import Type
 from ....graph.instruction import Instruction

@@ -7,10 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ....codegen.alternatives import has_lengths
-from ....codegen.cpu.data.indexed import indexed_launch
+from ....codegen.cpu.data.copies import indexed_launch
 from ....codegen.cpu.data.pad import border_launch, has_short_rows, pad_launch, remap_launch
-from ....codegen.cpu.data.positions import nearest_positions, pad_positions, tap_positions
-from ....codegen.cpu.data.resize import open_axes, open_resize_launch, resize_launch
+from ....codegen.cpu.data.resize import (
+    nearest_positions,
+    open_axes,
+    open_resize_launch,
+    pad_positions,
+    resize_launch,
+    tap_positions,
+)
 from ....codegen.launch import Launch
 from ....codegen.problems.indexed_copy import remapped_copy
 from ....codegen.resampling import taps_of

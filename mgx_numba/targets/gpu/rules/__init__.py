@@ -4,12 +4,12 @@ Importing the package registers the rules that most programs need. Other rules a
 operators.
 """
 
-from ...lowering import reductions
+from ...lowering import common
 from ...lowering.rules import SHARED_FAMILIES
 from . import contraction, data, views
 from .table import RULES
 
-__all__ = ["FAMILIES", "RULES", "contraction", "data", "reductions", "views"]
+__all__ = ["FAMILIES", "RULES", "common", "contraction", "data", "views"]
 
 FAMILIES = SHARED_FAMILIES | {
     "attention": "attention fused_attention cached_attention",

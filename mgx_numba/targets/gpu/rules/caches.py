@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ....codegen.gpu.data.cache_copy import cache_copy_launch
-from ....codegen.gpu.data.cache_rows import cache_rows_launch, last_rows_launch
+from ....codegen.gpu.data.caches import cache_copy_launch, cache_rows_launch, last_rows_launch
 from ....core.dim import known_in
 from ....core.shape import Shape
 from ....core.types import Type

@@ -10,13 +10,15 @@ import numpy as np
 
 from ....codegen.gpu.contraction.gpu_contraction import (
     VECTOR_BYTES,
+    WeightOrder,
     interleaved,
     line_padded,
+    pack_weights,
+    packed_lens,
     permuted_lanes,
 )
 from ....codegen.gpu.contraction.im2row import ChannelPadding
 from ....codegen.gpu.contraction.right_columns import halves_in_pieces
-from ....codegen.gpu.contraction.weights import WeightOrder, pack_weights, packed_lens
 from ....codegen.gpu.products import product_of
 from ....codegen.launch import Solution
 from ....codegen.problems.convolution import ConvProblem

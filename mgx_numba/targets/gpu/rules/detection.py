@@ -6,18 +6,16 @@ rows is the result's length, the host reads it.
 
 from __future__ import annotations
 
-from ....codegen.gpu.data.regions import regions_launch
-from ....codegen.gpu.data.suppression import rows_launch, suppression_launch
+from ....codegen.gpu.data.detection import regions_launch, rows_launch, suppression_launch
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.detection import NonMaxSuppression
 from ....runtime.gpu.data_dependent import FirstRows
 from ...lowering.buffers import View
-from ...lowering.launched import regions_rule
+from ...lowering.launched import regions_rule, suppression_operands
 from ...lowering.lowering import Lowering
 from ...lowering.steps import PendingStep
-from ...lowering.suppression_operands import suppression_operands
 from .table import lowering
 
 

@@ -28,13 +28,12 @@ from ...kernel import cpu_kernel
 from ...microkernels.register_tile import RegisterTile
 from ...microkernels.tile_table import TILE_BLOCK, TILE_TABLE_ROWS, tile_for
 from ...records import Holds, Record, RecordText, Word
-from ..batches import Batched
 from ..epilogue_rows import Rows, kernel_name
 from ..macro_kernel import next_height
+from ..pack_kernel import Batched
 from ..panels import panel_count
 from ..tile_source import tile_record, tile_source
-from .form import FIRST, LAST, RESULT
-from .strassen_blocking import LEFT_PAD, MOST_PIECES, RIGHT_PANELS, Cut, heights, next_strip
+from .strassen_blocking import FIRST, LAST, LEFT_PAD, MOST_PIECES, RESULT, RIGHT_PANELS, Cut, heights, next_strip
 from .sums import RIGHT_OPERANDS, Sums, form, right_operand
 from .tile_table import CHAIN_ENDS, INNER, LEFT_PITCH, PARKED_PRODUCTS, SIDE_STEPS, STRASSEN_BLOCK
 

@@ -21,9 +21,9 @@ from ....problems.epilogue import NOT_COMPUTED
 from ....problems.gemm import GemmProblem
 from ...machine import machine
 from ...microkernels.tile_table import tile_for
-from ..batches import Batched, collapse
 from ..blocking import Blocking
 from ..gemm import GemmPacked
+from ..pack_kernel import Batched, collapse
 from ..solver import Setting, Solver
 from .kernel import strassen_launch
 from .strassen_blocking import Cut, best_cut, given_cut, has_cut

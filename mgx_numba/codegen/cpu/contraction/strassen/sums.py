@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from ....statements import indent
 from ...microkernels.register_tile import RegisterTile
 from ...records import Record, RecordText, Word, pointer
-from .form import LEFT, RIGHT
-from .strassen_blocking import LEFT_OPERATIONS, RIGHT_PANELS, left_pieces, next_strip
+from .strassen_blocking import LEFT, LEFT_OPERATIONS, RIGHT, RIGHT_PANELS, left_pieces, next_strip
 from .tile_table import INNER, LEFT_PITCH, SIDE_SUM, SUM_PLACES
 
 _QUEUE = 192

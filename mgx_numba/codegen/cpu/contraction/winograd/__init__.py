@@ -1,1 +1,1 @@
-"""Convolutions by Winograd's minimal filtering; code outside this package imports `solver` and `strided`."""
+"""Convolutions by Winograd's minimal filtering; code outside this package imports `solver`."""
