@@ -97,8 +97,9 @@ def _timm(name: str) -> Case:
     import timm
 
     module = timm.create_model(name, pretrained=False)
-    _settle(module)
-    return module, {"0": torch.randn(1, *module.default_cfg["input_size"])}
+    x = torch.randn(1, *module.default_cfg["input_size"])
+    _settle(module, x)
+    return module, {"0": x}
 
 
 def _torchvision(name: str) -> Case:
@@ -106,19 +107,33 @@ def _torchvision(name: str) -> Case:
 
     backbone = {"weights_backbone": None} if name.startswith(("lraspp", "fcn")) else {}
     module = models.get_model(name, weights=None, **backbone)
-    _settle(module)
-    return module, {"0": torch.randn(1, 3, 224, 224)}
+    x = torch.randn(1, 3, 224, 224)
+    _settle(module, x)
+    return module, {"0": x}
 
 
-def _settle(module: nn.Module) -> None:
-    """Give batch norms random statistics, and weights that are all zero random values."""
-    for part in module.modules():
-        if isinstance(part, nn.BatchNorm2d):
-            nn.init.uniform_(part.running_var, 0.8, 1.2)
-            nn.init.normal_(part.running_mean, std=0.1)
+def _settle(module: nn.Module, x: torch.Tensor) -> None:
+    """Give weights that are all zero random values, and batch norms statistics that keep the magnitude of values.
+
+    With others, values grow from layer to layer until rounding errors decide gates of attention. The channels of a
+    layer have one variance, its mean square for ``x``: smaller ones would enlarge rounding errors.
+    """
+
+    def measure(norm: Any, inputs: tuple[torch.Tensor]) -> None:
+        square = inputs[0].square().mean().clamp(min=0.01)
+        norm.running_var, norm.running_mean = square.repeat(norm.num_features), norm.running_mean * square.sqrt()
+
     for weight in module.parameters():
         if weight.dim() > 1 and not weight.any():
             nn.init.normal_(weight, std=0.02)
+    norms = [part for part in module.modules() if isinstance(part, nn.BatchNorm2d)]
+    for norm in norms:
+        nn.init.normal_(norm.running_mean, std=0.1)
+    hooks = [norm.register_forward_pre_hook(measure) for norm in norms]
+    with torch.no_grad():
+        module.eval()(x)
+    for hook in hooks:
+        hook.remove()
 
 
 def _transformer(name: str) -> Case:

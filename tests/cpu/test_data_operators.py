@@ -259,3 +259,17 @@ def test_suppression_of_scores_by_box() -> None:
         return m.add_instruction("nonmaxsuppression", [p[0], by_class, *limits], use_dyn_output=True)
 
     check([boxes, scores], build)
+
+
+def test_constants_read_as_another_type_need_no_host() -> None:
+    """Constant indices of an embedding, spread over a batch, were reinterpreted by NumPy in every call."""
+    table = np.arange(-6, 6, dtype=np.int64).reshape(3, 4)
+
+    def build(m: Module, x: Sequence[Instruction]) -> Instruction:
+        spread = m.add_instruction("multibroadcast", [m.add_literal(table[1:, 1:2])], out_lens=(2, 5))
+        read = [m.add_instruction("bit_cast", [y], target_type="uint64_type") for y in (spread, m.add_literal(table.T))]
+        cut = m.add_instruction("slice", [read[1]], axes=(0,), starts=(1,), ends=(3,))
+        sums = [m.add_instruction("reduce_max", [y], axes=(0, 1)) for y in (read[0], cut)]
+        return m.add_instruction("add", [*x, m.add_instruction("add", sums)])
+
+    native([np.ones((1, 1), np.uint64)], build)

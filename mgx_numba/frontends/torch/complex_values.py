@@ -84,18 +84,20 @@ def _split(value: Any) -> Any:
 
 
 def _joined(value: object, like: object = None) -> object:
-    """Return the complex tensor of two parts, dense in the order of axes of ``like``; all else as it is."""
-    if not isinstance(value, ComplexTensor):
+    """Return a value with its tensors dense in the order of axes of ``like``, two parts as a complex tensor."""
+    if not isinstance(value, torch.Tensor) or not (isinstance(like, torch.Tensor) or _is_complex(value)):
         return value
     axes = list(range(value.dim()))
     strides = [hint(n) for n in like.stride()] if isinstance(like, torch.Tensor) else [None]
     if None not in strides:
         axes.sort(key=lambda k: -strides[k])  # type: ignore[operator]
+    ordered, back = axes == sorted(axes), sorted(axes, key=axes.__getitem__)
+    if not isinstance(value, ComplexTensor):
+        lies = like is None or [hint(n) for n in value.stride()] == strides
+        return value if ordered or lies else value.permute(axes).contiguous().permute(back)
     parts = value.re, value.im
-    both = torch.stack(parts if axes == sorted(axes) else [part.permute(axes) for part in parts], -1)
-    if axes != sorted(axes):
-        both = both.permute([*sorted(axes, key=axes.__getitem__), value.dim()])
-    return torch.view_as_complex(both)
+    both = torch.stack(parts if ordered else [part.permute(axes) for part in parts], -1)
+    return torch.view_as_complex(both if ordered else both.permute([*back, value.dim()]))
 
 
 class _Reader(Interpreter):
@@ -295,12 +297,46 @@ def _has_complex(args: object) -> bool:
     return tree_any(lambda x: isinstance(x, complex), args)
 
 
+def _power(x: Any, exponent: Any) -> Any:
+    """Return a power: products for the exponents 2 and 3, as in eager mode."""
+    if not (_is_complex(x) or isinstance(exponent, complex)):
+        return _aten.pow.Tensor_Scalar(x, exponent)
+    if exponent in (2, 3):
+        return x * x if exponent == 2 else x * x * x
+    return _aten.pow.Tensor_Tensor(*_promoted((x, exponent)))
+
+
 def _angle(x: object) -> object:
     return torch.atan2(x.im, x.re) if isinstance(x, ComplexTensor) else _aten.angle.default(x)
 
 
 def _abs(x: object) -> object:
     return torch.hypot(x.re, x.im) if isinstance(x, ComplexTensor) else _aten.abs.default(x)
+
+
+def _tanh(x: Any) -> object:
+    """Return ``tanh(a + bi)``, for large ``a``, too: with ``e = exp(-2 |a|)`` it is
+
+    ``(sign(a) (1 - e^2) + 4 e sin(b) cos(b) i) / ((1 - e)^2 + 4 e cos(b)^2)``.
+    """
+    if not _is_complex(x):
+        return _aten.tanh.default(x)
+    size, cosine = x.re.abs(), x.im.cos()
+    e, rest = (-2 * size).exp(), torch.expm1(-2 * size)
+    below = rest * rest + 4 * e * cosine * cosine
+    return ComplexTensor(x.re.sgn() * -torch.expm1(-4 * size) / below, 4 * e * x.im.sin() * cosine / below)
+
+
+def _tan(x: Any) -> object:
+    if not _is_complex(x):
+        return _aten.tan.default(x)
+    turned: Any = _tanh(ComplexTensor(-x.im, x.re))
+    return ComplexTensor(turned.im, -turned.re)
+
+
+def _eager(op: Any) -> Callable[..., object]:
+    """Return a function that leaves an operator of complex values to PyTorch: its formula there is not precise."""
+    return lambda x: _whole(op, (x,), {}) if _is_complex(x) else op(x)
 
 
 def _scale(lens: Sequence[Any], normalization: int) -> float:
@@ -389,6 +425,9 @@ _MADE: dict[object, Callable[..., object]] = {
     _aten.angle.default: _angle,
     _aten.constant_pad_nd.default: _padded,
     _aten.abs.default: _abs,
+    _aten.tan.default: _tan,
+    _aten.tanh.default: _tanh,
+    _aten.pow.Tensor_Scalar: _power,
     _aten._fft_c2c.default: _fft_c2c,
     _aten._fft_r2c.default: _fft_r2c,
     _aten._fft_c2r.default: _fft_c2r,
@@ -412,6 +451,9 @@ for _name in (
 ).split():
     _op = operator.attrgetter(_name if "." in _name else f"{_name}.default")(_aten)
     _MADE[_op] = _created(_op)
+for _name in "expm1 log1p asin acos atan asinh acosh atanh".split():
+    _op = operator.attrgetter(f"{_name}.default")(_aten)
+    _MADE[_op] = _eager(_op)
 for _name in ("mul.Tensor", "div.Tensor"):
     _op = operator.attrgetter(_name)(_aten)
     _MADE[_op] = _scaled(_op)

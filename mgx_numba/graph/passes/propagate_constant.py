@@ -83,7 +83,7 @@ def _fold(ins: Instruction, builder: RewriteBuilder) -> Instruction | None:
     if repeated is not None and not known_less_equal(ins.shape.elements, 1):
         if ins.inputs[0].name in BROADCASTS:
             return builder.scalar(repeated, ins)
-    elif ins.op.view and not ins.inputs[0].is_literal:
+    elif ins.op.view and not ins.inputs[0].is_literal and ins.name != "bit_cast":
         # a view of a broadcast that differs along some axis: expanding it would cost memory
         return None
     if awaits_lengths(ins) or any(i.shape.symbolic for i in ins.inputs):

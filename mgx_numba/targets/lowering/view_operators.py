@@ -79,15 +79,16 @@ def lower_identity(low: Lowering, ins: Instruction) -> None:
 def lower_bit_cast(low: Lowering, ins: Instruction) -> None:
     """Register the input's memory as another type, which may be a type without kernels.
 
-    A constant is left to the host, since constants are identified by their arrays.
+    A constant becomes another constant over the same memory, since constants are identified by their arrays.
     """
     view = low.input(ins, 0)
-    if view.buffer.region is Region.CONSTANT:
-        low.host(ins, "constants are known by their arrays, which have one element type")
-    elif ins.shape.is_dynamic or made_by_fallback(view):
+    if ins.shape.is_dynamic or made_by_fallback(view):
         low.host(ins, "an input is made by a fallback step")
-    else:
-        low.values[ins] = view.with_shape(Shape(ins.shape.type, view.lens, view.strides))
+        return
+    buffer, type = view.buffer, ins.shape.type
+    if buffer.region is Region.CONSTANT:
+        buffer = low.constant(low.constants[buffer.index].view(type.numpy)).buffer
+    low.values[ins] = View(buffer, Shape(type, view.lens, view.strides), view.offset)
 
 
 @VIEWS.lowering("get_tuple_elem", hosted=True)
