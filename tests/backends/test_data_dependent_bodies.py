@@ -128,7 +128,9 @@ def test_an_error_of_an_iteration_names_the_loop_and_the_iteration(target: str, 
     model, feeds = narrowing_loop(2)
     run = results_of(target, parsed(model, symbols))
     good = run(feeds)
-    nodes = ("node decode: ", "node product: ") if symbols else ("", "")
+    nodes = ("node decode: ", "node product: ")
+    if not symbols:
+        nodes = (r"node 'decode' \(Loop, .*\): ", r"node 'product' \(MatMul, .*\): ")
     place = f"{nodes[0]}loop: iteration 3 \\(from 0\\) of 'decode_loop': {nodes[1]}dot: "
     for _ in range(2):
         with pytest.raises(ShapeError, match=rf"^{place}inner lengths of \[3, 2\] x \[4, 4\] differ: 2 and 4$"):

@@ -235,7 +235,7 @@ def test_an_index_out_of_range_in_an_iteration_is_an_error_of_the_call(on: Engin
     nodes = [GO, helper.make_node("Gather", ["t", "i"], ["row"]), helper.make_node("Add", ["v", "row"], ["v_out"])]
     feeds: dict[str, Any] = {"x": normal(3), "t": normal(4, 3)}
     net = compiled(parsed(model_of([loop(nodes, [3], ["y"], 0)], feeds, ["y"], n=np.array(5))), on)
-    place = r"^loop: iteration 4 \(from 0\) of 'Loop_0_loop': "
+    place = r"^node #0 \(Loop, .*\): loop: iteration 4 \(from 0\) of 'Loop_0_loop': node #1 \(Gather, .*\): "
     for _ in range(2):
         with pytest.raises(ShapeError, match=f"{place}gather: index 4 is out of range for axis 0 of length 4"):
             net.run(feeds)
