@@ -115,7 +115,7 @@ def _restored(value: Any, extra: Mapping[str, Any], *, device_id: int) -> progra
     Raises:
         FormatError: the metadata is malformed.
     """
-    from ..graph.checksums import OBJECTS
+    from ..graph.machine_code import OBJECTS
 
     file = FileForm()
     result = program.wrap(value, file)

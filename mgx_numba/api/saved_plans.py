@@ -240,7 +240,7 @@ class _Embedded:
     @functools.cached_property
     def _file(self) -> Store | None:
         from ..codegen.embedding import EmbeddedStore
-        from ..graph.checksums import load_objects
+        from ..graph.machine_code import load_objects
 
         found = load_objects(self._content.whole())
         return None if found is None else EmbeddedStore(found)

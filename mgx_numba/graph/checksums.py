@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import FormatError
 from ..json_types import JsonObject
 from ..parallel import allowed_cpus, on_threads
-from .wire import Decoder, Encoder, Write
+from .wire import Encoder, Write
 
 CHECKSUMS = "mgx_numba_checksums"
 """Key of the checksums in the file's map."""
@@ -123,29 +123,3 @@ def check_sections(data: memoryview, sections: Any, passed_over: Collection[str]
     if damaged:
         names = sorted(set(damaged))
         raise FormatError(f"damaged: {', '.join(names)} ({'its' if len(names) == 1 else 'their'} checksum differs)")
-
-
-OBJECTS = "mgx_numba_objects"
-"""Key of the machine code, in a msgpack file and in the extra data that is returned with a program."""
-
-LIBRARY = "mgx_numba_library"
-"""Key, in a msgpack file, of the shared library that runs the program; C++ reads it, Python skips it."""
-
-
-def load_objects(data: memoryview) -> object:
-    """Return the machine code in a msgpack file's content, or None; all other entries are skipped.
-
-    Raises:
-        FormatError: the content is malformed, or the machine code is damaged.
-    """
-    decoder = Decoder(data)
-    positions: dict[str, int] = {}
-    for key in decoder.entries("the file"):
-        positions[key] = decoder.position
-        decoder.skip()
-    decoder.end_tree()
-    if OBJECTS not in positions:
-        return None
-    if CHECKSUMS in positions:
-        check_sections(data, decoder.at(positions[CHECKSUMS]).value(), only=OBJECTS)
-    return decoder.at(positions[OBJECTS]).value()

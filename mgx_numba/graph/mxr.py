@@ -19,9 +19,10 @@ from ..core.argument import Argument
 from ..errors import FormatError, MgxError, OptionError
 from ..interrupts import whole_module
 from .atomic_file import replace_file
-from .checksums import CHECKSUMS, LIBRARY, OBJECTS, check_sections, pack_sections
+from .checksums import CHECKSUMS, check_sections, pack_sections
 from .content import FilePath, read_bytes
 from .instruction import Instruction, Literal, Outline, Parameter, Results, Return
+from .machine_code import LIBRARY, OBJECTS
 from .module import Module
 from .origin import Origin
 from .program import Program

@@ -11,8 +11,8 @@ from .generation.generator import Generator
 from .generation.params import GeneratorParams, SearchOptions
 from .generation.prefixes import PrefixCache
 from .model import LanguageModel as Model
+from .tensor import ModelTensor as Tensor
 from .text import Completion, generate, stream
-from .tokenizer import ModelTensor as Tensor
 from .tokenizer import Tokenizer, TokenizerStream
 
 __all__ = [

@@ -1,5 +1,4 @@
-"""`Tokenizer` and `TokenizerStream`: from text to tokens and back, by the package ``tokenizers``; `Tensor`: an array,
-as onnxruntime-genai's methods return and take it."""
+"""`Tokenizer` and `TokenizerStream`: from text to tokens and back, by the package ``tokenizers``."""
 
 from __future__ import annotations
 
@@ -16,10 +15,9 @@ from ..json_types import JsonObject
 from .genai import Config
 from .optional import required
 from .templates import chat_templates, rendered
+from .tensor import ModelTensor
 
 if TYPE_CHECKING:
-    from numpy.typing import DTypeLike
-
     from .model import LanguageModel
 
 
@@ -263,25 +261,3 @@ class TokenizerStream:
         rest = self._tokenizer.decode(self._tokens)[len(self._text) :]
         self._tokens, self._told, self._text = [], 0, ""
         return rest
-
-
-class ModelTensor:
-    """A tensor over an array of NumPy, which is not copied."""
-
-    def __init__(self, array: object) -> None:
-        self._array = np.asarray(array)
-
-    def as_numpy(self) -> np.ndarray:
-        """Return the array."""
-        return self._array
-
-    def shape(self) -> list[int]:
-        """Return the lengths."""
-        return list(self._array.shape)
-
-    def type(self) -> np.dtype:
-        """Return the element type."""
-        return self._array.dtype
-
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self._array, dtype, copy=copy)

@@ -15,12 +15,14 @@ OPERATORS = {
     "broadcast": "broadcast multibroadcast broadcast_with_dims broadcast_for_dot scalar",
     "caches": "update_cache cached_attention",
     "col2im": "col2im",
+    "concat": "concat",
     "control": "if if_short loop run_on_target select_module",
     "convolution": "convolution quant_convolution convolution_backwards quant_convolution_backwards im2col",
     "decode_image": "decode_image",
     "deferred": "deferred unfitting unknown",
     "detection": "roialign nonmaxsuppression max_roi_pool",
-    "dot": "dot quant_dot determinant inverse",
+    "determinant": "determinant inverse",
+    "dot": "dot quant_dot",
     "fused": (
         "pointwise fused_reduce split_fused_reduce fused_contraction fused_attention group fused_concat get_tuple_elem"
     ),
@@ -28,12 +30,13 @@ OPERATORS = {
     "integer": "integer_dot integer_convolution pad_with",
     "lengths": "lengths iota",
     "linear_attention": "linear_attention",
+    "lrn": "lrn",
     "maps": "zip_map dict_vectorizer map_values pairwise_coupling",
     "matmul_nbits": "matmul_nbits",
     "memory": "allocate load fill outline undefined",
     "ngrams": "tf_idf",
     "pad": "pad fixed_pad",
-    "pooling": "pooling lrn",
+    "pooling": "pooling",
     "quantize": "quantizelinear dequantizelinear nearest_float8 pack_int4 unpack_int4 pack_fp4 unpack_fp4",
     "recurrent_steps": "recurrent_steps",
     "reduce": (
@@ -54,7 +57,7 @@ OPERATORS = {
         "sequence_construct sequence_insert sequence_erase sequence_at sequence_length split_to_sequence "
         "concat_from_sequence optional_construct optional_get_element optional_has_element"
     ),
-    "slice": "slice step scan_slice reverse concat",
+    "slice": "slice step scan_slice reverse",
     "softmax": "softmax logsoftmax prefix_scan_sum",
     "text": "string_concat regex_full_match string_split string_normalizer string_index parse_number format_number",
     "topk": "topk",

@@ -296,7 +296,7 @@ def test_running_sums(exclusive: bool, reverse: bool) -> None:
 
 @pytest.mark.parametrize("lens", [(5,), (3, 140), (140, 3), (1, 2085)])
 def test_running_sums_of_negative_zeros(lens: tuple[int, ...], given_machine: Any) -> None:
-    """They were 0, which NumPy and ONNX Runtime give for exclusive sums alone: those begin with 0."""
+    """A running sum of -0 is -0, an exclusive one +0, as in NumPy and ONNX Runtime. All of them were +0."""
     given_machine(row_part_elements=200)
     x, axis = np.full(lens, -0.0, np.float32), int(np.argmax(lens))
     for exclusive, reverse in ((False, False), (True, False), (False, True), (True, True)):

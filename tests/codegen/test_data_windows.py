@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu.data.lrn import lrn_launch
-from mgx_numba.codegen.cpu.data.scatter import onehot_launch, scatter_launch, scatternd_launch
+from mgx_numba.codegen.cpu.data.onehot import onehot_launch
+from mgx_numba.codegen.cpu.data.scatter import scatter_launch, scatternd_launch
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.ops.base import make_op

@@ -11,11 +11,12 @@ import pytest
 from mgx_numba.codegen.cpu.data.argreduce import argreduce_launch
 from mgx_numba.codegen.cpu.data.detection import PLANES, kept_pitch, suppression_launch
 from mgx_numba.codegen.cpu.data.lrn import lrn_launch
+from mgx_numba.codegen.cpu.data.onehot import onehot_launch
 from mgx_numba.codegen.cpu.data.pad import border_launch, pad_launch
 from mgx_numba.codegen.cpu.data.pooling import pooling_launch, windows
 from mgx_numba.codegen.cpu.data.row_sort import sort_pitch
 from mgx_numba.codegen.cpu.data.scan import scan_launch
-from mgx_numba.codegen.cpu.data.scatter import onehot_launch, scatter_launch, scatternd_launch
+from mgx_numba.codegen.cpu.data.scatter import scatter_launch, scatternd_launch
 from mgx_numba.codegen.cpu.data.topk import topk_launch
 from mgx_numba.codegen.cpu.planning import plan
 from mgx_numba.codegen.problems.cluster import NumbersProblem, RangeProblem, Tensor

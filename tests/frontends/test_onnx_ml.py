@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 
 from mgx_numba.errors import ParseError, ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
-from mgx_numba.frontends.onnx.ml_features import hash_table
+from mgx_numba.frontends.onnx.hash_table import hash_table
 
 from ..values import normal
 from .onnx_cases import run_compiled

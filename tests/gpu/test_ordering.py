@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.gpu.data import scan, topk
+from mgx_numba.codegen.gpu.data import argreduce, scan, topk
 from mgx_numba.runtime.gpu.engine import Engine
 from mgx_numba.targets.gpu.rules import ordering
 
@@ -32,7 +32,7 @@ def test_positions_of_extremes(name: str, last: bool, dtype: Any, on: Engine) ->
 
 
 def test_positions_across_rows_when_these_are_many(on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topk, "DEVICE_THREADS", 1)
+    monkeypatch.setattr(argreduce, "DEVICE_THREADS", 1)
     check_operator(on, "argmax", [values(2, 11, 300)], axis=1)
 
 

@@ -17,7 +17,7 @@ import mgx_numba as migraphx
 from mgx_numba.driver.main import main
 from mgx_numba.errors import MgxError, OptionError, UnsupportedError
 from mgx_numba.graph import wire
-from mgx_numba.graph.checksums import LIBRARY
+from mgx_numba.graph.machine_code import LIBRARY
 from mgx_numba.runtime.cpu.library import CPP_PREFIX
 
 from ..frontends.support import make_model

@@ -552,7 +552,7 @@ def test_only_what_becomes_of_sums_is_multiplied_by_the_inverse_of_a_scale() -> 
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_weights_minus_zero_points_are_exact_at_the_ends_of_types(dtype: str, wide: bool) -> None:
-    """One zero point is subtracted modulo 256, others in 16 bits."""
+    """A scalar zero point is subtracted modulo 256; different zero points are subtracted in 16 bits."""
     ends = np.iinfo(dtype)
     for low, high in ((ends.min, ends.max), (0, 127), (100, 120), (3, 3)):
         values = np.linspace(low, high, 12).astype(dtype).reshape(3, 4)[:, ::2]

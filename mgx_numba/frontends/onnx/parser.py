@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core.shape import DynamicDimension, Shape
 from ...environment import environment_flag
-from ...errors import MgxError, OptionError, ParseError, ShapeError, UnsupportedError
+from ...errors import MgxError, OptionError, ParseError, UnsupportedError
 from ...garbage import uncollected
 from ...graph.folding import Constants
 from ...graph.instruction import Instruction
@@ -22,11 +22,12 @@ from ...nearest import did_you_mean
 from ..composite import composed, is_product
 from ..handlers import check_arity
 from . import registry
-from .builder import Builder, NameScope, rank
+from .builder import Builder, NameScope
 from .deferred import Attempt, values_taken
 from .functions import expand, function_attributes, has_body, resolve_attributes, schema_attributes, schema_body
 from .legacy import modernised
 from .leniency import FinalError, Leniency
+from .losses import LOSSES, check_loss
 from .model import OLDEST_OPSET, Model, canonical_domain, load_model
 from .node import Node
 from .optional import OPTIONAL_OPERATORS
@@ -463,32 +464,3 @@ def _expanded(
 def _is_old(node: Node, schema: Schema | None) -> bool:
     """Return whether a node may have a form older than parser functions accept."""
     return node.domain == "" and node.opset < OLDEST_OPSET and schema is not None
-
-
-LOSSES = frozenset({"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"})
-
-
-def check_loss(node: Node, inputs: Sequence[Instruction | None]) -> None:
-    """Check scores [n, c, d...], labels [n, d...] and optional weights [c].
-
-    Raises:
-        ParseError: scores have fewer than two axes, or the reduction is unknown.
-        ShapeError: labels or weights have other lengths than the scores.
-    """
-    node.get_choice("reduction", ("mean", "none", "sum"), "mean")
-    scores, labels, weights = [*inputs, None][:3]
-    assert scores is not None and labels is not None  # required by the schema
-    if rank(scores) < 2:
-        raise ParseError(f"input 0 has {rank(scores)} dimensions, expected at least 2: [n, classes, ...]")
-    count, classes, *others = scores.shape.dims
-    _check("labels", labels, [count, *others])
-    if weights is not None:
-        _check("weights", weights, [classes])
-
-
-def _check(what: str, x: Instruction, wanted: Sequence[DynamicDimension]) -> None:
-    given = x.shape.dims if rank(x) else ()
-    meet = len(given) == len(wanted) and all(a.min <= b.max and b.min <= a.max for a, b in zip(given, wanted))
-    if not meet:
-        listed = [", ".join(map(str, dims)) for dims in (given, wanted)]
-        raise ShapeError(f"{what} are of lengths [{listed[0]}], expected [{listed[1]}] as the scores have")

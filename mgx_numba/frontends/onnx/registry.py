@@ -58,14 +58,17 @@ FAMILIES = {
     "contrib_sparse": "SparseAttention",
     "contrib_linear_attention": "LinearAttention LinearAttentionGate GatedDeltaNet CausalConvWithState",
     "contrib_experts": "MoE QMoE",
-    "cached_tokens": "RotaryEmbedding MRotaryEmbedding",
+    "rotary": "RotaryEmbedding MRotaryEmbedding",
     "contrib": (
         "MatMulNBits MatMulBnb4 EmbedLayerNormalization ATen FusedGemm ExpandDims NhwcMaxPool Unique Inverse CDist"
     ),
+    "qlinear": (
+        "QLinearConv QLinearMatMul QLinearAdd QLinearMul QLinearLeakyRelu QLinearSigmoid QLinearAveragePool "
+        "QLinearGlobalAveragePool QLinearConcat"
+    ),
     "contrib_quantized": (
         "QGemm DynamicQuantizeMatMul QLinearSoftmax QLinearWhere QLinearReduceMean QAttention GatherBlockQuantized "
-        "MXFixNeuron MXQuantizeDequantize DynamicScale QLinearConv QLinearMatMul QLinearAdd QLinearMul "
-        "QLinearLeakyRelu QLinearSigmoid QLinearAveragePool QLinearGlobalAveragePool QLinearConcat"
+        "MXFixNeuron MXQuantizeDequantize DynamicScale"
     ),
     "contrib_recurrent": "DynamicQuantizeLSTM",
     "detection": "TopK NonZero Unique MaxRoiPool NonMaxSuppression RoiAlign",
@@ -74,7 +77,8 @@ FAMILIES = {
         "CategoryMapper TfIdfVectorizer"
     ),
     "ml_maps": "ZipMap DictVectorizer CastMap",
-    "ml_svm": "LinearRegressor LinearClassifier SVMRegressor SVMClassifier",
+    "ml_linear": "LinearRegressor LinearClassifier",
+    "ml_svm": "SVMRegressor SVMClassifier",
     "ml_trees": "TreeEnsembleRegressor TreeEnsembleClassifier TreeEnsemble",
     "signal": "DFT STFT MelWeightMatrix",
     "random": "RandomUniform RandomUniformLike RandomNormal RandomNormalLike Dropout Multinomial",

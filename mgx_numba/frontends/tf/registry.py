@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ..handlers import Handler, ParserT, handler_of, import_families
 
-FAMILIES = "constant convolution image indexing layout matmul pointwise reduction"
+FAMILIES = "constant convolution image indexing layout matmul normalization pointwise pooling reduction"
 """Modules with parser functions, which are imported together: all take 8 ms."""
 
 _HANDLERS: dict[str, Handler] = {}

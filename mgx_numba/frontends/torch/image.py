@@ -15,8 +15,8 @@ from ...graph.instruction import Instruction
 from ...ops.col2im import Col2Im
 from ..sampling import SampleAxis, sampled, window_sums
 from .builder import AtenBuilder, rank
+from .convolution import spread
 from .node import AtenNode
-from .pooling import spread
 from .registry import register
 from .types import Lens, Sizes
 

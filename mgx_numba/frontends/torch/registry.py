@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ..handlers import Parser, ParserT, import_families
 
 FAMILIES = (
-    "activation attention creation detection gather image indexing layout matmul normalization "
+    "activation attention convolution creation detection gather image indexing layout matmul normalization "
     "order pointwise pooling quantization recurrent reduction special"
 )
 """Modules with builder functions: a list of PyTorch's decompositions needs nearly all, so they are imported at once."""

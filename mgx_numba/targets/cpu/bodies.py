@@ -18,7 +18,7 @@ from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...graph.program import Program
 from ...graph.substitution import lengths_of
-from ...ops.slice import Concat
+from ...ops.concat import Concat
 from ...runtime.cpu.executor import Executable
 from ...runtime.cpu.native_call import Entry
 from ...runtime.cpu.repeat import may_repeat, repeat

@@ -16,7 +16,7 @@ from ...codegen.resampling import changed_axes
 from ...core.dim import known_in, maximum, minimum
 from ...graph.instruction import Instruction
 from ...ops.detection import RoiAlign
-from ...ops.pooling import Lrn
+from ...ops.lrn import Lrn
 from ...ops.resize import Resize
 from ...ops.selection import OneHot
 from .buffers import View

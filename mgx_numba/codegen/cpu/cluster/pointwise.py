@@ -181,7 +181,7 @@ def _lanes_axis(module: Module, lens: Sequence[Length], strides: Sequence[Sequen
 
 
 def _moved_last(lens: Sequence[Length], axis: int) -> tuple[Length, ...]:
-    """Return lengths or strides with an axis moved behind the others."""
+    """Return lengths or strides in another order of axes: ``axis`` comes last."""
     return (*lens[:axis], *lens[axis + 1 :], lens[axis])
 
 

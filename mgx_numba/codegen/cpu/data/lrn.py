@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from ....core.dim import less_equal, permitted, typical
-from ....ops.pooling import Lrn
+from ....ops.lrn import Lrn
 from ...arguments import Arguments
 from ...launch import Launch
 from ...problems.cluster import Tensor

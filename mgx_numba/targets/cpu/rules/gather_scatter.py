@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ....codegen.cpu.data.cache_copy import cache_copy_launch
-from ....codegen.cpu.data.scatter import onehot_launch, scatter_launch, scatternd_launch
+from ....codegen.cpu.data.onehot import onehot_launch
+from ....codegen.cpu.data.scatter import scatter_launch, scatternd_launch
 from ....core.dim import known_in, less_equal, preferred
 from ....core.shape import row_major_strides
 from ....core.types import Type

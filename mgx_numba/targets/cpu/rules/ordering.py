@@ -5,10 +5,11 @@ from __future__ import annotations
 from math import prod
 
 from ....codegen.cpu.data.argreduce import arg_join_launch, arg_part_launch, arg_parts, argreduce_launch
+from ....codegen.cpu.data.nonzero import nonzero_launch
 from ....codegen.cpu.data.row_sort import sort_launch
 from ....codegen.cpu.data.scan import part_sums_launch, scan_launch, scan_parts
 from ....codegen.cpu.data.topk import is_by_columns, is_sorted_faster, topk_columns_launch, topk_launch, topk_share
-from ....codegen.cpu.data.unique import nonzero_launch, unique_launch
+from ....codegen.cpu.data.unique import unique_launch
 from ....core.dim import known_in, known_less, known_less_equal, less, less_equal, preferred
 from ....core.shape import Shape
 from ....core.types import Type

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ....codegen.gpu.data.lrn import lrn_launch
 from ....codegen.gpu.data.pad import pad_launch
-from ....codegen.gpu.data.pooling import WindowAxis, lrn_launch, pooling_launch
+from ....codegen.gpu.data.pooling import WindowAxis, pooling_launch
 from ....codegen.gpu.data.resize import interpolation_launch, interpolation_tables, nearest_positions, tap_positions
 from ....codegen.problems.indexed_copy import remapped_copy, remapping
 from ....codegen.resampling import resampled_axes, taps_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ....codegen.gpu.data.caches import cache_copy_launch
 from ....codegen.gpu.data.indexed import positions_launch
-from ....codegen.gpu.data.scatter import element_lines, onehot_launch, scatter_launch, slice_lines
+from ....codegen.gpu.data.onehot import onehot_launch
+from ....codegen.gpu.data.scatter import element_lines, scatter_launch, slice_lines
 from ....core.dim import known_in
 from ....core.shape import Shape
 from ....core.types import Type

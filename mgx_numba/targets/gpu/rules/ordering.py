@@ -5,15 +5,9 @@ from __future__ import annotations
 from math import prod
 
 from ....codegen.alternatives import only_where
+from ....codegen.gpu.data.argreduce import argreduce_launch
 from ....codegen.gpu.data.scan import scan_launch
-from ....codegen.gpu.data.topk import (
-    argreduce_launch,
-    is_short,
-    kept_elements,
-    topk_comparisons,
-    topk_launch,
-    topk_share,
-)
+from ....codegen.gpu.data.topk import is_short, kept_elements, topk_comparisons, topk_launch, topk_share
 from ....core.dim import Length, hint, is_symbolic, known_equal, known_in, negate
 from ....core.shape import Shape
 from ....core.types import Type
