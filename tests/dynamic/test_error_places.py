@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 from mgx_numba.api.program import program as public_program
-from mgx_numba.errors import MgxError
-from mgx_numba.frontends.onnx import parse_onnx
+from mgx_numba.errors import MgxError, ParseError
+from mgx_numba.frontends.handlers import handler_of
+from mgx_numba.frontends.onnx import parse_onnx, registry
+from mgx_numba.frontends.onnx.builder import Builder
+from mgx_numba.frontends.onnx.node import Node
+from mgx_numba.graph.instruction import Instruction
 
 from .models import FLOAT, INT64, Graph
 
@@ -37,3 +41,16 @@ def test_errors_of_a_run_name_the_node(name: str, target: str) -> None:
     place = re.escape(f"node 'the_node' ({operator}, domain ai.onnx, opset 18): ")
     with pytest.raises(MgxError, match=f"^{place}(?!{place})"):
         made.run(feeds)
+
+
+def test_an_error_that_no_parser_function_foresaw_has_the_shapes_of_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unforeseen(g: Builder, node: Node, x: Instruction) -> Instruction:
+        (_rows,) = g.lens(x)
+        return x
+
+    g = Graph(opset=18)
+    model = g.model({"x": (FLOAT, [2, 3])}, [g.op("Abs", "x")])
+    registry.find("", "Abs")  # its family is loaded
+    monkeypatch.setitem(registry._HANDLERS, ("", "Abs"), handler_of(unforeseen))
+    with pytest.raises(ParseError, match=r"Abs, .*: ValueError: too many values to unpack .*; inputs are 'x' .*2, 3"):
+        parse_onnx(model)

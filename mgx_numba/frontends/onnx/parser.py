@@ -445,9 +445,7 @@ class GraphParser:
 def _unexpected(error: Exception, node: Node) -> str:
     """Return the message of an error that no parser function foresaw, with the shapes of the node's inputs."""
     given = ", ".join(f"{name!r} {x.shape}" for name, x in values_taken(node).items())
-    counted = any(text in str(error) for text in ("to unpack", "tuple index out of range"))
-    what = "a number of dimensions or elements is wrong" if counted else type(error).__name__
-    return f"{what}: {error}; inputs are {given or 'none'}"
+    return f"{type(error).__name__}: {error}; inputs are {given or 'none'}"
 
 
 def _expanded(
