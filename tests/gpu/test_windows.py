@@ -15,6 +15,8 @@ from mgx_numba.ops.pooling import PoolingMode
 from mgx_numba.runtime.gpu.engine import Engine
 
 from ..cpu.agreement import reference
+from ..cpu.test_col2im import CASES as WINDOWS
+from ..cpu.test_col2im import operator, windows
 from ..values import normal, small
 from .operators import check_compiles, check_operator, hosted, operator_program
 from .programs import compiled, interpreter
@@ -137,3 +139,10 @@ def test_kernels_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     check_compiles("lrn", [values(2, 7, 8, dtype=np.float16)], on, size=3, beta=0.6)
     window = {"lengths": (3,), "stride": (2,), "padding": (1,), "dilations": (1,)}
     check_compiles("pooling", [values(2, 3, 9)], on, mode=PoolingMode.lpnorm, lp_order=3, **window)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, np.int64, np.int8])
+@pytest.mark.parametrize("case", WINDOWS)
+def test_windows_add_up(case: str, dtype: Any, on: Engine) -> None:
+    op = operator(*WINDOWS[case])
+    check_operator(on, op.name, [windows(op, 2, 3, dtype)], **op.attributes())

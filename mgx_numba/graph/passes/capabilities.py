@@ -69,7 +69,6 @@ class Capabilities:
             kernels, see `LiftConstants`.
         depthwise_integers: whether kernels compute depthwise convolutions of 8-bit integers.
         scattered_integers: whether kernels compute transposed convolutions of 8-bit integers.
-        adds_windows: whether kernels compute ``col2im``; otherwise it becomes a scatter, see `RewriteCol2Im`.
         adds_columns: tells whether a convolution is fastest as a product of all taps, whose columns are
             added up at their places (`RewriteNarrowConvolution`); None: never.
         reads_shuffled: whether grouped 1x1 convolutions are fastest with their input read through the channel shuffle.
@@ -105,7 +104,6 @@ class Capabilities:
     shared_texts: bool = False
     depthwise_integers: bool = False
     scattered_integers: bool = False
-    adds_windows: bool = False
     adds_columns: Callable[[Instruction], bool] | None = None
     reads_shuffled: bool = False
     prologues: bool = True

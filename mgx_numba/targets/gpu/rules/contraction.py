@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -208,9 +209,13 @@ def _launch_with(
     weights = fused.weights
     if isinstance(problem, GemmProblem):
         problem = _in_whole_rows(low, ins, problem, fused, places, operands)
-        problem, places = planes_as_rows(problem, places)
     for name in ("x", "w") if weights is None else ("x",):
-        operands[name] = aligned(low, ins, operands[name])
+        copied = aligned(low, ins, operands[name])
+        if copied.strides != operands[name].strides:
+            problem = _with_strides(problem, name, copied.strides)
+        operands[name] = copied
+    if isinstance(problem, GemmProblem):
+        problem, places = planes_as_rows(problem, places)
     request = Request(problem, fused.epilogue, places, low.threads, low.options.fast_math)
     constant = weights is not None
     contraction = GpuContraction(
@@ -232,6 +237,17 @@ def _launch_with(
     chosen, solution = _solved(low, contraction)
     _append(low, ins, fused, contraction, filled, chosen, solution, operands)
     contraction_problem.note_solver(low, ins, contraction, chosen)
+
+
+def _with_strides(
+    problem: GemmProblem | ConvProblem, name: str, strides: Sequence[Length]
+) -> GemmProblem | ConvProblem:
+    """Return the problem with other strides of the operand ``x`` or ``w``."""
+    if isinstance(problem, ConvProblem):
+        return replace(problem, x_strides=(strides[0], *strides[2:])) if name == "x" else problem
+    own = tuple(plain_int(s) for s in strides)
+    own = (*(0,) * (len(problem.batch) + 2 - len(own)), *own)
+    return replace(problem, a_strides=own) if name == "x" else replace(problem, b_strides=own)
 
 
 def _append(
