@@ -139,6 +139,8 @@ def _check(body: ScalarBody) -> None:
 def _launch(low: Lowering, ins: Instruction, fused: Contraction) -> None:
     problem, operands, weights = fused.problem, fused.operands, fused.weights
     filled = None
+    if isinstance(problem, ConvProblem):
+        problem = _single_channels(low, ins, problem, operands)
     if isinstance(problem, ConvProblem) and weights is not None:
         filled = _images_of(low, problem, operands["x"])
     if filled is not None:
@@ -295,6 +297,27 @@ def _solved(low: Lowering, contraction: GpuContraction) -> tuple[Candidate, Solu
     tiling = chosen.blocking or chosen.solver.chosen(contraction)
     key = (chosen.solver.name, tiling, contraction)
     return chosen, low.solutions.of(key, lambda: chosen.solver.plan(contraction, tiling))
+
+
+def _single_channels(low: Lowering, ins: Instruction, problem: ConvProblem, operands: dict[str, View]) -> ConvProblem:
+    """Return a convolution of single channels to several as a depthwise one, of a copy with each channel repeated.
+
+    Other kernels compute such groups without vectors: 8 images of 16 x 16, 512 channels to 1024 by 3 x 3 at stride 2,
+    take 270 us on an H200.
+    """
+    x, many = operands["x"], problem.group_out
+    single = problem.group_in == 1 and problem.groups > 1
+    if not single or many == 1 or problem.transposed or problem.prologue is not None:
+        return problem
+    lens = (*x.lens[:2], many, *x.lens[2:])
+    repeated = x.with_shape(Shape(x.type, lens, (*x.strides[:2], 0, *x.strides[2:])))
+    rank = len(lens)
+    copied = low.allocate(Shape.from_permutation(x.type, lens, (0, *range(3, rank), 1, 2)))
+    low.copy(repeated, copied, ins)
+    strides = (copied.strides[0], 1, *copied.strides[3:])
+    channels = problem.in_channels * many
+    operands["x"] = copied.with_shape(Shape(x.type, (x.lens[0], channels, *x.lens[2:]), strides))
+    return replace(problem, in_channels=channels, groups=channels, x_strides=(strides[0], *strides[2:]))
 
 
 def _images_of(low: Lowering, problem: ConvProblem, x: View) -> ChannelPadding | None:
