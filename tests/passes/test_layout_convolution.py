@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mgx_numba.core.shape import Shape, find_permutation
+from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.passes.layout_convolution import LayoutConvolution, channels_last
 from mgx_numba.graph.passes.normalize_ops import NormalizeOps
