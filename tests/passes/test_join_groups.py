@@ -17,10 +17,15 @@ from mgx_numba.targets.options import TargetOptions
 from .support import Graph, check, find
 
 
-def joining(factor: int, fast_math: bool = True) -> Options:
+def joining(factor: int, group: int = 6, fast_math: bool = True) -> Options:
+    """Let convolutions of ``group`` groups join ``factor`` of them."""
+
+    def factor_of(ins: Instruction) -> int:
+        return factor if ins.op.attributes()["group"] == group else 1
+
     given = pass_options(TargetOptions(fast_math=fast_math))
     assert given.capabilities is not None
-    return replace(given, capabilities=replace(given.capabilities, joined_groups=lambda _: factor))
+    return replace(given, capabilities=replace(given.capabilities, joined_groups=factor_of))
 
 
 def grouped(inside: int, out: int, group: int, constant: bool = True, **attributes: Any) -> Program:
@@ -38,7 +43,7 @@ def left(program: Program, options: Options) -> Instruction:
 @pytest.mark.parametrize("attributes", [{}, {"padding": (1, 0), "stride": (2, 1), "dilation": (1, 2)}])
 @pytest.mark.parametrize(("inside", "out", "group", "factor"), [(2, 3, 6, 2), (2, 3, 6, 3), (4, 1, 6, 6), (1, 2, 4, 2)])
 def test_groups_are_joined(inside: int, out: int, group: int, factor: int, attributes: dict[str, Any]) -> None:
-    found = left(grouped(inside, out, group, **attributes), joining(factor))
+    found = left(grouped(inside, out, group, **attributes), joining(factor, group))
     assert found.op.attributes()["group"] == group // factor
     assert found.inputs[1].shape.lens == (group * out, inside * factor, 3, 2)
 
