@@ -13,6 +13,7 @@ from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 from .build import RewriteBuilder
+from .rewriter import remove_dead
 
 
 class JoinGroups(Pass):
@@ -29,17 +30,18 @@ class JoinGroups(Pass):
         if can is None or can.joined_groups is None or not options.fast_math:
             return
         for ins in list(module.named(frozenset({"convolution"}))):
-            group = ins.op.attributes()["group"]
+            group, (x, w) = ins.op.attributes()["group"], ins.inputs
             if group == 1 or any(i.shape.is_dynamic for i in (ins, *ins.inputs)):
                 continue
-            weights = constant_array(ins.inputs[1])
+            weights = constant_array(w)
             factor = 1 if weights is None else can.joined_groups(ins)
             if weights is None or factor == 1:
                 self.log.refuse(self.name, ins, "the target has a kernel that is as fast, or weights are not constant")
                 continue
             b = RewriteBuilder(module, ins)
             op = make_op(ins.name, **{**ins.op.attributes(), "group": group // factor})
-            module.replace_instruction(ins, b.op(op, ins.inputs[0], b.literal(joined_weights(weights, group, factor))))
+            module.replace_instruction(ins, b.op(op, x, b.literal(joined_weights(weights, group, factor))))
+            remove_dead(module, [ins])
             self.log.apply(self.name, ins)
 
 
