@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..api.shape import unwrap_shape
 from ..core.device_array import DeviceArray, is_in_a_row
 from ..core.shape import Shape
 from ..core.types import Type
@@ -68,13 +69,13 @@ def _by_addresses(lowered: Lowered, device: torch.device, args: Sequence[object]
         if name not in known:
             continue  # memory for a result
         place, order = known[name]
-        example, wanted = args[place], shapes[name].unwrap()
+        example, wanted = args[place], unwrap_shape(shapes[name])
         if not isinstance(example, torch.Tensor) or example.device != device or not is_in_a_row(wanted):
             return None
         inputs.append((place, order, example.dtype, tuple(ordered(example, order).shape), wanted))
         if ir_type(example.dtype) is not wanted.type or inputs[-1][3] != wanted.array_lens:
             return None
-    outputs = [s.unwrap() for s in lowered.program.get_output_shapes()]
+    outputs = [unwrap_shape(s) for s in lowered.program.get_output_shapes()]
     made = [(_result_dtype(s.type), s.array_lens, s, order) for s, order in zip(outputs, lowered.results)]
     if len(inputs) != len(known) or any(dtype is None for dtype, *_ in made):
         return None
