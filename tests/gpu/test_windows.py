@@ -36,6 +36,12 @@ def test_padding(mode: PadMode, dtype: Any, on: Engine) -> None:
     check_operator(on, "pad", [values(4, dtype=dtype)], pads=(0, 0), mode=mode)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8, np.bool_])
+def test_padding_of_whole_vectors(dtype: Any, on: Engine) -> None:
+    for pads in ((1, 2, 0, 0, 1, 0), (-1, 0, 0, 2, -2, 0)):
+        check_operator(on, "pad", [values(3, 5, 32, dtype=dtype, special=True)], pads=pads, value=1)
+
+
 def test_padding_up_to_lengths_and_of_nothing(on: Engine) -> None:
     check_operator(on, "fixed_pad", [values(3, 5)], output_lens=(4, 7))
     check_operator(on, "pad", [values(0, 5)], pads=(1, 0, 2, 1), value=-2.5)
