@@ -53,6 +53,9 @@ SHORT_HINTS = (31, 29, 23, 19, 17, 13, 11, 7, 5, 3, 2)
 TOGETHER = (1, 2, 3, 4, 8, 16, 64, 300, 1024)
 """Lengths that all symbols share in a sample. Kernels differ where an axis has one element, where rows are shorter than
 a vector or a tile, and where estimates prefer another algorithm."""
+MOST_SINGLE = 32
+"""Most symbols of a program for which each gets a sample in which it alone is 1: with 320 symbols in one problem these
+samples take 20 s. Programs of encoders and decoders have up to five."""
 LAST = 4
 """Number of last comparisons before an operator's failure that are examined first."""
 MOST_RELATIONS = 64
@@ -85,10 +88,10 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
         own = inputs.lengths(scope, relations, rows[number])
         try:
             made = _Symbolic(own).copy(program)
-            found = _settled_equality(scope, relations) if alone and len(relations) < MOST_RELATIONS else None
-            if found is None:
+            found = _settled_equalities(scope, relations) if alone else None
+            if not found:
                 return made
-            relations[found[0]] = found[1]
+            relations |= found
             scope.clear()
         except SymbolicLengthError:
             raise
@@ -178,7 +181,7 @@ class _Inputs:
             yield {s: max(1, chosen.get(s, hints[s])) for s in ranges}
         for length in TOGETHER:
             yield {s: max(1, d.clamp(length)) for s, d in ranges.items()}
-        for one in ranges if len(hints) > 1 else ():
+        for one in ranges if 1 < len(hints) <= MOST_SINGLE else ():
             yield {s: max(1, d.clamp(1)) if s is one else hints[s] for s, d in ranges.items()}
             yield {s: hints[s] if s is one else max(1, d.clamp(1)) for s, d in ranges.items()}
 
@@ -261,19 +264,25 @@ def _compared_quotients(scope: Scope) -> bool:
     return any(atom.kind == "floordiv" for one in differences for monomial, _ in one.terms for atom in monomial)
 
 
-def _settled_equality(scope: Scope, known: Mapping[str, Length]) -> tuple[str, Length] | None:
-    """Return a symbol that equals an expression of other symbols in all runs that a guard admits, and the expression.
+def _settled_equalities(scope: Scope, known: Mapping[str, Length]) -> dict[str, Length]:
+    """Return symbols that equal expressions of other symbols in all runs that the guards admit, with the expressions.
 
-    Replacing the symbol by the expression leaves less to prove: broadcasts to it have equal lengths, and weights have
-    fixed numbers of rows.
+    Replacing the symbols by the expressions leaves less to prove: broadcasts to them have equal lengths, and weights
+    have fixed numbers of rows. No expression has a symbol that comes before it in the result.
     """
+    found: dict[str, Length] = {}
+    replaced: dict[Dim, Length] = {}
     for guard in scope.guards.values():
         ((monomial, coefficient), *more) = guard.condition.terms
         if guard.answer and not more and coefficient == 1 and len(monomial) == 1 and monomial[0].kind == "zero":
-            found = _symbol_of(scope, monomial[0].operands[0], known)
-            if found is not None:
-                return found
-    return None
+            difference: Length = monomial[0].operands[0]
+            for symbol, expression in replaced.items():  # one by one: an expression may have symbols replaced later
+                difference = substitute(difference, {symbol: expression})
+            one = _symbol_of(scope, difference, {**known, **found}) if isinstance(difference, Dim) else None
+            if one is not None:
+                found[one[0]] = one[1]
+                replaced[next(s for s in scope.symbols if str(s) == one[0])] = one[1]
+    return found
 
 
 def _solved(scope: Scope, difference: Any, known: Mapping[str, Length]) -> tuple[str, Length] | None:
