@@ -88,10 +88,10 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
         own = inputs.lengths(scope, relations, rows[number])
         try:
             made = _Symbolic(own).copy(program)
-            found = _settled_equalities(scope, relations) if alone else None
-            if not found:
+            settled = _settled_equalities(scope, relations) if alone else None
+            if not settled:
                 return made
-            relations |= found
+            relations |= settled
             scope.clear()
         except SymbolicLengthError:
             raise
