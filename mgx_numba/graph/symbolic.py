@@ -25,6 +25,7 @@ from ..core.dim import (
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type
 from ..errors import MgxError
+from ..ops.control import Loop
 from ..ops.lengths import Lengths
 from ..ops.selection import DynamicRange
 from .instruction import Instruction
@@ -392,6 +393,8 @@ class _Symbolic(Specializer):
         """Raise if a result has open lengths although it follows from lengths, and nothing in the data decides it."""
         if not ins.shape.is_dynamic or ins.shape.element is not None or any(i.shape.is_dynamic for i in ins.inputs):
             return
+        if isinstance(ins.op, Loop):
+            return  # the body decides how states grow, not the first states
         follows = [self.constants.value(i) is None and self.constants.follows_lengths(i) for i in ins.inputs]
         if ins.inputs and (all(follows) or any(follows[1:])):
             raise SymbolicLengthError(ins.located(f"{ins.name} gives a number of elements that is not followed"))
