@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,15 +173,24 @@ class Scope:
     @contextlib.contextmanager
     def tentative(self) -> Iterator[None]:
         """Forget all symbols, samples, guards and preferences of a block that raises."""
-        before = len(self.symbols), list(self.samples), dict(self.guards), dict(self.preferences), dict(self.usual)
-        closed = self._closed
+        forget = self.forgetting()
         try:
             yield
         except BaseException:
-            count, self.samples, self.guards, self.preferences, self.usual = before
+            forget()
+            raise
+
+    def forgetting(self) -> Callable[[], None]:
+        """Return a function that forgets all symbols, samples, guards and preferences added after this call."""
+        before = len(self.symbols), list(self.samples), dict(self.guards), dict(self.preferences), dict(self.usual)
+        closed = self._closed
+
+        def forget() -> None:
+            count, self.samples, self.guards, self.preferences, self.usual = (before[0], *map(copy, before[1:]))
             del self.symbols[count:]
             self._closed, self._ranges, self._implied, self._equals, self._values = closed, None, {}, {}, {}
-            raise
+
+        return forget
 
     def hints(self) -> dict[Dim, int]:
         """Return the example lengths of all symbols."""
