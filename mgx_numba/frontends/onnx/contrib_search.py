@@ -292,6 +292,7 @@ class Beams:
         """
         n, own = self._body, self._carried
         batch, beams = (n.length(own["ended_scores"], axis) for axis in (0, 1))
+        was = n.shaped(own["finished"], -1, 1)  # its second length is known, so it broadcasts
         size = n.length(scores, 1)
         sums = n.op("Add", scores, own["scores"])
         twice = n.op("Add", beams, beams)
@@ -305,7 +306,7 @@ class Beams:
         def leading(x: str) -> str:
             return n.op("Slice", x, n.constant([0]), beams, n.constant([1]))
 
-        closed = n.op("And", leading(ends), n.op("Not", own["finished"]))
+        closed = n.op("And", leading(ends), n.op("Not", was))
         nothing = n.constant(np.nan, np.float32)
         gained = n.op("Where", closed, self._normalised(n, leading(values), at), nothing)
         texts = n.op("Gather", sequences, n.shaped(leading(origin), -1), axis=0)
@@ -320,8 +321,7 @@ class Beams:
         if not self._early:
             best = self._normalised(n, self._hoped(values, batch, beams), at)
             full = n.op("And", full, n.op("Not", n.op("Less", worst, best)))
-        finished = n.op("Or", own["finished"], full)
-        was = own["finished"]
+        finished = n.op("Or", was, full)
         zero = n.constant(0)
         tokens = n.op("Where", was, n.constant(self._pad), go_on["t"])
         going = n.op("Where", was, n.constant(0, np.float32), go_on["v"])
@@ -360,7 +360,8 @@ class Beams:
         n, last = self._n, {k: found[name] for k, name in self._carried.items()}
         batch, beams = (n.length(last["ended_scores"], axis) for axis in (0, 1))
         running = self._normalised(n, n.shaped(last["scores"], batch, beams), width)
-        running = n.op("Where", last["finished"], n.constant(np.nan, np.float32), running)
+        finished = n.shaped(last["finished"], -1, 1)
+        running = n.op("Where", finished, n.constant(np.nan, np.float32), running)
         best, rows = self._merged(n, (last["ended_scores"], running), (last["ended_tokens"], sequences))
         bounds = n.constant([0]), self._returned, n.constant([1])
         tokens = n.op("Slice", n.shaped(rows, batch, beams, n.length(rows, 1)), *bounds)
