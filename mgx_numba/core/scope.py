@@ -6,7 +6,6 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -186,8 +185,10 @@ class Scope:
         closed = self._closed
 
         def forget() -> None:
-            count, self.samples, self.guards, self.preferences, self.usual = (before[0], *map(copy, before[1:]))
+            count, samples, guards, preferences, usual = before
             del self.symbols[count:]
+            self.samples, self.guards = list(samples), dict(guards)
+            self.preferences, self.usual = dict(preferences), dict(usual)
             self._closed, self._ranges, self._implied, self._equals, self._values = closed, None, {}, {}, {}
 
         return forget
