@@ -84,8 +84,8 @@ def alternatives(
     if not symbols:
         return [Alternative(1, solve(problem))]
     scope = symbols[0].scope
-    holds, hints = scope.holds(), scope.hints()  # only lengths that satisfy the program's guards matter
-    given = [{**hints, **one} for one in (*scope.samples, *samples)]  # a symbol may have been created after the samples
+    holds = scope.holds()  # only lengths that satisfy the program's guards matter
+    hints, *given = scope.samples_of(symbols_of([*symbols, holds]), samples)
     tries = SampleValues([hints, *(one for one, fits in zip(given, SampleValues(given).of(holds)) if fits)])
     tried: set[tuple[int, ...]] = set()
     found: list[Alternative[T]] = []

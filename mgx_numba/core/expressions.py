@@ -33,9 +33,13 @@ def typical(length: Length) -> int:
     """
     if not isinstance(length, Dim):
         return length
-    scope = length.scope
-    usual = {s: min(max(TYPICAL + k, s.low or 0), s.high or TYPICAL + k) for k, s in enumerate(scope.symbols)}
-    return evaluate(length, usual, scope.usual) or 1
+    usual = length.scope.usual
+    return evaluate(length, usual, usual) or 1
+
+
+def usual_length(symbol: Dim, place: int) -> int:
+    """Return the typical length of symbol number ``place`` of a scope."""
+    return min(max(TYPICAL + place, symbol.low or 0), symbol.high or TYPICAL + place)
 
 
 def evaluate(length: Length, values: Mapping[Any, int], known: dict[Dim, int] | None = None) -> int:

@@ -243,9 +243,16 @@ class Dim:
     __rtruediv__ = __truediv__
 
     def __str__(self) -> str:
-        if self._text is None:
-            self._text = _sum_text(self.terms)
-        return self._text
+        waiting = [self]
+        while waiting:  # operands first: expressions may be nested deeper than Python's calls
+            one = waiting[-1]
+            operands = [o for monomial, _ in one.terms for atom in monomial for o in atom.operands]
+            lacking = [o for o in operands if isinstance(o, Dim) and o._text is None]
+            if not lacking:
+                one._text = one._text or _sum_text(one.terms)
+                waiting.pop()
+            waiting += lacking
+        return self._text or ""
 
     __repr__ = __str__
 
@@ -454,20 +461,32 @@ def _term_text(monomial: Monomial, coefficient: int) -> str:
     return text.replace("-*", "-", 1) if coefficient == -1 else text
 
 
+LONGEST_TEXT = 1000
+"""Most characters of an operand in the text of an expression; a longer operand is written as ``...``. Expressions share
+operands: after 36 clipped slices of one axis the whole text has hundreds of megabytes."""
+
+
+def _operand_text(operand: object) -> str:
+    text = str(operand)
+    return text if len(text) <= LONGEST_TEXT else "..."
+
+
 def _atom_text(atom: Atom) -> str:
     if atom.kind == "symbol":
         return atom.name
     if atom.kind in _SIGNS:
         terms = atom.operands[0].terms  # type: ignore[union-attr]
-        left, right = (_sum_text([(m, abs(c)) for m, c in terms if c * sign > 0]) for sign in (1, -1))
+        sides = [_sum_text([(m, abs(c)) for m, c in terms if c * sign > 0]) for sign in (1, -1)]
+        left, right = map(_operand_text, sides)
         return f"({left} {_SIGNS[atom.kind]} {right})"
     if atom.kind == "all":
-        return f"({' and '.join(map(str, atom.operands))})"
+        return f"({' and '.join(map(_operand_text, atom.operands))})"
     if atom.kind in ("floordiv", "mod"):
         sign = "//" if atom.kind == "floordiv" else "%"
-        left, right = (str(o) if isinstance(o, int) or _is_symbol(o) else f"({o})" for o in atom.operands)
+        operands = [(o, _operand_text(o)) for o in atom.operands]
+        left, right = (text if isinstance(o, int) or _is_symbol(o) else f"({text})" for o, text in operands)
         return f"({left} {sign} {right})"
-    return f"{atom.kind}({', '.join(map(str, atom.operands))})"
+    return f"{atom.kind}({', '.join(map(_operand_text, atom.operands))})"
 
 
 _SIGNS = {"negative": "<", "zero": "==", "nonzero": "!="}

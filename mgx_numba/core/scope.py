@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .bounds import AtomRanges, decided, facts_of, values_of_symbol
 from .conditions import all_of, negate
-from .expressions import evaluate, substitute, symbols_of
+from .expressions import evaluate, substitute, symbols_of, usual_length
 from .polynomials import Atom, Dim, Length, SymbolicLengthError, Terms, polynomial, range_of, single_atom
 
 
@@ -115,7 +115,7 @@ class Scope:
         samples: values of all symbols for which kernels are chosen (`codegen.alternatives`), besides the hints.
         guards: questions that ranges did not decide, each once, in order of asking.
         preferences: conditions that chose between correct alternatives, with the answers, see `preferred`.
-        usual: values of expressions for typical lengths, see `typical`.
+        usual: values of symbols and expressions for typical lengths, see `typical`.
     """
 
     def __init__(self, space: ExpressionSpace | None = None) -> None:
@@ -155,6 +155,7 @@ class Scope:
         if hint is None:
             hint = low if high is None else min(max(low, 16), high)
         self._hints[made.terms[0][0][0]] = hint
+        self.usual[made] = usual_length(made, len(self.symbols) - 1)
         return made
 
     def adopt(self, outer: Scope, lengths: Mapping[Dim, int]) -> None:
@@ -163,6 +164,7 @@ class Scope:
         self._first = outer._first + len(outer.symbols)
         self.symbols += lengths
         self._hints |= {s.terms[0][0][0]: length for s, length in lengths.items()}
+        self.usual |= {s: usual_length(s, k) for k, s in enumerate(self.symbols)}
 
     def __deepcopy__(self, memo: object) -> Scope:
         return self
@@ -170,19 +172,39 @@ class Scope:
     @contextlib.contextmanager
     def tentative(self) -> Iterator[None]:
         """Forget all symbols, samples, guards and preferences of a block that raises."""
-        before = len(self.symbols), list(self.samples), dict(self.guards), dict(self.preferences), dict(self.usual)
-        closed = self._closed
+        forget = self.forgetting()
         try:
             yield
         except BaseException:
-            count, self.samples, self.guards, self.preferences, self.usual = before
-            del self.symbols[count:]
-            self._closed, self._ranges, self._implied, self._equals, self._values = closed, None, {}, {}, {}
+            forget()
             raise
+
+    def forgetting(self) -> Callable[[], None]:
+        """Return a function that forgets all symbols, samples, guards and preferences added after this call."""
+        before = len(self.symbols), list(self.samples), dict(self.guards), dict(self.preferences), dict(self.usual)
+        closed = self._closed
+
+        def forget() -> None:
+            count, samples, guards, preferences, usual = before
+            del self.symbols[count:]
+            self.samples, self.guards = list(samples), dict(guards)
+            self.preferences, self.usual = dict(preferences), dict(usual)
+            self._closed, self._ranges, self._implied, self._equals, self._values = closed, None, {}, {}, {}
+
+        return forget
 
     def hints(self) -> dict[Dim, int]:
         """Return the example lengths of all symbols."""
         return {s: self._hints[s.terms[0][0][0]] for s in self.symbols}
+
+    def samples_of(self, symbols: Sequence[Dim], more: Iterable[Mapping[Dim, int]] = ()) -> list[dict[Dim, int]]:
+        """Return the example lengths of symbols, then the other values that they have in `samples` and ``more``."""
+        hints = {s: self._hints[s.terms[0][0][0]] for s in symbols}
+        found = {tuple(hints.values()): hints}
+        for sample in (*self.samples, *more):
+            own = {s: sample.get(s, hints[s]) for s in symbols}  # a symbol may have been created after the samples
+            found.setdefault(tuple(own.values()), own)
+        return list(found.values())
 
     def value(self, length: Length) -> int:
         """Return an expression's value for the example lengths."""

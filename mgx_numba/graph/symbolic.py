@@ -19,12 +19,14 @@ from ..core.dim import (
     Length,
     Scope,
     SymbolicLengthError,
+    exact_quotient,
     substitute,
     symbols_of,
 )  # fmt: skip
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type
 from ..errors import MgxError
+from ..ops.control import Loop
 from ..ops.lengths import Lengths
 from ..ops.selection import DynamicRange
 from .instruction import Instruction
@@ -53,6 +55,9 @@ SHORT_HINTS = (31, 29, 23, 19, 17, 13, 11, 7, 5, 3, 2)
 TOGETHER = (1, 2, 3, 4, 8, 16, 64, 300, 1024)
 """Lengths that all symbols share in a sample. Kernels differ where an axis has one element, where rows are shorter than
 a vector or a tile, and where estimates prefer another algorithm."""
+MOST_SINGLE = 32
+"""Most symbols of a program for which each gets a sample in which it alone is 1: with 320 symbols in one problem these
+samples take 20 s. Programs of encoders and decoders have up to five."""
 LAST = 4
 """Number of last comparisons before an operator's failure that are examined first."""
 MOST_RELATIONS = 64
@@ -79,23 +84,24 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
     """
     inputs = _Inputs(program, lens)
     relations: dict[str, Length] = {}
-    alone = not scope.symbols
+    first, forget = len(scope.symbols), scope.forgetting()
+    alone = not first
     number, ordered, rows = 0, False, [*HINTS]
     while True:
         own = inputs.lengths(scope, relations, rows[number])
         try:
             made = _Symbolic(own).copy(program)
-            found = _settled_equality(scope, relations) if alone and len(relations) < MOST_RELATIONS else None
-            if found is None:
+            settled = _settled_equalities(scope, relations) if alone else None
+            if not settled:
                 return made
-            relations[found[0]] = found[1]
-            scope.clear()
+            relations |= settled
+            forget()
         except SymbolicLengthError:
             raise
         except MgxError as error:
-            if not alone or lens is not None or len(relations) == MOST_RELATIONS:
+            if lens is not None or len(relations) == MOST_RELATIONS:
                 raise SymbolicLengthError(f"the program fails for symbolic lengths: {error}") from error
-            found = _relation(scope, relations, ordered)
+            found = _relation(scope, first, relations, ordered)
             if found is not None:
                 relations[found[0]] = found[1]
             elif ordered:
@@ -106,7 +112,7 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
                 number = (number + 1) % len(rows)
                 ordered = number == 0
                 relations.clear()
-            scope.clear()
+            forget()
         except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
             raise SymbolicLengthError(f"lengths cannot be symbols: {type(error).__name__}: {error}") from error
 
@@ -143,7 +149,8 @@ class _Inputs:
     def lengths(self, scope: Scope, relations: dict[str, Length], primes: Sequence[int]) -> dict[str, list[Length]]:
         """Return the lengths of the inputs: new symbols of a scope, or expressions by ``relations`` and names."""
         lengths: dict[str, Length] = {}
-        hints = itertools.count()
+        outer = set(scope.symbols)
+        hints = itertools.count(len(outer))  # other lengths than those of earlier stages
         parsed = {key: tree for key in self._ranges if (tree := _expression(key, self._ranges)) is not None}
         if self._given:  # names may contradict the given lengths
             parsed = {key: tree for key, tree in parsed.items() if _value(tree, self._given) == self._given.get(key)}
@@ -155,7 +162,8 @@ class _Inputs:
                 hint = given if given >= 0 else _hint(low, high, primes, next(hints))
                 lengths[key] = scope.symbol(key, low, high, hint)
         for key, expression in reversed(relations.items()):  # a later relation never uses a symbol replaced earlier
-            lengths[key] = substitute(expression, {s: lengths[str(s)] for s in symbols_of([expression])})
+            own = [s for s in symbols_of([expression]) if s not in outer]
+            lengths[key] = substitute(expression, {s: lengths[str(s)] for s in own})
         for key, tree in parsed.items():
             lengths[key] = _value(tree, lengths)
         scope.samples = list(self._samples(scope))
@@ -178,7 +186,7 @@ class _Inputs:
             yield {s: max(1, chosen.get(s, hints[s])) for s in ranges}
         for length in TOGETHER:
             yield {s: max(1, d.clamp(length)) for s, d in ranges.items()}
-        for one in ranges if len(hints) > 1 else ():
+        for one in ranges if 1 < len(hints) <= MOST_SINGLE else ():
             yield {s: max(1, d.clamp(1)) if s is one else hints[s] for s, d in ranges.items()}
             yield {s: hints[s] if s is one else max(1, d.clamp(1)) for s, d in ranges.items()}
 
@@ -227,13 +235,14 @@ def _value(tree: ast.expr, lengths: Mapping[str, Length]) -> Any:
     return a * b if isinstance(tree.op, ast.Mult) else a // b
 
 
-def _relation(scope: Scope, known: Mapping[str, Length], ordered: bool) -> tuple[str, Length] | None:
+def _relation(scope: Scope, first: int, known: Mapping[str, Length], ordered: bool) -> tuple[str, Length] | None:
     """Return a symbol and the expression that would make two lengths equal which operators compared last.
 
     Among the last comparisons, symbolic expressions are tried before numbers, since broadcasting also compares with 1.
 
     Args:
         scope: holds the comparisons.
+        first: number of the first symbol that may have a relation: earlier stages and outer programs have the others.
         known: symbols that already have a relation.
         ordered: whether to use order comparisons too. Where one fails, for example a slice longer than its source,
             equal lengths fit.
@@ -248,7 +257,7 @@ def _relation(scope: Scope, known: Mapping[str, Length], ordered: bool) -> tuple
                     continue
                 found = None
                 if kind == "negative" or not guard.answer:
-                    found = _solved(scope, monomial[0].operands[0], known)
+                    found = _solved(scope, first, monomial[0].operands[0], known)
                 if found is not None and isinstance(found[1], Dim) >= symbolic:
                     return found
     return None
@@ -261,39 +270,49 @@ def _compared_quotients(scope: Scope) -> bool:
     return any(atom.kind == "floordiv" for one in differences for monomial, _ in one.terms for atom in monomial)
 
 
-def _settled_equality(scope: Scope, known: Mapping[str, Length]) -> tuple[str, Length] | None:
-    """Return a symbol that equals an expression of other symbols in all runs that a guard admits, and the expression.
+def _settled_equalities(scope: Scope, known: Mapping[str, Length]) -> dict[str, Length]:
+    """Return symbols that equal expressions of other symbols in all runs that the guards admit, with the expressions.
 
-    Replacing the symbol by the expression leaves less to prove: broadcasts to it have equal lengths, and weights have
-    fixed numbers of rows.
+    Replacing the symbols by the expressions leaves less to prove: broadcasts to them have equal lengths, and weights
+    have fixed numbers of rows. No expression has a symbol that comes before it in the result.
     """
+    found: dict[str, Length] = {}
+    replaced: dict[Dim, Length] = {}
     for guard in scope.guards.values():
         ((monomial, coefficient), *more) = guard.condition.terms
         if guard.answer and not more and coefficient == 1 and len(monomial) == 1 and monomial[0].kind == "zero":
-            found = _symbol_of(scope, monomial[0].operands[0], known)
-            if found is not None:
-                return found
-    return None
+            difference: Length = monomial[0].operands[0]
+            for symbol, expression in replaced.items():  # one by one: an expression may have symbols replaced later
+                difference = substitute(difference, {symbol: expression})
+            one = _symbol_of(scope, 0, difference, {**known, **found}) if isinstance(difference, Dim) else None
+            if one is not None:
+                found[one[0]] = one[1]
+                replaced[next(s for s in scope.symbols if str(s) == one[0])] = one[1]
+    return found
 
 
-def _solved(scope: Scope, difference: Any, known: Mapping[str, Length]) -> tuple[str, Length] | None:
+def _solved(scope: Scope, first: int, difference: Any, known: Mapping[str, Length]) -> tuple[str, Length] | None:
     """Return a symbol and an expression of other symbols that makes ``difference`` 0; operands of min and max are tried
     too."""
-    found = _symbol_of(scope, difference, known)
+    for symbol in symbols_of([difference]):  # a length that all terms share may be 0, but need not
+        rest = exact_quotient(difference, symbol)
+        if isinstance(rest, Dim):
+            return _solved(scope, first, rest, known)
+    found = _symbol_of(scope, first, difference, known)
     if found is not None:
         return found
     for m, _ in difference.terms:  # where a == b, min(a, b) == a
         for atom in m:
             if atom.kind in ("min", "max"):
-                found = _solved(scope, atom.operands[0] - atom.operands[1], known)
+                found = _solved(scope, first, atom.operands[0] - atom.operands[1], known)
                 if found is not None:
                     return found
     return None
 
 
-def _symbol_of(scope: Scope, difference: Any, known: Mapping[str, Length]) -> tuple[str, Length] | None:
+def _symbol_of(scope: Scope, first: int, difference: Any, known: Mapping[str, Length]) -> tuple[str, Length] | None:
     """Return a symbol and the expression of other symbols for which ``difference`` is 0."""
-    for symbol in reversed(scope.symbols):
+    for symbol in reversed(scope.symbols[first:]):
         for m, c in difference.terms:
             rest = -c * (difference - c * symbol)
             alone = m == symbol.terms[0][0] and abs(c) == 1 and not any(s is symbol for s in symbols_of([rest]))
@@ -383,6 +402,8 @@ class _Symbolic(Specializer):
         """Raise if a result has open lengths although it follows from lengths, and nothing in the data decides it."""
         if not ins.shape.is_dynamic or ins.shape.element is not None or any(i.shape.is_dynamic for i in ins.inputs):
             return
+        if isinstance(ins.op, Loop):
+            return  # the body decides how states grow, not the first states
         follows = [self.constants.value(i) is None and self.constants.follows_lengths(i) for i in ins.inputs]
         if ins.inputs and (all(follows) or any(follows[1:])):
             raise SymbolicLengthError(ins.located(f"{ins.name} gives a number of elements that is not followed"))

@@ -172,7 +172,7 @@ class OpenPlans(ServingPlans[P], ABC):
             MgxError: the lengths cannot be symbols, or do not fit the program.
         """
         self._started = None
-        with Scope(shared_space()) as scope:
+        with Scope(shared_space() if self._outer is None else self._outer.space) as scope:
             if self._outer is not None:
                 hints = self._outer.hints() if lens is None else self._outer_lengths(lens)
                 scope.adopt(self._outer, {symbol: hints[symbol] for symbol in self._explicit})

@@ -11,6 +11,7 @@ from onnx import helper
 
 import mgx_numba
 from mgx_numba.errors import MgxError
+from mgx_numba.targets.dynamic import OpenPlans
 
 from .search_models import VOCABULARY, gpt, search, t5
 
@@ -35,8 +36,7 @@ def compared(
     kind: str, given: dict[str, Any], graphs: dict[str, Any], results: int = 1, target: str = "ref", **attributes: Any
 ) -> list[np.ndarray]:
     """Run a search with inputs (numbers become vectors of one element); return results that equal ONNX Runtime's."""
-    feeds = {n: v if isinstance(v, np.ndarray) else np.array([v], np.float32 if isinstance(v, float) else np.int32)
-             for n, v in {"input_ids": IDS, "max_length": 10, **given}.items()}  # fmt: skip
+    feeds = feeds_of({"max_length": 10, **given})
     options = {"eos_token_id": 1, "pad_token_id": PAD, "opset": 17, **attributes}
     names = [n if n in feeds else "" for n in INPUTS[kind].split()]
     model = search(kind, graphs, names, feeds, results, open_lengths=target != "ref", **options).SerializeToString()
@@ -45,6 +45,18 @@ def compared(
     program = mgx_numba.parse_onnx_buffer(model)
     program.compile(mgx_numba.get_target(target))
     found = [np.asarray(x) for x in program.run(feeds)]
+    assert_same(kind, found, wanted)
+    return found
+
+
+def feeds_of(given: dict[str, Any]) -> dict[str, np.ndarray]:
+    return {
+        n: v if isinstance(v, np.ndarray) else np.array([v], np.float32 if isinstance(v, float) else np.int32)
+        for n, v in {"input_ids": IDS, **given}.items()
+    }
+
+
+def assert_same(kind: str, found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
     assert found[0].shape == wanted[0].shape
     for ours, theirs in zip(found, wanted, strict=True):
         if kind == "BeamSearch":  # after the last step ONNX Runtime leaves scores as they were in memory
@@ -53,7 +65,6 @@ def compared(
             last = np.flatnonzero((ours != PAD).any(axis=0))[-1]
             ours, theirs = ours[:, : last + 2], theirs[:, : last + 2]
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
-    return found
 
 
 @pytest.mark.parametrize(
@@ -156,8 +167,40 @@ def test_scores_of_minus_infinity_are_no_free_places() -> None:
 @pytest.mark.parametrize("kind", ["GreedySearch", "BeamSearch"])
 def test_lengths_and_beams_that_are_known_at_run_time(kind: str) -> None:
     given = {n: v for n, v in BEAMS.items() if n in INPUTS[kind].split()}
-    given |= {"max_length": 6, "repetition_penalty": 1.2}  # each step of the loop has other lengths: another plan
+    given |= {"max_length": 6, "repetition_penalty": 1.2}
     compared(kind, given, {"decoder": gpt()}, target="cpu", no_repeat_ngram_size=2)
+
+
+@pytest.mark.parametrize("kind", ["GreedySearch", "BeamSearch", "T5"])
+def test_each_prompt_of_another_length_had_a_plan(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs, options = {"decoder": gpt()}, {"eos_token_id": 14, "pad_token_id": PAD, "opset": 17}
+    if kind == "T5":
+        graphs = dict(zip(("encoder", "decoder"), t5(0, False, True, False), strict=True))
+        kind, options = "BeamSearch", {**options, "model_type": 1, "decoder_start_token_id": 2}
+    first = {"max_length": 10, **(BEAMS if kind == "BeamSearch" else {})}
+    feeds = feeds_of(first)
+    names = [n if n in feeds else "" for n in INPUTS[kind].split()]
+    results = 2 if kind == "BeamSearch" else 1
+    model = search(kind, graphs, names, feeds, results, open_lengths=True, **options).SerializeToString()
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    program = mgx_numba.parse_onnx_buffer(model)
+    program.compile(mgx_numba.get_target("cpu"))
+    program.run(feeds)
+    made: list[object] = []
+    original = OpenPlans.make_plan
+
+    def make_plan(self: Any, *arguments: Any, **more: Any) -> Any:
+        made.append(arguments)
+        return original(self, *arguments, **more)
+
+    monkeypatch.setattr(OpenPlans, "make_plan", make_plan)
+    rng = np.random.default_rng(1)
+    for rows, tokens, most, beams in ((3, 5, 12, 4), (1, 7, 9, 2), (4, 2, 13, 3), (2, 3, 7, 5)):
+        given = {"input_ids": rng.integers(2, PAD - 1, (rows, tokens)).astype(np.int32), "max_length": most}
+        given |= {"num_beams": beams, "num_return_sequences": beams - 1} if kind == "BeamSearch" else {}
+        feeds = feeds_of({**first, **given})
+        assert_same(kind, [np.asarray(x) for x in program.run(feeds)], session.run(None, feeds))
+    assert not made
 
 
 def test_ngram_repeat_block() -> None:

@@ -154,7 +154,7 @@ class _TokenLoop:
         self.body = NodeList(prefix, self.n)
         self._given = {self.n.fresh(name): x for name, x in zip(names, inputs) if x is not None}
         self.names = dict(zip([m for m, x in zip(names, inputs) if x is not None], self._given, strict=True))
-        self.width = self.n.cast(self.n.shaped(self.names["max_length"], 1), np.int64)
+        self.width = self.n.size(self.names["max_length"])
 
     def room(self, prompt: str) -> tuple[str, str]:
         """Return the length of the prompt, and the number of tokens to generate, as vectors of one element."""
@@ -168,7 +168,7 @@ class _TokenLoop:
 
     def appended(self, sequences: str, tokens: str, at: str) -> str:
         """Return the sequences with ``tokens`` [rows, 1] at their position ``at``."""
-        here = self.body.op("Equal", self.body.count(self.width), at)
+        here = self.body.op("Equal", self.body.count(self.body.length(sequences, 1)), at)
         return self.body.op("Where", here, tokens, sequences)
 
     def all_of(self, flags: str) -> str:
@@ -256,8 +256,7 @@ class Beams:
         """
         self._n, self._body, self._pad = n, body, pad
         self._end, self._early = node.get_int("eos_token_id"), node.get_bool("early_stopping")
-        self._beams = n.cast(n.shaped(names["num_beams"], 1), np.int64)
-        self._returned = n.cast(n.shaped(names["num_return_sequences"], 1), np.int64)
+        self._beams, self._returned = (n.size(names[k]) for k in ("num_beams", "num_return_sequences"))
         self._penalty = n.cast(n.shaped(names["length_penalty"], 1), np.float32)
         self._batch = n.length(names["input_ids"], 0)
         self._rows = n.op("Mul", self._batch, self._beams)
@@ -268,18 +267,19 @@ class Beams:
         """Return sums of log-probabilities by ``length**penalty``."""
         return n.op("Div", sums, n.op("Pow", n.cast(length, np.float32), self._penalty))
 
-    def _merged(self, n: NodeList, scores: tuple[str, str], tokens: tuple[str, str], width: str) -> tuple[str, str]:
+    def _merged(self, n: NodeList, scores: tuple[str, str], tokens: tuple[str, str]) -> tuple[str, str]:
         """Return the best sequences of two lists [b, beams], sorted, the first list's before equal others."""
+        batch, beams = (n.length(scores[0], axis) for axis in (0, 1))
         both = n.op("Concat", *scores, axis=1)
         lowest, nothing = (n.constant(x, np.float32) for x in (LOWEST, -np.inf))
         ranked = n.op("Where", n.op("IsNaN", both), nothing, n.op("Max", both, lowest))
-        place = n.ops("TopK", 2, ranked, self._beams, axis=1)[1]
+        place = n.ops("TopK", 2, ranked, beams, axis=1)[1]
         best = n.op("GatherElements", both, place, axis=1)
-        sequences = n.op("Concat", *(n.shaped(t, self._batch, self._beams, width) for t in tokens), axis=1)
-        twice = n.op("Add", self._beams, self._beams)
-        begin = n.op("Mul", n.shaped(n.count(self._batch), -1, 1), twice)
+        sequences = n.op("Concat", *(n.shaped(t, batch, beams, n.length(t, 1)) for t in tokens), axis=1)
+        twice = n.op("Add", beams, beams)
+        begin = n.op("Mul", n.shaped(n.count(batch), -1, 1), twice)
         chosen = n.shaped(n.op("Add", begin, place), -1)
-        rows = n.op("Gather", n.shaped(sequences, n.op("Mul", self._batch, twice), width), chosen, axis=0)
+        rows = n.op("Gather", n.shaped(sequences, n.op("Mul", batch, twice), n.length(sequences, 2)), chosen, axis=0)
         return best, rows
 
     def step(self, scores: str, sequences: str, at: str) -> BeamStep:
@@ -290,8 +290,9 @@ class Beams:
             sequences: tokens so far [rows, width].
             at: number of these tokens, an int64 vector of one element.
         """
-        n, own, beams, batch = self._body, self._carried, self._beams, self._batch
-        self._width = n.length(sequences, 1)
+        n, own = self._body, self._carried
+        batch, beams = (n.length(own["ended_scores"], axis) for axis in (0, 1))
+        was = n.shaped(own["finished"], -1, 1)  # its second length is known, so it broadcasts
         size = n.length(scores, 1)
         sums = n.op("Add", scores, own["scores"])
         twice = n.op("Add", beams, beams)
@@ -305,12 +306,12 @@ class Beams:
         def leading(x: str) -> str:
             return n.op("Slice", x, n.constant([0]), beams, n.constant([1]))
 
-        closed = n.op("And", leading(ends), n.op("Not", own["finished"]))
+        closed = n.op("And", leading(ends), n.op("Not", was))
         nothing = n.constant(np.nan, np.float32)
         gained = n.op("Where", closed, self._normalised(n, leading(values), at), nothing)
         texts = n.op("Gather", sequences, n.shaped(leading(origin), -1), axis=0)
         kept = (own["ended_scores"], gained), (own["ended_tokens"], texts)
-        self._after = dict(zip(("ended_scores", "ended_tokens"), self._merged(n, *kept, self._width)))
+        self._after = dict(zip(("ended_scores", "ended_tokens"), self._merged(n, *kept)))
         number = n.count(twice)
         order = n.op("Where", ends, n.op("Add", number, twice), number)
         place = n.ops("TopK", 2, order, beams, axis=1, largest=0)[0]
@@ -318,10 +319,9 @@ class Beams:
         worst = n.op("Gather", self._after["ended_scores"], n.constant([-1]), axis=1)
         full = n.op("Not", n.op("IsNaN", worst))
         if not self._early:
-            best = self._normalised(n, self._hoped(values, twice), at)
+            best = self._normalised(n, self._hoped(values, batch, beams), at)
             full = n.op("And", full, n.op("Not", n.op("Less", worst, best)))
-        finished = n.op("Or", own["finished"], full)
-        was = own["finished"]
+        finished = n.op("Or", was, full)
         zero = n.constant(0)
         tokens = n.op("Where", was, n.constant(self._pad), go_on["t"])
         going = n.op("Where", was, n.constant(0, np.float32), go_on["v"])
@@ -331,15 +331,15 @@ class Beams:
             n.shaped(n.cast(tokens, np.int32), -1, 1), origins, finished, n.shaped(sums, batch, beams, size)
         )
 
-    def _hoped(self, values: str, twice: str) -> str:
+    def _hoped(self, values: str, batch: str, beams: str) -> str:
         """Return the sum [b, 1] that a batch entry's beams may still reach: the largest that ONNX Runtime looks at.
 
         It looks at 2 * beams candidates of the whole batch from number ``entry * beams`` on, where those of an entry
         begin at ``entry * 2 * beams``.
         """
         n = self._body
-        begin = n.op("Mul", n.shaped(n.count(self._batch), -1, 1), self._beams)
-        looked = n.op("Gather", n.shaped(values, -1), n.op("Add", begin, n.count(twice)))
+        begin = n.op("Mul", n.shaped(n.count(batch), -1, 1), beams)
+        looked = n.op("Gather", n.shaped(values, -1), n.op("Add", begin, n.count(n.op("Add", beams, beams))))
         return n.ops("TopK", 2, looked, n.constant([1]), axis=1)[0]
 
     def carried(self, width: str) -> dict[str, tuple[str, str]]:
@@ -358,9 +358,11 @@ class Beams:
     def results(self, found: Mapping[str, str], sequences: str, width: str) -> list[str]:
         """Return the best sequences [b, returned, width] and their scores [b, returned], after the loop."""
         n, last = self._n, {k: found[name] for k, name in self._carried.items()}
-        running = self._normalised(n, n.shaped(last["scores"], self._batch, self._beams), width)
-        running = n.op("Where", last["finished"], n.constant(np.nan, np.float32), running)
-        best, rows = self._merged(n, (last["ended_scores"], running), (last["ended_tokens"], sequences), width)
+        batch, beams = (n.length(last["ended_scores"], axis) for axis in (0, 1))
+        running = self._normalised(n, n.shaped(last["scores"], batch, beams), width)
+        finished = n.shaped(last["finished"], -1, 1)
+        running = n.op("Where", finished, n.constant(np.nan, np.float32), running)
+        best, rows = self._merged(n, (last["ended_scores"], running), (last["ended_tokens"], sequences))
         bounds = n.constant([0]), self._returned, n.constant([1])
-        tokens = n.op("Slice", n.shaped(rows, self._batch, self._beams, width), *bounds)
+        tokens = n.op("Slice", n.shaped(rows, batch, beams, n.length(rows, 1)), *bounds)
         return [tokens, n.op("Slice", best, *bounds)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from ...core.dim import Dim, known_equal, maximum, minimum
@@ -45,8 +47,9 @@ def split(g: Builder, node: Node, x: Instruction, sizes: Instruction | None = No
         raise ShapeError(f"length {length} of axis {axis} does not split into {count} equal parts")
     else:
         each = -(-length // count)
-        parts = [maximum(0, minimum(each, length - k * each)) for k in range(count)]
-        length = sum(parts)
+        bounds = [*(minimum(k * each, length) for k in range(count)), length]
+        pieces = [g.slice(x, axis, start, end) for start, end in itertools.pairwise(bounds)]
+        return [g.op("identity", x)] if pieces == [x] else pieces
     if sum(parts) != length or any(n < 0 for n in parts) or len(parts) != len(node.outputs):
         raise ParseError(f"split {parts} does not fit length {length} of axis {axis} and {len(node.outputs)} outputs")
     pieces = g.split(x, axis, parts)

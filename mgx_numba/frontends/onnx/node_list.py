@@ -105,6 +105,13 @@ class NodeList:
         """Return 0, 1, ... ``limit - 1`` as int64, for a one-element int64 vector."""
         return self.op("Range", self.constant(0), self.scalar(limit), self.constant(1))
 
+    def size(self, x: str) -> str:
+        """Return a number, 0 or larger, as an int64 vector of one element that is a length.
+
+        Lengths that follow from it are expressions of one symbol, so programs have one plan for all its values.
+        """
+        return self.length(self.count(self.cast(self.shaped(x, 1), np.int64)), 0)
+
     def smaller(self, x: str, y: str) -> str:
         """Return the smaller of two integers, elementwise; Min had no integers before operator set 12."""
         return self.op("Where", self.op("Less", x, y), x, y)

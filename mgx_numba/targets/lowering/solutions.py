@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from ...codegen.alternatives import lengths_in
 from ...codegen.launch import Solution
 from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
-from ...core.dim import Guard
+from ...core.dim import Guard, symbols_of
 from ...graph.instruction import Instruction
 from ...graph.module import Module
 
@@ -109,8 +109,9 @@ def kept_answer(question: Hashable, problem: P, answer: Callable[[P], T], like: 
         return answer(problem)
     scope, answers = lengths[0].scope, lengths[0].space.answers
     before = tuple([(guard.condition, guard.answer) for guard in scope.guards.values()])
-    samples = tuple([tuple([sample.get(s) for s in scope.symbols]) for sample in scope.samples])
-    key = question, problem if like is None else like, before, tuple(scope.hints().items()), samples
+    symbols = symbols_of([*lengths, *scope.guards])
+    samples = tuple([tuple(sample.items()) for sample in scope.samples_of(symbols)])
+    key = question, problem if like is None else like, before, samples
     try:
         found: tuple[Any, tuple[Guard, ...]] | None = answers.get(key)
     except TypeError:  # not hashable, such as constants in an array
