@@ -50,11 +50,6 @@ class Mask:
         return g.pointwise("where", self.allowed, bias, g.literal(-np.inf, type))
 
 
-def positions(g: Builder, count: int, axis: int, axes: int = 2) -> Instruction:
-    """Emit 0, 1, ... along ``axis``; the remaining axes have length 1."""
-    return g.iota(count, axis, axes)
-
-
 def restrict_causal(g: Builder, mask: Mask, s: int, t: int, past: int) -> None:
     """Hide from each of ``s`` queries, starting at position ``past``, the later keys; there are ``t`` keys."""
     if known_equal(past, t - s):
@@ -251,9 +246,9 @@ def _restrict_window(g: Builder, node: Node, mask: Mask, s: int, t: int, past: i
             mask.restrict(g, g.literal(allowed))
         return
     count = g.unsqueeze(g.convert(nonpad, Type.int64_type), [1, 2, 3])
-    keys = positions(g, t, 3, 4)
+    keys = g.iota(t, 3, 4)
     mask.restrict(g, g.pointwise("less", keys, count))
-    queries = g.pointwise("add", g.pointwise("sub", count, g.like(s, count)), positions(g, s, 2, 4))
+    queries = g.pointwise("add", g.pointwise("sub", count, g.like(s, count)), g.iota(s, 2, 4))
     distance = g.pointwise("sub", queries, keys) if causal or left >= 0 or right >= 0 else None
     if distance is not None:
         if causal or right >= 0:
