@@ -24,8 +24,8 @@ from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu import host_copies
-from mgx_numba.runtime.gpu.choice import engine
 from mgx_numba.runtime.gpu.context import DeviceContext
+from mgx_numba.runtime.gpu.engines import engine
 from mgx_numba.runtime.gpu.host_copies import LOANS, HostParameters, HostResults
 from mgx_numba.runtime.plan import TensorSpec
 

@@ -43,43 +43,6 @@ FALLBACK_SECONDS, PACKING_SECONDS = 1e-4, 7e-8
 """Time of a fallback step, and of each weight that Winograd's packing transforms in NumPy (Zen 3)."""
 
 
-def before_shuffle(
-    low: Lowering, ins: Instruction, problem: ConvProblem, x: View
-) -> tuple[ConvProblem, View, int] | None:
-    """Return the problem that reads the input of a channel shuffle, that input, and the number of the shuffle's copy
-    step.
-
-    None unless the convolution is the copy's only reader, and no contraction follows the copy.
-    """
-    if not low.draft.steps:
-        return None
-    source = next((i for i in ins.inputs if low.values.get(i) is x), None)
-    groups = shuffled_groups(source, "reshape_lazy") if source is not None else 0
-    if source is None or not groups or source.inputs[0].name != "layout":
-        return None
-    copy = source.inputs[0]
-    since = low.draft.requested[-1][-1] if low.draft.requested else 0
-    places = [k for k, step in enumerate(low.draft.steps) if k >= since and step.instruction is copy]
-    if [*source.users] != [ins] or [*copy.users] != [source] or len(places) != 1:
-        return None
-    buffer, split = x.buffer, low.values[copy.inputs[0].inputs[0]]
-    writer = low.draft.writers.get(buffer)
-    if buffer.region is not Region.ARENA or buffer.bytes != x.shape.bytes or (writer is not None and writer.taken):
-        return None
-    image, group, channel, *pixels = split.strides
-    if channel != 1 or group != split.lens[2] or split.type is not x.type:
-        return None
-    view = split.with_shape(Shape(x.type, x.lens, (image, 1, *pixels)))
-    own = replace(problem, x_strides=(image, *pixels), shuffled=groups)
-    return None if ConvDirect().refusal(own) else (own, view, places[0])
-
-
-def drop_shuffle(low: Lowering, x: View, number: int) -> None:
-    """Remove the step with this number, which copies to ``x``."""
-    del low.draft.steps[number]
-    low.draft.writers.pop(x.buffer, None)
-
-
 Problem: TypeAlias = "GemmProblem | ConvProblem"
 
 
@@ -292,20 +255,40 @@ def _stored_in_16_bits(layer: Layer, plain: ContractionForm) -> ContractionForm 
 
 
 def _before_shuffle(layer: Layer, plain: ContractionForm) -> ContractionForm | None:
-    """Propose to read the input of a channel shuffle in place of the shuffle's copy."""
-    problem, x = plain.problem, plain.operands["x"]
-    if not isinstance(problem, ConvProblem) or problem.groups == 1:
-        return None
-    found = before_shuffle(layer.low, layer.ins, problem, x)
-    if found is None:
-        return None
-    own, view, number = found
+    """Propose to read the input of a channel shuffle in place of the shuffle's copy.
 
-    def take() -> bool:
-        drop_shuffle(layer.low, x, number)
+    None unless the grouped convolution is the copy's only reader, and no contraction follows the copy.
+    """
+    low, problem, x = layer.low, plain.problem, plain.operands["x"]
+    if not isinstance(problem, ConvProblem) or problem.groups == 1 or not low.draft.steps:
+        return None
+    source = next((i for i in layer.ins.inputs if low.values.get(i) is x), None)
+    groups = shuffled_groups(source, "reshape_lazy") if source is not None else 0
+    if source is None or not groups or source.inputs[0].name != "layout":
+        return None
+    copy = source.inputs[0]
+    since = low.draft.requested[-1][-1] if low.draft.requested else 0
+    copies = [k for k, step in enumerate(low.draft.steps) if k >= since and step.instruction is copy]
+    if [*source.users] != [layer.ins] or [*copy.users] != [source] or len(copies) != 1:
+        return None
+    buffer, split = x.buffer, low.values[copy.inputs[0].inputs[0]]
+    writer = low.draft.writers.get(buffer)
+    if buffer.region is not Region.ARENA or buffer.bytes != x.shape.bytes or (writer is not None and writer.taken):
+        return None
+    image, group, channel, *pixels = split.strides
+    if channel != 1 or group != split.lens[2] or split.type is not x.type:
+        return None
+    view = split.with_shape(Shape(x.type, x.lens, (image, 1, *pixels)))
+    shuffled = replace(problem, x_strides=(image, *pixels), shuffled=groups)
+    if ConvDirect().refusal(shuffled):
+        return None
+
+    def drop_copy() -> bool:
+        del low.draft.steps[copies[0]]
+        low.draft.writers.pop(buffer, None)
         return True
 
-    return replace(plain, problem=own, operands={"x": view}, take=take)
+    return replace(plain, problem=shuffled, operands={"x": view}, take=drop_copy)
 
 
 def _bf16_split(layer: Layer, plain: ContractionForm) -> ContractionForm | None:
