@@ -10,7 +10,7 @@ from ...core.dim import known_equal, known_less, maximum
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
-from .attention import Mask, attend, merge_heads, restrict_causal, split_heads, stages
+from .attention import Mask, attend, merge_heads, primitive_attention, restrict_causal, split_heads
 from .builder import Builder, rank
 from .matmul import matmul
 from .node import Node
@@ -153,7 +153,7 @@ def multi_head_attention(
     if attention_bias is not None:
         mask.add(g, attention_bias)
     if node.wants(3):
-        _, _, scores, _, y = stages(g, q, k, v, _scale(node, d), mask, 0.0)
+        _, _, scores, _, y = primitive_attention(g, q, k, v, _scale(node, d), mask, 0.0)
         return [merge_heads(g, y), k, v, scores]
     return [merge_heads(g, attend(g, q, k, v, _scale(node, d), mask)), k, v]
 

@@ -39,10 +39,8 @@ def cache_copy_launch(
     arguments.pointer("p_out", "out", storage)
     total = rows * out_row
     blocks = minimum(ceil_div(total, THREADS), BLOCKS * multiprocessors())
-    arguments.integers(
-        kept=copied, given=x_row, length=maximum(out_row, 1), items=total, most=maximum(copied, 1) - 1,
-        step=blocks * THREADS,
-    )
+    arguments.integers(kept=copied, given=x_row, length=maximum(out_row, 1), items=total)
+    arguments.integers(most=maximum(copied, 1) - 1, step=blocks * THREADS)
     turns = range(AT_ONCE)
     lines = [
         *arguments.bind(),
