@@ -16,6 +16,7 @@ from .merging import WIDE, rounds_next
 NEAR = 8
 """Instructions that are looked through, one after another: a floor under a divisor is near to it."""
 X, Y, C, ZERO = some("x"), some("y"), constant("c"), scalar(0.0, bind="zero")
+IDEMPOTENT = frozenset({"relu", "abs", "floor", "ceil", "nearbyint", "sign"})
 
 
 def _float_only(m: Match) -> str | None:
@@ -101,6 +102,11 @@ def _rounded_check(m: Match) -> str | None:
     return "the quotient is rounded next, where the last bit decides" if rounds_next(m.ins) else _reciprocal_check(m)
 
 
+@rule("idempotent", op(" ".join(sorted(IDEMPOTENT)), op(" ".join(sorted(IDEMPOTENT)), bind="inner")), exact=True)
+def apply_twice(m: Match, b: RewriteBuilder) -> object:
+    return m.inner if m.inner.op == m.ins.op else "different operators"  # f(f(x)) -> f(x)
+
+
 def _positive_zero(m: Match) -> str | None:
     return "the zero has a sign" if _negative_zero(m.zero) else None
 
@@ -139,6 +145,7 @@ UNIT_RULES = (
     becomes("sub_const", op("sub", X, C), op("add", X, op("neg", C)), _float_only, exact=True),
     becomes("div_const", op("div", X, C), op("mul", X, op("recip", C)), _power_check, exact=True),
     becomes("div_const", op("div", X, C), op("mul", X, op("recip", C)), _rounded_check, exact=False),
+    apply_twice,
     becomes("max_zero", op("max", X, ZERO), op("relu", X), _positive_zero, exact=True),
     becomes("where_const", op("where", some("c"), X, X), X, exact=True),
     where_constant,
