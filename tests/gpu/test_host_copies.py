@@ -423,7 +423,7 @@ def test_kernels_that_copy_are_not_counted_and_overlap() -> None:
     making.transfer(nodes[2])
     add, edge = "cuGraphAddKernelNode_v2", "cuGraphAddDependencies_v2"
     assert driver.names[1:] == [add, add, edge, add, edge]
-    assert [parameters for _, parameters in making._asked] == [nodes[1]]
+    assert [parameters for _, parameters in making._updatable_nodes] == [nodes[1]]
 
 
 def test_fallback_steps_of_empty_tensors_touch_no_memory() -> None:

@@ -59,6 +59,7 @@ EXACT: list[Identity] = [
     ("x / 4", lambda g, x: g.op("div", x, c(g, 4, x)), ["mul"]),
     ("relu(relu(x))", lambda g, x: g.op("relu", g.op("relu", x)), ["relu"]),
     ("max(x, 0)", lambda g, x: g.op("max", x, c(g, 0, x)), ["relu"]),
+    ("max(x, x)", lambda g, x: g.op("max", x, x), []),
     ("min(min(x, 1), 2)", lambda g, x: g.op("min", g.op("min", x, c(g, 1, x)), c(g, 2, x)), ["min"]),
     ("-x * 2", lambda g, x: g.op("mul", g.op("neg", x), c(g, 2, x)), ["mul"]),
     ("-(x * 2)", lambda g, x: g.op("neg", g.op("mul", x, c(g, 2, x))), ["mul"]),

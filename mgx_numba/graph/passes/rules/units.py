@@ -107,6 +107,11 @@ def apply_twice(m: Match, b: RewriteBuilder) -> object:
     return m.inner if m.inner.op == m.ins.op else "different operators"  # f(f(x)) -> f(x)
 
 
+@rule("same_operands", op("max min logical_and logical_or bitwise_and bitwise_or", some("x"), some("x")), exact=True)
+def same_operands(m: Match, b: RewriteBuilder) -> object:
+    return m.x if m.x.shape.type is m.ins.shape.type else "the result is bool"  # max(x, x) -> x
+
+
 def _positive_zero(m: Match) -> str | None:
     return "the zero has a sign" if _negative_zero(m.zero) else None
 
@@ -114,6 +119,14 @@ def _positive_zero(m: Match) -> str | None:
 @rule("where_const", op("where", scalar(bind="c"), some("x"), some("y")), exact=True)
 def where_constant(m: Match, b: RewriteBuilder) -> object:
     return m.x if uniform_value(m.c) else m.y  # where(true, x, y) -> x
+
+
+@rule("logical_const", op("logical_and logical_or", some("x"), scalar(bind="c")), exact=True)
+def logical_constant(m: Match, b: RewriteBuilder) -> object:
+    if m.x.shape.type is not m.ins.shape.type:
+        return "the operand is not bool"
+    # x and true -> x; x and false -> false; x or true -> true; x or false -> x
+    return m.x if bool(uniform_value(m.c)) == (m.ins.name == "logical_and") else m.c
 
 
 square = becomes("pow2", op("pow", X, scalar(2.0)), op("mul", X, X), exact=True)
@@ -146,9 +159,11 @@ UNIT_RULES = (
     becomes("div_const", op("div", X, C), op("mul", X, op("recip", C)), _power_check, exact=True),
     becomes("div_const", op("div", X, C), op("mul", X, op("recip", C)), _rounded_check, exact=False),
     apply_twice,
+    same_operands,
     becomes("max_zero", op("max", X, ZERO), op("relu", X), _positive_zero, exact=True),
     becomes("where_const", op("where", some("c"), X, X), X, exact=True),
     where_constant,
+    logical_constant,
 )
 
 
