@@ -569,11 +569,13 @@ _known: dict[object, Shape] = {}
 def find_permutation(shapes: Sequence[Shape]) -> tuple[int, ...]:
     """Return the memory order of the axes (slowest first) that most shapes have; row-major wins ties.
 
-    Broadcast and one-element shapes have no definite order and do not vote.
+    Axes of length 1 have any place in an order. Broadcast and one-element shapes have no definite order and do not
+    vote.
     """
     votes: dict[tuple[int, ...], int] = {}
     rank = shapes[0].ndim if shapes else 0
     identity = tuple(range(rank))
+    voters: list[Shape] = []
     for shape in shapes:
         if shape.is_dynamic or shape.broadcasted or known_less_equal(shape.elements, 1) or shape.ndim != rank:
             continue
@@ -583,7 +585,16 @@ def find_permutation(shapes: Sequence[Shape]) -> tuple[int, ...]:
             lens, strides = (list(map(typical, own)) for own in (shape.lens, shape.strides))
             order = tuple(sorted(range(rank), key=lambda axis: (-strides[axis], -lens[axis], axis)))
         votes[order] = votes.get(order, 0) + 1
+        voters.append(shape)
     if not votes:
         return identity
+    if len(votes) > 1:
+        votes = {order: sum(_has_order(shape, order) for shape in voters) for order in votes}
     best = max(votes.values())
     return identity if votes.get(identity, 0) == best else next(p for p, n in votes.items() if n == best)
+
+
+def _has_order(shape: Shape, order: tuple[int, ...]) -> bool:
+    """Return whether the axes longer than 1 lie in an order, slowest first."""
+    strides = [typical(shape.strides[axis]) for axis in order if not known_equal(shape.lens[axis], 1)]
+    return all(slow >= fast for slow, fast in pairwise(strides))

@@ -135,6 +135,12 @@ ORDER: tuple[PassRun, ...] = (
     PassRun("rewrite_reduce", before={"fuse_reduce": "softmax becomes reductions, which are fused with their users"}),
     PassRun("sink_shuffle", before={"layout_convolution": "a shuffle is found by the reshape of its channel axis"}),
     PassRun(
+        "join_groups",
+        after={"optimize_module:2": "factors of channels are in the weights by then"},
+        before={"layout_convolution": "weights are laid out there"},
+        targets=GPU,
+    ),
+    PassRun(
         "split_channel_groups",
         before={"layout_convolution": "operands with separate image axes can be channels-last"},
         targets=GPU,

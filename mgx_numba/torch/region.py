@@ -33,7 +33,8 @@ from ..dataclass import dataclass
 from ..errors import IndexRangeError, MgxError, ParameterError, ShapeError, UnsupportedError
 from ..frontends.torch.symbols import hint
 from ..interrupts import whole_module
-from .content import digest_of, from_array, from_device, graph_text, host_array, quick_array
+from .content import digest_of, from_array, graph_text, host_array, quick_array
+from .device_calls import device_runner, ordered
 from .frozen import Frozen
 from .logs import warn_once
 from .partition import copied
@@ -231,7 +232,7 @@ def _row_major(graph_module: GraphModule, constants: Mapping[str, torch.Tensor])
 def runner(lowered: Lowered, args: Sequence[object]) -> Run:
     """Return a function that runs a compiled graph on lists of inputs like ``args``."""
     if lowered.on_device:
-        return _on_device(lowered, _device(args))
+        return device_runner(lowered, _device(args), args)
     run, results = lowered.program.run, lowered.results
     turned = any(order is not None for order in results)
     inputs = [(name, place, _entry(name, args[place], order)) for name, place, order in lowered.inputs]
@@ -239,22 +240,6 @@ def runner(lowered: Lowered, args: Sequence[object]) -> Run:
     def call(args: Sequence[object]) -> list[torch.Tensor]:
         found = [from_array(array) for array in run({name: entry(args[place]) for name, place, entry in inputs})]
         return [ordered(x, order) for x, order in zip(found, results)] if turned else found
-
-    return call
-
-
-def _on_device(lowered: Lowered, device: torch.device) -> Run:
-    """Return the function that submits a program to PyTorch's current stream of a device."""
-    submit, results, inputs = lowered.program.run_async, lowered.results, lowered.inputs
-
-    def entry(value: object, order: Sequence[int] | None) -> torch.Tensor:
-        tensor = torch.as_tensor(value, device=device).detach()
-        return ordered(tensor, order).contiguous()
-
-    def call(args: Sequence[object]) -> list[torch.Tensor]:
-        given = {name: entry(args[place], order) for name, place, order in inputs}
-        stream = torch.cuda.current_stream(device).cuda_stream
-        return [ordered(from_device(x), order) for x, order in zip(submit(given, stream, "cudaStream_t"), results)]
 
     return call
 
@@ -283,11 +268,6 @@ def _entry(name: str, example: object, order: Sequence[int] | None) -> Callable[
             return slow(tensor)
 
     return entry
-
-
-def ordered(tensor: torch.Tensor, order: Sequence[int] | None) -> torch.Tensor:
-    """Return a tensor with its axes in another order; None for as they are."""
-    return tensor if order is None else tensor.permute(order)
 
 
 def _device(values: Iterable[object]) -> torch.device:

@@ -12,13 +12,10 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
-from mgx_numba.graph.passes.base import Options
-from mgx_numba.graph.passes.rewrite_col2im import RewriteCol2Im
 from mgx_numba.ops.col2im import Col2Im
 from mgx_numba.runtime.plan import FallbackStep
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
-from mgx_numba.targets.ref.interpreter import evaluate
 
 from ..codegen.symbolic import scope_of
 from ..ops.running import call
@@ -89,17 +86,6 @@ def test_narrow_types_and_wide_strides_run_on_the_host(dtype: Any) -> None:
     for given in (CASES["stride"], ((2, 300), (1, 70), (1, 65), (1, 1), (0, 3), (0, 0))):
         op = operator(*given)
         check([windows(op, 1, 2, dtype)], lambda m, p, op=op: m.add_instruction(op, [p[0]]))
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_target_without_the_kernel_scatters(case: str) -> None:
-    op = operator(*CASES[case])
-    x = windows(op, 2, 3, np.float32)
-    program = program_of([x], lambda m, p: m.add_instruction(op, [p[0]]))
-    RewriteCol2Im().run(program, Options())
-    assert not any(i.users for i in program.main.named(frozenset({"col2im"})))
-    (found,) = evaluate(program, {"p0": x})
-    np.testing.assert_allclose(np.asarray(found), definition(op, x, 3), rtol=1e-5, atol=1e-4)
 
 
 def test_images_of_open_lengths() -> None:

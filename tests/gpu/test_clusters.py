@@ -166,6 +166,35 @@ def test_weights_that_are_given_at_run_time_are_brought_into_order_by_kernels(
     agree(build, on)
 
 
+@pytest.mark.parametrize("type", [F32, F16])
+@pytest.mark.parametrize("first", [8, 13])
+def test_a_convolution_of_few_of_the_channels(first: int, type: Type, on: Engine) -> None:
+    def build(m: Module) -> None:
+        x = m.add_parameter("x", Shape(type, (2, 6, 5, 52)))
+        x = m.add_instruction("transpose", [x], permutation=(0, 3, 1, 2))
+        x = m.add_instruction("slice", [x], axes=(1,), starts=(first,), ends=(first + 13,))
+        w = m.add_parameter("w", Shape(type, (7, 13, 3, 3)))
+        m.add_return([m.add_instruction("convolution", [x, w], padding=(1, 1))])
+
+    agree(build, on)
+
+
+@pytest.mark.parametrize("type", [F32, F16])
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+def test_products_of_few_of_the_columns(turned: bool, repeated: bool, type: Type, on: Engine) -> None:
+    def build(m: Module) -> None:
+        x = m.add_parameter("x", Shape(type, (5, 41) if repeated else (3, 5, 41)))
+        x = m.add_instruction("slice", [x], axes=(x.shape.ndim - 1,), starts=(3,), ends=(13,))
+        x = m.add_instruction("multibroadcast", [x], out_lens=(3, 5, 10))
+        w = m.add_parameter("w", Shape(type, (3, 6, 10) if turned else (3, 10, 6)))
+        if turned:
+            x = m.add_instruction("transpose", [x], permutation=(0, 2, 1))
+        m.add_return([m.add_instruction("dot", [w, x] if turned else [x, w])])
+
+    agree(build, on)
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("mode", ["average", "max"])
 def test_pooling_with_padding(mode: str, channels_last: bool, on: Engine) -> None:

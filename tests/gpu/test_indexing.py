@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.data import scatter
+from mgx_numba.codegen.gpu.toolchain.compiler import compile_object
 from mgx_numba.errors import ShapeError
 from mgx_numba.runtime.gpu.engine import Engine
 
+from ..cpu.agreement import assert_agrees, reference
 from ..values import small
-from .operators import check_compiles, check_operator, operator_program
-from .programs import compiled, interpreter
+from .operators import check_compiles, check_operator, hosted, operator_program
+from .programs import compiled, interpreter, labels
 
 TYPES = (np.float32, np.float16, np.int64, np.uint8, np.bool_)
 COMBINE = ("none", "add", "mul", "min", "max")
@@ -74,6 +77,30 @@ def test_scatters_of_too_many_updates_to_compare(combine: str, on: Engine, monke
     check_operator(on, f"scatternd_{combine}", [values(5, 4), tuples((5, 4), 7, 5), values(7, 5)])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, np.int32, np.int64, np.uint64, np.int8])
+@pytest.mark.parametrize("turned", [False, True])
+def test_additions_in_any_order(turned: bool, dtype: Any, on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scatter, "MOST_SEARCHED", 0)
+    for name, at, lens, how in (
+        ("scatter_add", indices(6, 3, 9, 2), (3, 9, 2), {"axis": 1}),
+        ("scatternd_add", tuples((4, 6), 7, 2), (7, 2, 3), {}),
+        ("scatternd_add", tuples((4, 6, 3), 40), (40,), {}),
+    ):
+        arrays = [values(4, 6, 3, dtype=dtype, special=True), at, values(*lens, dtype=dtype)]
+        program = operator_program(name, arrays, turned, **how)
+        made = compiled(program, on, fast_math=True)
+        atomic = np.dtype(dtype) != np.int8
+        assert any("atomic" in label for label in labels(made)) == atomic and not hosted(made)
+        feed = {f"p{k}": np.ascontiguousarray(a.T if turned else a) for k, a in enumerate(arrays)}
+        assert_agrees(made.run(feed), reference(program, feed))
+
+
+def test_additions_stay_in_order_without_fast_math(on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scatter, "MOST_SEARCHED", 0)
+    program = operator_program("scatter_add", [values(5, 3), indices(5, 40, 3), values(40, 3)], axis=0)
+    assert not any("atomic" in label for label in labels(compiled(program, on)))
+
+
 def test_scatters_of_nothing_and_of_what_is_out_of_range(on: Engine) -> None:
     check_operator(on, "scatternd_none", [values(5, 5), np.zeros((0, 2), np.int64), values(0)])
     check_operator(on, "scatter_add", [values(5, 5), np.zeros((5, 0), np.int64), values(5, 0)], axis=1)
@@ -105,3 +132,10 @@ def test_kernels_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scatter, "MOST_COMPARED", 1)
     check_compiles("scatternd_add", [values(5, 4), tuples((5, 4), 7, 5), values(7, 5)], on)
     check_compiles("onehot", [indices(4, 3, dtype=np.int8), values(2)], on, depth=4)
+    monkeypatch.setattr(scatter, "MOST_SEARCHED", 0)
+    for dtype in (np.int32, np.uint64):
+        check_compiles("scatternd_add", [values(5, 4, dtype=dtype), tuples((5, 4), 7), values(7, dtype=dtype)], on)
+    program = operator_program("scatternd_add", [values(5, 4), tuples((5, 4), 7), values(7)])
+    for kernel in compiled(program, on, fast_math=True).kernels():
+        for architecture in ("sm_75", "sm_90a", "gfx942", "gfx1201"):
+            assert kernel.symbol.encode() in compile_object(kernel, ARCHITECTURES[architecture])

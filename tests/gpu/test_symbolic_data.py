@@ -104,6 +104,15 @@ def test_pooling() -> None:
     check(build)
 
 
+def test_windows_that_add_up() -> None:
+    g = Graph(18)
+    y = g.op("Col2Im", "x", g.ints(9, 8), g.ints(3, 2), strides=[2, 1], pads=[1, 0, 0, 1])
+    model = g.model({"x": (TensorProto.FLOAT, ["b", 12, 32])}, [y])
+    made = SymbolicPlan(parse_onnx(model, default_dyn_dim_value=DynamicDimension(1, 64)))
+    assert not made.guards and made.labels == ["gpu::col2im_kernel"]
+    made.check((1,), (3,))
+
+
 @pytest.mark.parametrize("combine", ["none", "add"])
 def test_scatters(combine: str) -> None:
     def build(m: Module) -> None:

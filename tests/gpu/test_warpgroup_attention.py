@@ -24,7 +24,7 @@ from mgx_numba.runtime.plan import Step
 
 from ..cpu.agreement import reference
 from ..interpreter.lanes import KernelFault
-from .programs import compiled, interpreter
+from .programs import compiled, interpreter, labels
 from .test_attention import BF16, BOOL, F16, F32, Mask, attention
 
 SMALL = AttentionTile(1, 64, 2, 4)
@@ -45,7 +45,8 @@ def agree(
     type = given.pop("type", F16)
     made = attention(type, lens, on, given.pop("mask", None), **given)  # type: ignore[arg-type]
     assert made.executable is not None
-    assert next(step.label for step in made.executable.plan.steps).startswith("gpu::attention_warpgroup")
+    labels = [step.label for step in made.executable.plan.steps if step.label != "gpu::mask_bits_kernel"]
+    assert labels[0].startswith("gpu::attention_warpgroup")
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,9 @@ def agree(
         (BF16, (2, 1, 1, 65, 130, 40, 16), None, AttentionTile(1, 128, 2, 1)),
         (F16, (1, 1, 1, 3, 5, 8, 8), (F16, (3, 5)), SMALL),
         (F16, (2, 2, 2, 9, 140, 72, 136), (BOOL, (2, 1, 1, 140)), SMALL),
+        (F16, (2, 2, 1, 70, 300, 40, 40), (BOOL, (2, 2, 70, 300)), AttentionTile(1, 128, 2, 1)),
+        (F16, (1, 1, 1, 65, 200, 136, 136), (BOOL, (65, 200)), AttentionTile(2, 96, 2, 1)),
+        (F16, (1, 2, 1, 33, 100, 32, 32), (BOOL, (1, 2, 1, 100)), AttentionTile(2, 96, 2, 1)),
         (BF16, (1, 2, 1, 17, 200, 32, 32), (F32, (1, 2, 17, 200)), SMALL),
     ],
 )
@@ -98,6 +102,27 @@ def qkv(lens: tuple[int, ...]) -> tuple[Program, dict[str, np.ndarray]]:
     heads = [m.add_parameter(n, Shape(F16, lens)) for n in "qkv"]
     m.add_return([m.add_instruction("attention", heads, scale=0.3)])
     return program, {n: rng.standard_normal(lens).astype(np.float16) for n in "qkv"}
+
+
+def test_layers_share_a_mask_in_bits(on: Engine) -> None:
+    program, rng = Program(), np.random.default_rng(0)
+    m: Module = program.main
+    x = m.add_parameter("x", Shape(F16, (1, 2, 70, 16)))
+    mask = m.add_parameter("mask", Shape(BOOL, (70, 70)))
+    spread = m.add_instruction("multibroadcast", [mask], out_lens=(1, 2, 70, 70))
+    fixed = m.add_literal(np.tril(np.ones((1, 1, 70, 70), np.bool_)))
+    spread_fixed = m.add_instruction("multibroadcast", [fixed], out_lens=(1, 2, 70, 70))
+    y = x
+    for own in (spread, spread_fixed, spread, spread_fixed):
+        y = m.add_instruction("attention", [y, x, x, own], scale=0.25)
+    m.add_return([y])
+    given = {"x": rng.standard_normal((1, 2, 70, 16)).astype(np.float16), "mask": rng.random((70, 70)) > 0.5}
+    given["mask"][:, 0] = True
+    made = compiled(program, on)
+    found = labels(made)
+    assert found.count("gpu::mask_bits_kernel") == 1 and len(found) == 5
+    (got,), (wanted,) = made.run(given), reference(program, given).results
+    assert np.abs(got.astype(np.float64) - wanted).max() < 5e-3
 
 
 def test_infinities_and_nan_stay_in_their_rows(on: Engine) -> None:
@@ -195,10 +220,11 @@ def test_keys_of_a_mask_that_lie_apart_are_copied(keys: int, pairs: bool, consta
 
 
 def steps_of(lens: tuple[int, ...], on: Engine, mask: Mask = None, **attributes: object) -> list[Step]:
-    """Compute and compare; return the launches."""
+    """Compute and compare; return the launches, but for that of the mask in bits."""
     made = attention(F16, lens, on, mask, **attributes)  # type: ignore[arg-type]
     assert made.executable is not None
-    return made.executable.plan.steps  # type: ignore[return-value]
+    steps: list[Step] = [step for step in made.executable.plan.steps if step.label != "gpu::mask_bits_kernel"]
+    return steps
 
 
 @pytest.mark.parametrize("causal", [False, True])

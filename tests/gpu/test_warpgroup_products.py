@@ -148,6 +148,9 @@ def test_sums_in_parts(monkeypatch: pytest.MonkeyPatch, on: Engine) -> None:
         (2, (7, 5), 16, 24, 1, 1, 0, 1, 1),
         (1, (9, 8), 24, 72, 1, 1, 0, 1, 1),
         (1, (5, 4), 128, 48, 2, 1, 1, 2, 2),
+        (2, (7, 5), 96, 32, 3, 1, 1, 2, 1),
+        (1, (6, 7), 120, 24, 3, 2, 1, 3, 1),
+        (2, (5, 5), 144, 48, 3, 1, 1, 2, 1),
         (3, (12,), 64, 8, 5, 2, 2, 1, 1),
         (3, (2, 2), 64, 16, 2, 1, 0, 1, 1),
     ],
@@ -168,6 +171,20 @@ def test_convolutions(
     m.add_return([m.add_instruction("relu", [y])])
     inputs = {"x": rng.standard_normal((batch, *lens, channels)).astype(np.float16)}
     agree(program, inputs, F16, on)
+
+
+def test_infinities_stay_in_their_group_without_fast_math(on: Engine) -> None:
+    """A slice of 64 channels of a group of 48 would reach into the next group, and 0 times infinity is NaN."""
+    program, rng = Program(), np.random.default_rng(0)
+    m: Module = program.main
+    x = m.add_parameter("x", Shape(F16, (1, 5, 5, 96)))
+    turned = m.add_instruction("transpose", [x], permutation=(0, 3, 1, 2))
+    weights = m.add_literal(rng.random((32, 48, 3, 3)).astype(np.float16) + np.float16(1))
+    m.add_return([m.add_instruction("convolution", [turned, weights], group=2)])
+    given = {"x": rng.random((1, 5, 5, 96)).astype(np.float16)}
+    given["x"][0, 2, 2, 50] = np.inf
+    (got,) = compiled(program, on, fast_math=False).run(given)
+    assert np.isfinite(got[:, :16]).all() and np.isposinf(got[:, 16:]).any()
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])

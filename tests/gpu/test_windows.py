@@ -15,6 +15,8 @@ from mgx_numba.ops.pooling import PoolingMode
 from mgx_numba.runtime.gpu.engine import Engine
 
 from ..cpu.agreement import reference
+from ..cpu.test_col2im import CASES as WINDOWS
+from ..cpu.test_col2im import operator, windows
 from ..values import normal, small
 from .operators import check_compiles, check_operator, hosted, operator_program
 from .programs import compiled, interpreter
@@ -32,6 +34,12 @@ def test_padding(mode: PadMode, dtype: Any, on: Engine) -> None:
     pads = (0, 1, 2, 0, -1, 3)
     check_operator(on, "pad", [values(3, 5, 6, dtype=dtype, special=True)], pads=pads, mode=mode, value=1)
     check_operator(on, "pad", [values(4, dtype=dtype)], pads=(0, 0), mode=mode)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8, np.bool_])
+def test_padding_of_whole_vectors(dtype: Any, on: Engine) -> None:
+    for pads in ((1, 2, 0, 0, 1, 0), (-1, 0, 0, 2, -2, 0)):
+        check_operator(on, "pad", [values(3, 5, 32, dtype=dtype, special=True)], pads=pads, value=1)
 
 
 def test_padding_up_to_lengths_and_of_nothing(on: Engine) -> None:
@@ -137,3 +145,10 @@ def test_kernels_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     check_compiles("lrn", [values(2, 7, 8, dtype=np.float16)], on, size=3, beta=0.6)
     window = {"lengths": (3,), "stride": (2,), "padding": (1,), "dilations": (1,)}
     check_compiles("pooling", [values(2, 3, 9)], on, mode=PoolingMode.lpnorm, lp_order=3, **window)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, np.int64, np.int8])
+@pytest.mark.parametrize("case", WINDOWS)
+def test_windows_add_up(case: str, dtype: Any, on: Engine) -> None:
+    op = operator(*WINDOWS[case])
+    check_operator(on, op.name, [windows(op, 2, 3, dtype)], **op.attributes())

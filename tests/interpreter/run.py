@@ -186,6 +186,7 @@ def _engine_names(state: _BlockState, who: Lanes) -> dict[str, Any]:
         "cluster_arrive": lambda: None,
         "grid_leave": each(leave),
         "last_block": last_block,
+        "atomic_add": each(_atomic_add),
         "tagged_store": each(_tagged_store),
         "cluster_send": each(send),
         "copy_async": state.copies[state.groups.index(who)].ask,
@@ -248,6 +249,16 @@ def _counted(counter: Place) -> np.ndarray:
     """Return the int32 block counter as a one-element array."""
     counted: np.ndarray = counter.allocation.data[counter.start : counter.start + 4].view(np.int32)
     return counted
+
+
+def _atomic_add(number: int, p: Place, i: int, x: Any) -> None:
+    place = p.moved(int(i))
+    size = place.dtype.itemsize
+    if place.start < 0 or place.start + size > place.allocation.data.size:
+        raise KernelFault(f"there is no element at byte {place.start} of {place.allocation.name}")
+    found = place.allocation.data[place.start : place.start + size].view(place.dtype)
+    with np.errstate(all="ignore"):
+        found += x
 
 
 def _tagged_store(number: int, p: Place, i: int, x: Any, tag: int) -> None:

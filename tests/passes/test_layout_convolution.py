@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mgx_numba.core.shape import Shape, find_permutation
+from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.passes.layout_convolution import LayoutConvolution, channels_last
 from mgx_numba.graph.passes.normalize_ops import NormalizeOps
@@ -163,3 +164,11 @@ def test_flattening_an_image_for_a_dense_layer_copies_to_row_major_order() -> No
         g.ret(g.op("dot", g.op("flatten", x, axis=1), g.random(96, 5))), NormalizeOps(), LayoutConvolution(), rtol=1e-4
     )
     assert "reshape_lazy" not in names(after)
+
+
+def test_shapes_that_have_several_orders_do_not_outvote_others() -> None:
+    last = Shape.from_permutation(Type.float_type, (2, 8, 4, 3), channels_last(4))
+    assert find_permutation([last, Shape(Type.float_type, (8, 1, 1, 1))]) == channels_last(4)
+    assert find_permutation([last, Shape(Type.float_type, (2, 8, 1, 1))]) == channels_last(4)
+    assert find_permutation([last, Shape(Type.float_type, (2, 8, 4, 1))]) == (0, 1, 2, 3)
+    assert find_permutation([Shape(Type.float_type, (2, 8, 1, 1))]) == (0, 1, 2, 3)

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from mgx_numba.errors import MgxError
 from mgx_numba.torch.backend import mgx_numba
+from mgx_numba.torch.fx import lower_to_mgx
 
 from .models import Block, Counting, Images, Odd, agree
 
@@ -49,6 +51,36 @@ def test_views_and_transposed_inputs_of_a_device() -> None:
     wide = torch.randn(64, 64, device="cuda")
     for x in (wide, wide.t(), wide[1:9], wide[:, None, ::1][:, 0]):
         agree(run(x), model(x), 1e-3)
+
+
+@torch.no_grad()
+def test_memory_of_inputs_and_results_is_used_again_in_order() -> None:
+    """PyTorch gives the memory of a deleted tensor to the next one at once, while kernels may still read it."""
+    model = Block(512).cuda().eval()
+    run = compiled(model)
+    starts = [torch.randn(512, 512, device="cuda") for _ in range(4)]
+    wanted = [model(model(x) / 8) for x in starts]
+    run(starts[0])
+    for x, expected in zip(starts * 5, wanted * 5):
+        agree(run(run(x.clone()) / 8), expected, 1e-3)
+
+
+@torch.no_grad()
+def test_tensors_of_other_kinds_than_at_compilation() -> None:
+    class Sum(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return (x * 2 + y).relu()
+
+    x, y = torch.randn(4, 8, device="cuda"), torch.randn(8, device="cuda")
+    module = lower_to_mgx(Sum().eval(), [x, y])
+    agree(module(x, y), Sum()(x, y))
+    agree(module(x.t().contiguous().t(), y), Sum()(x, y))
+    imaginary = torch.complex(x, -x).conj().imag
+    assert imaginary.is_neg()
+    agree(module(imaginary, y), Sum()(x, y))
+    for wrong in ((x[:3], y), (x.double(), y)):
+        with pytest.raises(MgxError, match="x"):
+            module(*wrong)
 
 
 @torch.no_grad()

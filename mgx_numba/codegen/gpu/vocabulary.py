@@ -25,6 +25,8 @@ Threads
     last_block(p, count)                 one thread of each of ``count`` blocks calls it after a barrier(): int32 1 if
                                          all others have called it, else 0. After the next barrier() the last block
                                          sees what the others wrote before. The int32 at p, 0 at first, is reset to 0
+    atomic_add(p, i, x)                  add x to p[i], in no fixed order among threads; float32, float64, and integers
+                                         of 32 and 64 bits
     tagged_store(p, i, x, tag)           store x, a float32, with a tag of 31 bits, as one word at the int64 p[i]
     tagged_load4(p, i, tag)              wait until four adjacent words have this tag or a higher tag, and return their
                                          float32 lanes; with a higher tag the values are undefined. Blocks of a
@@ -175,6 +177,7 @@ from ..lang import arith, memory, reduce, values, vecmath
 from ..lang.values import INF, NAN
 from ..lang.vector import kernel_functions
 from .lang import (
+    atomics,
     blocks,
     bytes,
     clusters,
@@ -197,9 +200,9 @@ from .lang import (
 )  # fmt: skip
 
 _FUNCTIONS = kernel_functions(
-    arith, memory, reduce, values, vecmath, blocks, bytes, clusters, codes, double, faults, grids, matrix_cores,
-    mbarriers, operand_stores, pipelines, quick, remainders, rounding, tagged, tensor_copies, tensor_cores, threads,
-    warpgroups,
+    arith, memory, reduce, values, vecmath, atomics, blocks, bytes, clusters, codes, double, faults, grids,
+    matrix_cores, mbarriers, operand_stores, pipelines, quick, remainders, rounding, tagged, tensor_copies,
+    tensor_cores, threads, warpgroups,
 )  # fmt: skip
 globals().update(_FUNCTIONS)
 __all__ = ["INF", "NAN", *_FUNCTIONS]

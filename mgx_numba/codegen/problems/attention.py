@@ -15,13 +15,19 @@ from .epilogue import Epilogue
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 
+MASK_WORDS = 4
+"""Words of 32 keys that a kernel may read at once; rows of masks in bits have a multiple of them."""
+
+
 @dataclass(frozen=True)
 class MaskLayout:
     """A mask [batch, heads, queries, keys]: ``bool`` keeps scores where true; the problem's dtype or float32 is added.
 
     ``strides`` are 0 along broadcast axes. With ``period`` masks, batch i uses mask ``i % period``; None: one per
     batch, or one for all. ``fill`` is the score of keys that a ``bool`` mask hides. With ``pairs`` the elements of each
-    two neighbouring keys are aligned as one, and keys are even.
+    two neighbouring keys are aligned as one, and keys are even. With ``bits`` each 32 neighbouring keys of a ``bool``
+    mask are the bits of an int32, the first key the lowest; strides count such words, and `MASK_WORDS` of them may be
+    read from the word of each multiple of 32 keys.
     """
 
     dtype: str
@@ -29,6 +35,7 @@ class MaskLayout:
     period: int | None = None
     fill: float = -math.inf
     pairs: bool = False
+    bits: bool = False
 
     @property
     def replaces(self) -> bool:

@@ -9,7 +9,6 @@ import numpy as np
 from ...core.dim import maximum
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
-from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction
 from ...ops.col2im import Col2Im
 from ..arithmetic import mul_scalar
@@ -104,8 +103,6 @@ def col2im(g: Builder, node: Node, x: Instruction, image: Instruction, block: In
     ]
     if len(lens) != 3 or lens[1] % prod(kernel) or any(n < 1 for n in steps) or lens[2] != prod(steps):
         raise ShapeError(f"input {list(lens)} does not have blocks of {kernel} at {steps} positions")
-    if prod(kernel) * prod(steps) > LARGEST:
-        raise UnsupportedError(f"blocks of {kernel} at {steps} positions are too many")
     return g.op(Col2Im(*map(tuple, (size, kernel, stride, dilation, pads[:count], steps))), x)
 
 

@@ -189,9 +189,6 @@ def col2im(
     alone = rank(x) == 2
     x = g.unsqueeze(x, [0]) if alone else x
     kernel, dilation, padding, stride = (spread(v, 2) for v in (kernel, dilation, padding, stride))
-    n, columns, count = g.lens(x)
-    if any(isinstance(v, Dim) for v in (n, columns, count, *size)):
-        raise UnsupportedError("col2im of open lengths is not supported")
     steps = [(size[k] + 2 * padding[k] - dilation[k] * (kernel[k] - 1) - 1) // stride[k] + 1 for k in range(2)]
     y = g.op(Col2Im(*map(tuple, (size, kernel, stride, dilation, padding, steps))), x)
     return g.squeeze(y, [0]) if alone else y

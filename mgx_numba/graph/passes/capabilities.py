@@ -69,9 +69,10 @@ class Capabilities:
             kernels, see `LiftConstants`.
         depthwise_integers: whether kernels compute depthwise convolutions of 8-bit integers.
         scattered_integers: whether kernels compute transposed convolutions of 8-bit integers.
-        adds_windows: whether kernels compute ``col2im``; otherwise it becomes a scatter, see `RewriteCol2Im`.
         adds_columns: tells whether a convolution is fastest as a product of all taps, whose columns are
             added up at their places (`RewriteNarrowConvolution`); None: never.
+        joined_groups: tells how many groups of a convolution with constant weights should be joined (`JoinGroups`);
+            None: never any.
         reads_shuffled: whether grouped 1x1 convolutions are fastest with their input read through the channel shuffle.
         prologues: whether convolution kernels compute pointwise prologues.
         cheap_branches: whether an ``if`` costs no more than a few kernels' launches.
@@ -105,8 +106,8 @@ class Capabilities:
     shared_texts: bool = False
     depthwise_integers: bool = False
     scattered_integers: bool = False
-    adds_windows: bool = False
     adds_columns: Callable[[Instruction], bool] | None = None
+    joined_groups: Callable[[Instruction], int] | None = None
     reads_shuffled: bool = False
     prologues: bool = True
     cheap_branches: bool = False

@@ -100,7 +100,6 @@ def pass_options(options: TargetOptions) -> Options:
             depthwise_integers=True,
             scattered_integers=True,
             reads_shuffled=_reads_shuffled(),
-            adds_windows=True,
             adds_columns=_adds_columns(options),
             multiplies_bfloat16=_multiplies_bfloat16(options),
             reads_padding=_reads_padding(options),

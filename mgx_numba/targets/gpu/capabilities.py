@@ -26,7 +26,7 @@ from ...graph.substitution import with_numbers
 from ...interrupts import whole_module
 from ..data_dependent_split import has_data_dependent_lengths
 from ..options import TargetOptions
-from .rules.contraction import FLOATS, joins_halves, joins_products
+from .rules.contraction import FLOATS, joined_groups, joins_halves, joins_products
 
 FLOAT8 = "float8_e4m3fn"
 MOST_PARTS = 1024
@@ -71,6 +71,7 @@ def pass_options(options: TargetOptions) -> Options:
             prologues=not _has_warpgroups(),
             joins_halves=partial(joins_halves, options.precision),
             joins_products=partial(joins_products, options.precision),
+            joined_groups=partial(joined_groups, options.precision),
         ),
     )
 

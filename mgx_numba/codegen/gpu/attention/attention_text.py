@@ -8,6 +8,7 @@ accumulators have the same layout.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ....core.dim import (
     Dim,
@@ -26,7 +27,7 @@ from ....core.types import from_numpy, numpy_dtype
 from ...arguments import Arguments
 from ...launch import MOST_PLANES
 from ...printer import CodeBuffer, VectorValue
-from ...problems.attention import AttentionProblem, MaskLayout, float64_bits
+from ...problems.attention import MASK_WORDS, AttentionProblem, MaskLayout, float64_bits
 from ...problems.element_types import ITEMSIZE
 from ..kernel import block_of_plane, plane_grid
 from ..machine import machine
@@ -225,7 +226,7 @@ class AttentionText:
         else:
             arguments.integer("first_seen", problem.first_seen)
         if problem.mask is not None:
-            arguments.pointer("p_mask", "mask", problem.mask.dtype)
+            arguments.pointer("p_mask", "mask", "int32" if problem.mask.bits else problem.mask.dtype)
             period = problem.mask.period
             arguments.integer("period", problem.batch if period is None else period)
             if problem.mask.replaces:
@@ -357,6 +358,9 @@ class AttentionText:
         mask = self.problem.mask
         if mask is None:
             return
+        if mask.bits:
+            self._load_mask_bits(buffer, mask)
+            return
         step = "" if known_in(mask.strides[3], 1) else " * mask_t"
         rows = self._mask_row_numbers(mask)
         buffer.line("near = start + word * 2", *(f"near{r} = offset(mask{r}, near{step})" for r in rows))
@@ -375,6 +379,20 @@ class AttentionText:
             with buffer.block("else:"):
                 buffer.line(*beside)
 
+    def _load_mask_bits(self, buffer: CodeBuffer, mask: MaskLayout) -> None:
+        """Emit the loads of the words of a tile's keys, shifted so that the bits of the thread's keys are at the same
+        places in all threads."""
+        count = self.keys // 32
+        buffer.line("near = idiv(start, 32)", "turn = splat(cast_int32(word * 2), 4)")
+        for r in self._mask_row_numbers(mask):
+            if count == MASK_WORDS:
+                buffer.line(f"words{r} = load_aligned(mask{r}, near, {MASK_WORDS})")
+            else:
+                own = [f"load(mask{r}, near + {i}, 1)" for i in range(count)]
+                own += [own[-1]] * (MASK_WORDS - count)
+                buffer.line(f"words{r} = join4({', '.join(own)})")
+            buffer.line(f"found{r} = shift_right(words{r}, turn)")
+
     def _mask_row_numbers(self, mask: MaskLayout) -> tuple[int, ...]:
         """Return which of a thread's rows have a mask of their own."""
         return (0,) if known_in(mask.strides[2], 0) else (0, 1)
@@ -384,6 +402,9 @@ class AttentionText:
         mask = self.problem.mask
         assert mask is not None
         rows = self._mask_row_numbers(mask)
+        if mask.bits:
+            self._mask_by_bits(buffer, mask, rows)
+            return
         for j in range(self.keys // 8):
             found = []
             for r in (0, 1):
@@ -391,6 +412,17 @@ class AttentionText:
                 found += [f"extract({own}_0, {k})" if mask.pairs else f"{own}_{k}" for k in (0, 1)]
             lanes = ", ".join(f"splat({value}, 1)" for value in found)
             buffer.line(f"score{j} = {masked(mask, buffer, f'score{j}', f'join4({lanes})')}")
+
+    def _mask_by_bits(self, buffer: CodeBuffer, mask: MaskLayout, rows: Sequence[int]) -> None:
+        """Emit the application of a mask in bits."""
+        buffer.line("odd = bitwise_and(iota_int32(4), const_int32(1, 4))")
+        for j in range(self.keys // 8):
+            if j % 4 == 0:
+                own = [f"splat(extract(found{r if r in rows else 0}, {j // 4}), 1)" for r in (0, 0, 1, 1)]
+                buffer.line(f"kept = join4({', '.join(own)})")
+            bits = f"shift_left(const_int32(1, 4), add(odd, const_int32({8 * (j % 4)}, 4)))"
+            found = f"ne(bitwise_and(kept, {bits}), const_int32(0, 4))"
+            buffer.line(f"score{j} = {masked(mask, buffer, f'score{j}', found)}")
 
     def _hide(self, buffer: CodeBuffer) -> None:
         """Emit the masking of keys beyond the end, of later keys and of those before a window."""

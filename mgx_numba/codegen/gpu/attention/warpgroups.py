@@ -22,7 +22,7 @@ from ....core.dim import (
 from ....dataclass import dataclass
 from ...launch import TensorLayout
 from ...printer import CodeBuffer
-from ...problems.attention import AttentionProblem
+from ...problems.attention import MASK_WORDS, AttentionProblem
 from ...problems.element_types import ITEMSIZE
 from ..contraction.wgmma_operands import moves
 from ..driver.device import known_architecture
@@ -224,6 +224,8 @@ class WarpgroupAttentionText(AttentionText):
         """Return the estimated registers of a thread that holds a tile's mask: accumulators, scores, weights, mask."""
         mask = self.problem.mask
         words = self.tile.keys // 2 if mask is not None and mask.dtype == "float32" else self.tile.keys // 4
+        if mask is not None and mask.bits:
+            words = 2 * MASK_WORDS
         return self.width // 2 + self.tile.keys // 2 + self.tile.keys // 4 + words + OTHER_REGISTERS
 
     def _map(

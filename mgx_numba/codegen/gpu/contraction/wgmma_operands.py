@@ -87,7 +87,9 @@ def _refusal(contraction: GpuContraction) -> str:
         return "more results than numbers of 32 bits"
     lanes = VECTOR_BYTES // product.size
     if isinstance(problem, ConvProblem):
-        return _convolution_refusal(problem, lanes)
+        integers = not product.a.startswith(("float", "bfloat"))
+        beside = product.a != "float32" and (integers or contraction.request.fast_math)  # NaN times 0 is NaN
+        return _convolution_refusal(problem, lanes, beside)
     if sum(map(moves, problem.batch)) > MOST_BATCH_AXES:
         return "more batch dimensions than a tensor map has"
     left = problem.a_strides
@@ -117,7 +119,9 @@ def _right_refusal(problem: GemmProblem) -> str:
     return "" if along or across else "the right operand has no whole vectors"
 
 
-def _convolution_refusal(problem: ConvProblem, lanes: int) -> str:
+def _convolution_refusal(problem: ConvProblem, lanes: int, beside: bool) -> str:
+    """Return the reason why a convolution does not apply; with ``beside`` slices may reach into the next group, whose
+    channels are multiplied by zeros."""
     full = problem.volume()
     if problem.transposed:
         return "the convolution is a transposed one"
@@ -127,8 +131,10 @@ def _convolution_refusal(problem: ConvProblem, lanes: int) -> str:
     slice = SLICE_BYTES // VECTOR_BYTES * lanes
     if not permitted(whole_vectors(lanes, full.group_in, *full.x_strides)):
         return "the channels of a group are no whole vectors"
-    if (2 * full.group_in < slice and full.taps > 1) or (full.groups > 1 and full.group_in % slice):
+    if 2 * full.group_in < slice and full.taps > 1:
         return "the channels of a group leave most of a slice empty"
+    if full.groups > 1 and full.group_in % slice and not beside:
+        return "a slice would reach into the next group's channels"
     windows = windows_of(full)
     reach = [d * (k - 1) for d, k in zip(full.dilation, full.kernel)]
     if max(windows.steps) > MOST_STEP or max(reach) > MOST_REACH:

@@ -13,25 +13,42 @@ from ..cluster.flat_index import contiguous_lanes
 from ..printer import most_lanes
 from .elements import ElementText
 
+MOST_GATHERED = 4
+"""Most elements with an index each that a thread gathers: their loads are in flight together. No figures kept."""
+
 
 def indexed_launch(problem: IndexedCopy) -> Launch:
     """Return the launch that fills the output."""
     source, out, terms = problem.source, problem.out, problem.terms
     space = _space(out.lens, [source.strides, *(t.strides for t in terms), out.strides])
     steps = tuple(t.stride for t in terms)
-    moving = [((*steps, *space.strides[0]), source.offset), (space.strides[-1], out.offset)]
+    stored = (space.strides[-1], out.offset)
+    moving = [((*steps, *space.strides[0]), source.offset), stored]
     along = not all(known_in(strides[-1], 0) for strides in space.strides[1:-1])
-    lanes = 1 if along else contiguous_lanes(most_lanes(out.type.size), space.lens[-1], moving)
-    text = ElementText([("x", source), *_operands(terms), ("out", out)], space.lens, space.strides, lanes)
+    most = most_lanes(out.type.size)
+    wide = [stored] if along else moving
+    lanes = contiguous_lanes(min(MOST_GATHERED, most) if along else most, space.lens[-1], wide)
+    # of vectors along the last axis, which `Axes` counts as such where neighbours have a stride of 0 or 1
+    strides = [(*own[:-1], own[-1] if known_in(own[-1], 0, 1) else own[-1] * lanes) for own in space.strides]
+    text = ElementText([("x", source), *_operands(terms), ("out", out)], space.lens, strides, lanes)
+    apart = [own[-1] for own in space.strides[:-1]] if along else []
+    beside = [text.arguments.integer(f"beside{k}", stride) for k, stride in enumerate(apart)]
     walk = _Positions(text, terms)
     text.begin()
-    walk.read()
-    place = " + ".join([text.place(0), *walk.moved])
-    moves = not known_in(space.strides[0][-1], 0)
-    load = "load" if lanes == 1 else "load_aligned" if moves else "load_splat"
-    text.store(text.buffer.emit(f"{load}(p_x, {place}, {lanes})"))
-    moved = out.footprint + minimum(out.footprint, problem.elements * source.type.size)
-    return text.launch(problem.name, problem.origin, moved, 0, walk.checks)
+    base = text.place(0)
+    if along:
+        own = []
+        for lane in range(lanes):
+            moved = walk.read(lane=lane, beside=beside[1:])
+            first = [base, f"{lane} * {beside[0]}"] if lane else [base]
+            own.append(text.buffer.emit(f"load(p_x, {' + '.join([*first, *moved])}, 1)"))
+        text.store(own[0] if lanes == 1 else text.buffer.emit(f"join{lanes}({', '.join(own)})"))
+    else:
+        place = " + ".join([base, *walk.read()])
+        load = "load" if lanes == 1 else "load_splat" if known_in(space.strides[0][-1], 0) else "load_aligned"
+        text.store(text.buffer.emit(f"{load}(p_x, {place}, {lanes})"))
+    moved_bytes = out.footprint + minimum(out.footprint, problem.elements * source.type.size)
+    return text.launch(problem.name, problem.origin, moved_bytes, 0, walk.checks)
 
 
 def positions_launch(terms: Sequence[Term], out: Tensor, origin: str = "") -> Launch:
@@ -42,8 +59,8 @@ def positions_launch(terms: Sequence[Term], out: Tensor, origin: str = "") -> La
     walk = _Positions(text, terms, first=0)
     text.begin()
     text.buffer.line("inside = True")
-    walk.read("inside = False")
-    text.buffer.line(f"place = {' + '.join(walk.moved) or '0'}")
+    moved = walk.read("inside = False")
+    text.buffer.line(f"place = {' + '.join(moved) or '0'}")
     with text.buffer.block("if not inside:"):
         text.buffer.line("place = -1")
     text.store("splat(place, 1)")
@@ -65,14 +82,13 @@ class _Positions:
     """Statements that evaluate index terms.
 
     Attributes:
-        moved: names of the offset that each term adds.
         checks: bounds of each index, for error messages.
     """
 
     def __init__(self, text: ElementText, terms: Sequence[Term], first: int = 1) -> None:
         """Declare the arguments; the terms' strides begin at stride set ``first`` of the text."""
         self._text, self._terms, self._first = text, terms, first
-        self.moved: list[str] = []
+        self._places: list[str] = []
         self.checks = tuple(t.fits for t in terms)
         for k, term in enumerate(terms):
             text.arguments.integer(f"start{k}", term.offset)
@@ -82,25 +98,34 @@ class _Positions:
         if any(t.checked for t in terms):
             text.faults()
 
-    def read(self, outside: str = "") -> None:
-        """Emit the evaluation of all terms. ``outside`` is a statement to run for an index out of range, which then
-        counts as 0."""
+    def read(self, outside: str = "", lane: int = 0, beside: Sequence[str] = ()) -> list[str]:
+        """Emit the evaluation of all terms; return the offset that each adds.
+
+        Args:
+            outside: a statement to run for an index out of range, which then counts as 0.
+            lane: number of the element among those of the thread.
+            beside: for each term, the distance of the indices of neighbouring elements; needed if ``lane`` is not 0.
+        """
         buffer = self._text.buffer
+        self._places = self._places or [self._text.place(self._first + k) for k in range(len(self._terms))]
+        moved = []
         for k, term in enumerate(self._terms):
-            place = f"{self._text.place(self._first + k)} + start{k}"
+            at, further = f"at{k}_{lane}", [f"{lane} * {beside[k]}"] if lane else []
+            place = " + ".join([self._places[k], f"start{k}", *further])
             found = buffer.emit(f"cast_int64(load_scalar(p_{term.operand}, {place}))")
             if known_in(term.length, 0):
-                self.moved.append(found)
+                moved.append(found)
                 continue
-            buffer.line(f"at{k} = {found}")
+            buffer.line(f"{at} = {found}")
             if term.type.is_signed:
-                with buffer.block(f"if at{k} < 0:"):
-                    buffer.line(f"at{k} = at{k} + length{k}")
+                with buffer.block(f"if {at} < 0:"):
+                    buffer.line(f"{at} = {at} + length{k}")
             if term.checked or outside:
-                with buffer.block(f"if (at{k} < 0) | (at{k} >= length{k}):"):
+                with buffer.block(f"if ({at} < 0) | ({at} >= length{k}):"):
                     if term.checked:
                         buffer.line(f"note_fault(fault, step_number, {k}, {found})")
                     if outside:
                         buffer.line(outside)
-                    buffer.line(f"at{k} = 0")
-            self.moved.append(f"at{k} * step{k}")
+                    buffer.line(f"{at} = 0")
+            moved.append(buffer.emit(f"{at} * step{k}"))
+        return moved

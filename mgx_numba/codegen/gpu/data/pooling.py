@@ -81,21 +81,24 @@ def pooling_launch(op: Pooling, windows: Sequence[WindowAxis], data: Tensor, out
     for d, n in enumerate(numbers):
         index = text.places[order.index(axes[d])]
         buffer.line(f"first{d} = {index} * {n['stride']} - {n['before']}")
-    terms = " + ".join(f"{'near' if near else 'at'}{d} * {n['step']}" for d, n in enumerate(numbers))
+    # Loads of few taps come before the checks, from the nearest element, so that all are in flight together.
+    early = near or (few and all(known_less(0, data.lens[a]) for a in axes))
+    terms = " + ".join(f"{'near' if early else 'at'}{d} * {n['step']}" for d, n in enumerate(numbers))
+    load = f"{'load_aligned' if lanes > 1 else 'load'}(p_x, {base} + {terms}, {lanes})"
     inside = " & ".join(f"(at{d} >= 0) & (at{d} < {n['length']})" for d, n in enumerate(numbers))
     padded = " & ".join(f"(at{d} < {n['length']} + {n['after']})" for d, n in enumerate(numbers))
     with ExitStack() as loops:
         for d, n in enumerate(numbers):
             loops.enter_context(buffer.block(f"for j{d} in range({windows[d].size if few else n['size']}):"))
             buffer.line(f"at{d} = first{d} + j{d} * {n['dilation']}")
-            if near:
+            if early:
                 buffer.line(f"near{d} = imin(imax(at{d}, 0), {n['length']} - 1)")
         if count_padding:
             with buffer.block(f"if {padded}:"):
                 buffer.line("counted = counted + 1")
+        element = buffer.emit(load) if early else load
         with nullcontext() if near else buffer.block(f"if {inside}:"):
-            load = "load_aligned" if lanes > 1 else "load"
-            value = printer.loaded(f"{load}(p_x, {base} + {terms}, {lanes})", data.type)
+            value = printer.loaded(element, data.type)
             own = VectorValue(printer.stored(value, accumulator), accumulator)
             own = _power(printer, op, own) if op.mode is PoolingMode.lpnorm else own
             combined = getattr(printer, reduction.combine)(VectorValue("sums", accumulator), own)

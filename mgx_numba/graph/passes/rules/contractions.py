@@ -247,6 +247,24 @@ def outer_products(m: Match, b: RewriteBuilder) -> object:
     return b.op("mul", b.broadcast(m.x, lens), b.broadcast(m.y, lens))
 
 
+@rule("depthwise_pixels", op("convolution", some("x"), some("w")), exact=True)
+def depthwise_pixels(m: Match, b: RewriteBuilder) -> object:
+    """``conv(x, w) -> x * w`` for one tap of each channel by itself, which has no sum and is fused with neighbours."""
+    channels, inside, *kernel = m.w.shape.lens
+    attributes = m.ins.op.normalized([m.x.shape, m.w.shape]).attributes()
+    if inside != 1 or any(n != 1 for n in (*kernel, *attributes["stride"])) or any(attributes["padding"]):
+        return "the convolution has a sum, padding or a stride"
+    if attributes["group"] != channels or not known_equal(m.x.shape.lens[1], channels):
+        return "a channel has several results"
+    if (
+        attributes["padding_mode"] is not PaddingMode.default_
+        or not m.ins.shape.type == m.x.shape.type == m.w.shape.type
+    ):
+        return "the padding is not known, or the result has another type"
+    factors = b.reshape(m.w, (channels, *kernel))
+    return b.op("mul", m.x, b.broadcast(factors, m.ins.shape.lens))
+
+
 @rule(
     "product_of_nothing",
     op("dot quant_dot convolution quant_convolution", some("x"), some("w")),
@@ -263,6 +281,7 @@ CONTRACTION_RULES = (
     *ABSORBING,
     add_convolutions,
     add_scaled_input,
+    depthwise_pixels,
     dot_of_broadcasts,
     outer_products,
 )

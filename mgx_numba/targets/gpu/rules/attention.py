@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 from ....codegen.alternatives import has_lengths, only_where
 from ....codegen.gpu.attention.flash import ROWS, attention_refusal, attention_solution, takes_rows
+from ....codegen.gpu.attention.mask_bits import mask_bits_launch, packed_bits, words_of
 from ....codegen.gpu.attention.new_rows import NewRows, RowPart
 from ....codegen.gpu.attention.split_kv import clear_counters_launch
+from ....codegen.gpu.attention.warpgroups import fits_warpgroups
 from ....codegen.gpu.contraction.gpu_contraction import VECTOR_BYTES
 from ....codegen.launch import Solution
 from ....codegen.problems.attention import AttentionProblem, MaskLayout
@@ -120,6 +122,9 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
         pairs = known_in(strides[3], 1) and all(common_divisor(n) % 2 == 0 for n in even)
         fill = core.operator(Attention).fill
         layout = MaskLayout(mask.type.dtype_name, strides, mask_period(mask), fill, pairs and mask.type.size > 1)
+        bits = _in_bits(low, ins, _mask_of(ins, core), mask, problem)
+        if bits is not None:
+            mask, layout = bits, replace(layout, bits=True, strides=(*mask_strides(bits, problem.scores)[:3], 1))
         problem = replace(problem, mask=layout)
         operands["mask"] = mask
     pairs = known_equal(out.byte_offset % (2 * type.size), 0)
@@ -210,6 +215,36 @@ def _keys_in_turn(low: Lowering, ins: Instruction, mask: View) -> View:
     else:
         copied = low.packed_constant(value, "keys in turn", lambda: aligned_copy(value))
     return copied.repeated(mask.lens)
+
+
+def _mask_of(ins: Instruction, core: Instruction) -> Instruction:
+    """Return the mask of an attention; ``core`` is the operator itself, which a fused attention has in its body."""
+    if ins is core:
+        return ins.inputs[3]
+    return dict(zip(ins.module_args[0].parameters(), ins.inputs))[core.inputs[3]]
+
+
+def _in_bits(
+    low: Lowering, ins: Instruction, source: Instruction, mask: View, problem: AttentionProblem
+) -> View | None:
+    """Return a mask of truth values in bits, which all attentions with this mask share; None to leave it in bytes."""
+    if mask.type is not Type.bool_type or has_lengths(problem) or not fits_warpgroups(problem):
+        return None
+    once = mask.without_repeats()
+    if once.lens[-1] != problem.keys or not known_in(once.strides[-1], 1):
+        return None
+    lens = (*once.lens[:-1], words_of(once.lens[-1]))
+    key = ("mask in bits", source, once.lens, once.strides, once.offset)
+    if key not in low.draft.common:
+        value = low.constant_of(once) if once.buffer.region is Region.CONSTANT else None
+        if value is not None:
+            low.draft.common[key] = low.packed_constant(value, "bits of keys", lambda: aligned_copy(packed_bits(value)))
+        else:
+            bits = low.draft.common[key] = low.allocate(Shape(Type.int32_type, lens))
+            launch = low.solve(mask_bits_launch, once.tensor, low.origin(ins))
+            low.launch_all(launch, {"mask": once, "bits": bits}, ins)
+    bits = low.draft.common[key]
+    return bits.repeated((*mask.lens[:-1], lens[-1]))
 
 
 def _in_vectors(low: Lowering, ins: Instruction, view: View) -> View:

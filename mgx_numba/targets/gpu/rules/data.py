@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ....codegen.gpu.data.col2im import col2im_launch
 from ....codegen.gpu.data.lrn import lrn_launch
 from ....codegen.gpu.data.pad import pad_launch
 from ....codegen.gpu.data.pooling import WindowAxis, pooling_launch
@@ -16,6 +17,7 @@ from ....core.dim import known_in
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
+from ....ops.col2im import Col2Im
 from ....ops.integer import PadWith
 from ....ops.pad import Pad, PadMode
 from ....ops.pooling import Pooling, PoolingMode
@@ -138,3 +140,14 @@ def lower_pooling(low: Lowering, ins: Instruction) -> None:
 
 
 lowering("lrn", accepts=keeps_inner_axis)(lrn_rule(lrn_launch))
+
+
+@lowering("col2im", accepts=keeps_inner_axis)
+def lower_col2im(low: Lowering, ins: Instruction) -> None:
+    """Append one kernel."""
+    op, x, out = ins.operator(Col2Im), low.input(ins, 0), low.output(ins)
+    if x.type is Type.bool_type:
+        low.host(ins, "kernels add no booleans")
+        return
+    launch = low.solve(col2im_launch, op, x.tensor, out.tensor, low.origin(ins))
+    low.launch_all(launch, {"x": x, "out": out}, ins)

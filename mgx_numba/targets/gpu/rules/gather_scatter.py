@@ -5,12 +5,22 @@ from __future__ import annotations
 from ....codegen.gpu.data.caches import cache_copy_launch
 from ....codegen.gpu.data.indexed import positions_launch
 from ....codegen.gpu.data.onehot import onehot_launch
-from ....codegen.gpu.data.scatter import element_lines, scatter_launch, slice_lines
-from ....core.dim import known_in
+from ....codegen.gpu.data.scatter import (
+    ScatterLines,
+    adds_in_any_order,
+    atomic_launch,
+    element_lines,
+    has_many_updates,
+    scatter_launch,
+    slice_lines,
+)
+from ....core.dim import known_in, preferred
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.scatter import REDUCTIONS, ScatterBase, ScatterNDBase
+from ...lowering.attention_operands import as_type, convert
+from ...lowering.buffers import View
 from ...lowering.caches import keep_or_copy
 from ...lowering.gathers import lower_gather, lower_scan_slice, may_be_out_of_range, tuples_may_be_out_of_range
 from ...lowering.launched import onehot_rule
@@ -31,8 +41,8 @@ def lower_scatter(low: Lowering, ins: Instruction) -> None:
         low.host(ins, "there is no element to change")
         return
     out = low.output(ins)
-    keep_or_copy(low, data, out, ins, cache_copy_launch)
     if any(known_in(n, 0) for n in (*updates.lens, *indices.lens[:-1])):
+        keep_or_copy(low, data, out, ins, cache_copy_launch)
         return
     tensors, origin = (indices.tensor, updates.tensor, out.tensor), low.origin(ins)
     if isinstance(op, ScatterBase):
@@ -44,7 +54,25 @@ def lower_scatter(low: Lowering, ins: Instruction) -> None:
     positions = low.allocate(Shape(Type.int64_type, lines.positions.lens))
     solution = low.solve(positions_launch, lines.terms, lines.positions, origin)
     low.launch_all(solution, {"indices": indices, "out": positions}, ins)
-    solution = low.solve(scatter_launch, op.combine, lines, updates.tensor, out.tensor, origin)
+    wide = out.type.compute
+    if not adds_in_any_order(op.combine, out.type, low.options.fast_math) or not preferred(has_many_updates(lines)):
+        keep_or_copy(low, data, out, ins, cache_copy_launch)
+        solution = low.solve(scatter_launch, op.combine, lines, updates.tensor, out.tensor, origin)
+        low.launch_all(solution, {"positions": positions, "updates": updates, "out": out}, ins)
+    elif wide is out.type:
+        keep_or_copy(low, data, out, ins, cache_copy_launch)
+        _add_atomically(low, ins, lines, positions, updates, out)
+    else:  # rounded once, as by the other kernels
+        total = low.allocate(Shape(wide, out.lens, out.strides))
+        convert(low, ins, data, total)
+        _add_atomically(low, ins, lines, positions, as_type(low, ins, updates, wide), total)
+        convert(low, ins, total, out)
+
+
+def _add_atomically(
+    low: Lowering, ins: Instruction, lines: ScatterLines, positions: View, updates: View, out: View
+) -> None:
+    solution = low.solve(atomic_launch, lines, updates.tensor, out.tensor, low.origin(ins))
     low.launch_all(solution, {"positions": positions, "updates": updates, "out": out}, ins)
 
 

@@ -17,7 +17,7 @@ from ....core.dim import (
     known_less,
     typical,
 )
-from ....errors import UnsupportedError
+from ....core.shape import Shape
 from ....graph.instruction import Instruction
 from ...lowering.buffers import View
 from ...lowering.contraction_problem import (
@@ -74,11 +74,21 @@ def alignment(fused: Contraction, operands: dict[str, View]) -> int:
 
 
 def aligned(low: Lowering, ins: Instruction, view: View) -> View:
-    """Return the view if it is aligned to vectors, else an aligned copy with the same strides."""
+    """Return the view if it is aligned to vectors, else an aligned copy.
+
+    The copy has the view's strides, unless these leave out more elements than they meet: its elements then lie side by
+    side, in the order of the view's strides. Axes without a stride keep none.
+    """
     if known_equal(view.byte_offset % VECTOR_BYTES, 0):
         return view
-    if view.shape.broadcasted or known_less(2 * view.shape.elements, view.shape.element_space):
-        raise UnsupportedError("an operand that begins between vectors and repeats elements")
-    copied = low.allocate(view.shape)
-    low.copy(view, copied, ins)
-    return copied
+    repeated = [known_in(s, 0) for s in view.strides]
+    if not any(repeated) and not known_less(2 * view.shape.elements, view.shape.element_space):
+        copied = low.allocate(view.shape)
+        low.copy(view, copied, ins)
+        return copied
+    once = view.with_shape(Shape(view.type, [1 if r else n for r, n in zip(repeated, view.lens)], view.strides))
+    order = sorted(range(len(view.lens)), key=lambda axis: typical(view.strides[axis]), reverse=True)
+    dense = Shape.from_permutation(view.type, once.lens, order)
+    copied = low.materialized(once, dense.strides, ins)
+    strides = [0 if r else s for r, s in zip(repeated, dense.strides)]
+    return copied.with_shape(Shape(view.type, view.lens, strides))
