@@ -20,7 +20,7 @@ HEAD_START_SECONDS = 1.0
 ResNet-50, DenseNet-121, BERT, GPT-2 and YOLO on one core of a Zen 5."""
 
 
-class BackgroundCompilation:
+class PendingCompilation:
     """A compilation in a thread of its own. It begins after the first run, or after `HEAD_START_SECONDS`.
 
     The process ends only after the thread has, so that the next process finds kernels and plan in the cache folder.
