@@ -73,7 +73,7 @@ def pixels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> i
         (BF16, (1, 12, 4, 6), (2, 3), {**PLAIN, "padding": (0, 2, 1, 0), "stride": (1, 2)}),
         (F32, (1, 3, 9), (3,), {"padding": (2,), "stride": (1,), "dilation": (2,)}),
         (F32, (1, 4, 3, 4, 5), (2, 1, 3), {"padding": (1, 0, 0, 0, 0, 1), "stride": (2, 1, 1), "dilation": (1, 1, 1)}),
-        (F16, (2, 8, 2, 5), (1, 1), {**PLAIN, "padding": (0, 0)}),
+        (F16, (2, 8, 2, 5), (1, 1), {**PLAIN, "padding": (0, 0), "stride": (1, 2)}),
         (F16, (1, 8, 6, 7), (5, 5), {**PLAIN, "padding": (2, 2)}),
         (F16, (1, 8, 5, 9), (7, 7), {**PLAIN, "padding": (3, 3)}),
         (F16, (1, 34, 10, 3), (3, 3), PLAIN),  # more vectors and rows than a group of threads has
@@ -114,8 +114,24 @@ def test_integers(on: Engine) -> None:
     check(program, on, {"x": rng.integers(-128, 128, (1, 16, 4, 5)).astype(np.int8)})
 
 
+@pytest.mark.parametrize("type", [F32, F16])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("constant", [False, True])
+def test_several_results_of_each_channel(constant: bool, last: bool, type: Type, on: Engine) -> None:
+    """Each channel is repeated: other kernels computed such groups without vectors."""
+    program = Program()
+    m = program.main
+    x = m.add_parameter("x", Shape(type, (2, 5, 7, 8) if last else (2, 8, 5, 7)))
+    if last:
+        x = m.add_instruction("transpose", [x], permutation=(0, 3, 1, 2))
+    weights = np.random.default_rng(1).standard_normal((24, 1, 3, 2)).astype(type.numpy)
+    w = m.add_literal(weights) if constant else m.add_parameter("w", Shape(type, weights.shape))
+    m.add_return([m.add_instruction("convolution", [x, w], group=8, **{**PLAIN, "stride": (2, 1)})])
+    check(program, on)
+
+
 def test_what_has_other_groups_is_refused() -> None:
-    for channels, outputs, groups in ((8, 16, 8), (8, 8, 4), (1, 1, 1)):
+    for channels, outputs, groups in ((8, 8, 4), (1, 1, 1)):
         program = Program()
         m = program.main
         weights = np.zeros((outputs, channels // groups, 3, 3), np.float32)

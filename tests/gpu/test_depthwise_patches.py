@@ -55,7 +55,7 @@ def pads(side: int, **others: Any) -> dict[str, Any]:
         (None, F16, (1, 16, 5, 6), (3, 3), pads(1, stride=(2, 2))),
         (None, BF16, (1, 16, 4, 6), (2, 3), {**PLAIN, "padding": (0, 2, 1, 0), "stride": (1, 2)}),
         (None, F32, (1, 4, 9), (3,), {"padding": (2,), "stride": (1,), "dilation": (2,)}),
-        (None, F16, (2, 8, 2, 5), (1, 1), pads(0)),
+        (None, F16, (2, 8, 3, 5), (1, 1), pads(0, stride=(2, 2))),
         (None, F16, (1, 80, 5, 9), (7, 7), pads(3)),  # two chunks of channels
         ((7, 2, 3, 2), F32, (1, 36, 13, 17), (3, 3), PLAIN),  # chunks that are not full, rectangles beside the image
         ((4, 1, 2, 2), F16, (1, 40, 9, 9), (5, 5), pads(2, stride=(2, 2))),

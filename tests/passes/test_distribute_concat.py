@@ -58,6 +58,37 @@ def test_a_concatenation_that_gains_nothing_stays(program: Program, reason: str)
     assert [r.reason for r in after.log.refusals("distribute_concat")] == [reason]
 
 
+def interleaved(lens: tuple[int, ...], shared: bool = False) -> Program:
+    """Rotary positions: the even and the odd elements of rows are exchanged, and the odd ones negated."""
+    g = Graph()
+    x = g.param("x", lens)
+    n = len(lens)
+    pairs = g.op("reshape", x, dims=(*lens[:-1], lens[-1] // 2, 2))
+    even, odd = (
+        g.op("squeeze", g.op("slice", pairs, axes=(n,), starts=(k,), ends=(k + 1,)), axes=(n,)) for k in (0, 1)
+    )
+    turned = g.op("concat", *(g.op("unsqueeze", v, axes=(n,)) for v in (g.op("neg", odd), even)), axis=n)
+    turned = g.op("reshape", turned, dims=lens)
+    cosine = g.spread(g.random(*lens[-2:]), *lens)
+    sine = g.op("mul", turned, g.spread(g.random(lens[-2], 1, seed=3), *lens))
+    y = g.op("add", g.op("mul", x, cosine), g.op("mul", sine, g.spread(g.random(*lens[-2:], seed=4), *lens)))
+    return g.ret(g.op("exp", y), *([g.op("sqrt", turned)] if shared else []))
+
+
+@pytest.mark.parametrize("lens", [(2, 3, 5, 32), (4, 6), (1, 3, 2)])
+@pytest.mark.parametrize("special", [False, True])
+def test_even_and_odd_elements_are_rotated_apart(lens: tuple[int, ...], special: bool) -> None:
+    after = check(interleaved(lens), DistributeConcat(), special=special)
+    found = names(after)
+    assert found.index("concat") > max(k for k, name in enumerate(found) if name == "add")
+    assert found.count("neg") == 1 and found.count("exp") == 2
+
+
+def test_even_and_odd_elements_with_other_readers_stay() -> None:
+    after = check(interleaved((3, 4, 8), shared=True), DistributeConcat())
+    assert names(after).count("exp") == 1
+
+
 def test_a_concatenation_with_other_readers_stays() -> None:
     program = rotated((2, 3, 5, 32), 3, shared=True)
     assert names(check(program, DistributeConcat(), rtol=1e-3, atol=1e-3)) == names(program)

@@ -1,7 +1,8 @@
 """Compute what follows a concatenation of two values for each of them, and concatenate the results.
 
 A kernel writes its part of a concatenation in place, so that two kernels are left of three: rotary positions (Su et
-al., 2021) turn ``x`` into ``x * cos + concat(-b, a) * sin`` for its halves ``a`` and ``b``.
+al., 2021) turn ``x`` into ``x * cos + concat(-b, a) * sin`` for its halves ``a`` and ``b``. In another form ``a`` and
+``b`` are the even and the odd elements, and the concatenation along an axis of length 2 is followed by a reshape.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ..program import Program
 from .base import Options, Pass
 from .rewriter import remove_dead
 
+RESHAPES = frozenset({"reshape", "reshape_lazy"})
 VECTOR_BYTES = 16
 """Bytes that a thread loads and stores at once; parts of rows that are no multiples are written by single elements."""
 
@@ -47,8 +49,9 @@ def _is_pointwise(ins: Instruction) -> bool:
 
 
 def _last(concat: Instruction) -> Instruction:
-    """Return the last operation of a chain of pointwise operations that starts at a concatenation."""
-    last = concat
+    """Return the last operation of a chain of pointwise operations that starts at a concatenation, or at the reshape
+    that interleaves its values."""
+    last = _interleaved(concat) or concat
     while len(last.users) == 1:
         (user,) = last.users
         if isinstance(user.op, Return) or user.module is not concat.module or not _is_pointwise(user):
@@ -57,14 +60,30 @@ def _last(concat: Instruction) -> Instruction:
     return last
 
 
+def _interleaved(concat: Instruction) -> Instruction | None:
+    """Return the reshape that merges the last axis of a concatenation of single elements with the axis before, if that
+    is the concatenation's only user."""
+    lens, axis = concat.shape.lens, concat.op.axis  # type: ignore[attr-defined]
+    if concat.shape.is_dynamic or len(lens) < 2 or axis % len(lens) != len(lens) - 1 or len(concat.users) != 1:
+        return None
+    (user,) = concat.users
+    merges = user.name in RESHAPES and len(user.inputs) == 1 and user.module is concat.module
+    if not merges or any(not known_equal(i.shape.lens[-1], 1) for i in concat.inputs):
+        return None
+    return user if known_same(user.shape.lens, (*lens[:-2], lens[-2] * lens[-1])) else None
+
+
 def _refused(concat: Instruction, last: Instruction) -> str:
     """Return the reason to keep a concatenation before what follows; "" for none."""
     axis = concat.op.axis  # type: ignore[attr-defined]
     pieces = concat.inputs
     if concat.shape.is_dynamic or len(pieces) != 2 or any(is_symbolic(i.shape.lens[axis]) for i in pieces):
         return "it is no concatenation of two values of known lengths along its axis"
-    if not any(_is_pointwise(i) and len(i.users) == 1 and not is_constant(i) for i in pieces):
+    made = [i.inputs[0] if i.name == "unsqueeze" and len(i.users) == 1 else i for i in pieces]
+    if not any(_is_pointwise(i) and len(i.users) == 1 and not is_constant(i) for i in made):
         return "no operation computes a value for the concatenation alone"
+    if _interleaved(concat) is not None:
+        return ""
     inner = axis % concat.shape.ndim == concat.shape.ndim - 1
     sizes = [i.shape.lens[-1] * t.size for i in pieces for t in (concat.shape.type, last.shape.type)]
     return "parts of rows are no whole vectors" if inner and any(n % VECTOR_BYTES for n in sizes) else ""
@@ -73,17 +92,26 @@ def _refused(concat: Instruction, last: Instruction) -> str:
 def _distribute(module: Module, concat: Instruction, last: Instruction) -> None:
     """Replace ``last`` by a concatenation of its windows."""
     axis = concat.op.axis % concat.shape.ndim  # type: ignore[attr-defined]
-    chain, ins = set(), concat
+    merged = _interleaved(concat)
+    first = merged or concat
+    chain, ins = set(), first
     while ins is not last:
         (ins,) = ins.users
         chain.add(ins)
     start, results = 0, []
     for piece in concat.inputs:
         end = start + piece.shape.lens[axis]
-        results.append(_Window(last, chain, axis, start, end).of(last, {concat: piece}))
+        if merged is None:
+            results.append(_Window(last, chain, axis, start, end).of(last, {first: piece}))
+        else:
+            window = _Interleaved(last, chain, axis, start, end)
+            results.append(window.of(last, {first: window.unsqueezed(piece)}))
         start = end
     joined = module.insert_instruction(last, concat.op, results)
     joined.debug_symbols = last.debug_symbols
+    if merged is not None:
+        joined = module.insert_instruction(last, merged.op, [joined])
+        joined.debug_symbols = last.debug_symbols
     module.replace_instruction(last, joined)
     remove_dead(module, [last])
 
@@ -105,16 +133,52 @@ class _Window(NamedTuple):
         return known[value]
 
     def _made(self, value: Instruction, known: dict[Instruction, Instruction]) -> Instruction:
-        def insert(op: Any, inputs: list[Instruction], **attributes: Any) -> Instruction:
-            assert self.last.module is not None
-            return self.last.module.insert_instruction(self.last, op, inputs, **attributes)
-
         if value in self.chain or (_is_pointwise(value) and len(value.users) == 1 and not is_constant(value)):
-            return insert(value.op, [self.of(i, known) for i in value.inputs])
+            return self._insert(value.op, [self.of(i, known) for i in value.inputs])
+        return self._part(value)
+
+    def _insert(self, op: Any, inputs: list[Instruction], **attributes: Any) -> Instruction:
+        assert self.last.module is not None
+        return self.last.module.insert_instruction(self.last, op, inputs, **attributes)
+
+    def _part(self, value: Instruction) -> Instruction:
+        """Return the window of a value that is computed whole."""
         if value.name == "multibroadcast" and len(value.inputs) == 1:
             (source,) = value.inputs
             own = self.axis - value.shape.ndim + source.shape.ndim
             if own < 0 or known_equal(source.shape.lens[own], 1):
                 lens = [self.end - self.start if a == self.axis else n for a, n in enumerate(value.shape.lens)]
-                return insert(value.name, [source], out_lens=tuple(lens))
-        return insert("slice", [value], axes=[self.axis], starts=[self.start], ends=[self.end])
+                return self._insert(value.name, [source], out_lens=tuple(lens))
+        return self._insert("slice", [value], axes=[self.axis], starts=[self.start], ends=[self.end])
+
+
+class _Interleaved(_Window):
+    """Every other element along the last axis of values [..., 2 n], as [..., n, 1]."""
+
+    def _part(self, value: Instruction) -> Instruction:
+        if value.name == "multibroadcast" and len(value.inputs) == 1:
+            (source,) = value.inputs
+            lens = (*value.shape.lens[:-1], value.shape.lens[-1] // 2, 1)
+            if known_equal(source.shape.lens[-1], 1):
+                source = self._insert("unsqueeze", [source], axes=[source.shape.ndim])
+            else:
+                source = self._pairs(source)
+            return self._insert(value.name, [source], out_lens=lens)
+        return self._pairs(value)
+
+    def _pairs(self, value: Instruction) -> Instruction:
+        lens = (*value.shape.lens[:-1], value.shape.lens[-1] // 2, 2)
+        pairs = self._insert("reshape", [value], dims=lens)
+        return self._insert("slice", [pairs], axes=[len(lens) - 1], starts=[self.start], ends=[self.end])
+
+    def unsqueezed(self, piece: Instruction) -> Instruction:
+        """Return a piece with the operation that computes it, if any, behind its ``unsqueeze``, so that operations on
+        the piece are fused with that one."""
+        if piece.name != "unsqueeze" or len(piece.users) > 1 or not _is_pointwise(piece.inputs[0]):
+            return piece
+        (inner,) = piece.inputs
+        if len(inner.users) > 1 or is_constant(inner):
+            return piece
+        made = self._insert(inner.op, [self._insert(piece.op, [i]) for i in inner.inputs])
+        made.debug_symbols = inner.debug_symbols
+        return made
