@@ -185,7 +185,7 @@ def _program(path: Path, quantize: str | None) -> Program:
 
 
 def _compile_for_gpu(recorder: Recorder) -> None:
-    from mgx_numba.runtime.gpu.choice import engine
+    from mgx_numba.runtime.gpu.engines import engine
     from mgx_numba.targets.gpu.measuring import compile_candidates
 
     compile_candidates(engine(), recorder)  # type: ignore[arg-type]
@@ -196,7 +196,7 @@ def _bench(request: Any) -> CandidateBench:
         from mgx_numba.targets.cpu.measuring import Bench
 
         return Bench(request)
-    from mgx_numba.runtime.gpu.choice import engine
+    from mgx_numba.runtime.gpu.engines import engine
     from mgx_numba.targets.gpu.measuring import DeviceBench
 
     return DeviceBench(engine(), request)

@@ -30,15 +30,15 @@ def environment_flag(name: str, default: bool = False) -> bool:
     return default if value is None else value.strip().lower() not in _NO
 
 
-def environment_number(name: str, default: int = 0, least: int = 0) -> int:
-    """Return the integer value of a variable.
+def environment_number(name: str, least: int = 0) -> int:
+    """Return the integer value of a variable, 0 if it is not set.
 
     Raises:
         OptionError: the value is not an integer, or is below ``least``.
     """
     value = os.environ.get(name, "").strip()
     try:
-        number = int(value) if value else default
+        number = int(value) if value else 0
     except ValueError:
         number = least - 1
     if number < least:

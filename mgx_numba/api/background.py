@@ -20,7 +20,7 @@ HEAD_START_SECONDS = 1.0
 ResNet-50, DenseNet-121, BERT, GPT-2 and YOLO on one core of a Zen 5."""
 
 
-class LateForm:
+class PendingCompilation:
     """A compilation in a thread of its own. It begins after the first run, or after `HEAD_START_SECONDS`.
 
     The process ends only after the thread has, so that the next process finds kernels and plan in the cache folder.
@@ -73,7 +73,7 @@ class LateForm:
         return self._form
 
 
-class Settled(Generic[T]):
+class AfterCompilation(Generic[T]):
     """An attribute of a program that is read after its compilation in the background has ended.
 
     The value lies in the instance's attribute ``_now`` + name, which is read without waiting.
@@ -83,7 +83,7 @@ class Settled(Generic[T]):
         self._name = f"_now{name}"
 
     @overload
-    def __get__(self, of: None, owner: type) -> Settled[T]: ...
+    def __get__(self, of: None, owner: type) -> AfterCompilation[T]: ...
     @overload
     def __get__(self, of: program, owner: type) -> T: ...
     def __get__(self, of: program | None, owner: type) -> object:

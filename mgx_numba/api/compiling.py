@@ -10,7 +10,7 @@ from ..errors import OptionError
 from ..interrupts import whole_module
 from ..messages import recorded
 from ..targets.registry import DEFAULT, compile_for
-from .background import LateForm
+from .background import PendingCompilation
 from .compiled_form import CompiledForm, target_options
 from .options import CompileOptions, parse_compile_options, requested_quantizations, trace_level
 from .portable import FileForm, PortableForm
@@ -27,7 +27,7 @@ Quantized: TypeAlias = "Callable[[Sequence[str], str, Mapping[str, object]], Pro
 
 def compiled_form(
     source: PortableForm, file: FileForm, t: object, given: Mapping[str, object], quantized: Quantized
-) -> CompiledForm | LateForm:
+) -> CompiledForm | PendingCompilation:
     """Compile a program and return its compiled form, or begin to with ``wait=False``; ``source`` and ``file`` receive
     the compilation's options, records and, if it quantises, the quantised program.
 
@@ -74,7 +74,7 @@ def compiled_form(
 
     if given.get("wait", True) or t.name() != DEFAULT or level:
         return finished()
-    return LateForm(portable, finished)
+    return PendingCompilation(portable, finished)
 
 
 def _kept(

@@ -29,7 +29,7 @@ _NO_ORDER = -1
 
 def _choice() -> ModuleType:
     """Return the module that chooses device engines, importing it on first use."""
-    return whole_module("mgx_numba.runtime.gpu.choice")
+    return whole_module("mgx_numba.runtime.gpu.engines")
 
 
 def _transfers() -> ModuleType:

@@ -18,7 +18,7 @@ from ..messages import warn
 from ..targets.base import Compiled, OpenPlan, OpenPlanned
 from ..targets.registry import DEFAULT, REFERENCE
 from .argument import argument
-from .background import LateForm, Settled
+from .background import AfterCompilation, PendingCompilation
 from .checking import check
 from .compiled_form import UNCOMPILED, CompiledForm, reference_form
 from .compiling import compiled_form
@@ -48,9 +48,13 @@ class program:
     ``save`` does.
     """
 
-    _source, _file, _form = Settled[PortableForm](), Settled[FileForm](), Settled["CompiledForm | None"]()
+    _source, _file, _form = (
+        AfterCompilation[PortableForm](),
+        AfterCompilation[FileForm](),
+        AfterCompilation["CompiledForm | None"](),
+    )
     _now_form: CompiledForm | None
-    _background: LateForm | None = None
+    _background: PendingCompilation | None = None
 
     def __init__(self) -> None:
         self._source, self._file, self._form = PortableForm(), FileForm(), None
@@ -131,7 +135,7 @@ class program:
         position."""
         return shape_map({name: shape.wrap(s) for name, s in {**self._parameters(), **self._buffers()}.items()})
 
-    def _running(self) -> LateForm | None:
+    def _running(self) -> PendingCompilation | None:
         """Return the compilation in the background that has not ended; its ``stand_in`` computes runs."""
         return now if (now := self._background) is not None and not now.ended() else None
 
@@ -236,7 +240,7 @@ class program:
         given = {"fast_math": fast_math, "exhaustive_tune": exhaustive_tune, "wait": wait, **options}
         given.update(offload_copy if isinstance(offload_copy, Mapping) else {"offload_copy": offload_copy})
         form = compiled_form(self._source, self._file, DEFAULT if t is None else t, given, self._quantized)
-        if isinstance(form, LateForm):
+        if isinstance(form, PendingCompilation):
             form.start(program.wrap(form.portable.clone()).compile(REFERENCE))
             self._background = form
         else:

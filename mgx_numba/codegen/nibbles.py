@@ -12,19 +12,19 @@ ROOM = 2
 """Arrays that a permutation works in."""
 
 
-def alternated(words: np.ndarray, room: np.ndarray | None = None) -> np.ndarray:
-    """Return words uint32 whose codes 0 to 7 are codes 0, 4, 1, 5, 2, 6, 3, 7 of the given words.
+def alternated(words: np.ndarray) -> np.ndarray:
+    """Return words uint32 whose codes 0 to 7 are codes 0, 4, 1, 5, 2, 6, 3, 7 of the given words."""
+    first, part = np.empty((ROOM, *words.shape), np.uint32)
+    return _exchange(_exchange(words, _BYTES, _BYTE_BITS, first, part), _CODES, _CODE_BITS, first, part)
+
+
+def even_before_odd(words: np.ndarray, room: np.ndarray | None = None) -> np.ndarray:
+    """Return words uint32 whose codes 0 to 7 are codes 0, 2, 4, 6, 1, 3, 5, 7 of the given words.
 
     Args:
         room: memory of the result and of an intermediate one, uint32 ``[ROOM, *lengths of the words]``; None for new
             memory.
     """
-    first, part = np.empty((ROOM, *words.shape), np.uint32) if room is None else room
-    return _exchange(_exchange(words, _BYTES, _BYTE_BITS, first, part), _CODES, _CODE_BITS, first, part)
-
-
-def even_before_odd(words: np.ndarray, room: np.ndarray | None = None) -> np.ndarray:
-    """Return words uint32 whose codes 0 to 7 are codes 0, 2, 4, 6, 1, 3, 5, 7 of the given words; ``room`` as above."""
     first, part = np.empty((ROOM, *words.shape), np.uint32) if room is None else room
     return _exchange(_exchange(words, _CODES, _CODE_BITS, first, part), _BYTES, _BYTE_BITS, first, part)
 

@@ -4,9 +4,8 @@ LLVM takes tens of milliseconds and megabytes to load. A process whose kernels a
 LLVM's name of the CPU. The name cannot change while the CPU, its features as the system lists them, and the packages'
 version files stay the same: these form the key of the cache entry.
 
-The features of this process's ARM CPU as the operating system lists them, by LLVM's names.
-
-LLVM 22 reads ``/proc/cpuinfo`` on Linux, and reports neither ``dotprod`` nor ``i8mm``, ``bf16`` and ``fullfp16`` of a
+The features of an ARM CPU come from the operating system (`system_features`), by LLVM's names. LLVM 22 reads
+``/proc/cpuinfo`` on Linux, and reports neither ``dotprod`` nor ``i8mm``, ``bf16`` and ``fullfp16`` of a
 Neoverse V1.
 """
 

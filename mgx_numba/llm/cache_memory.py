@@ -169,7 +169,7 @@ class DeviceBuffers:
 
     def __init__(self, number: int) -> None:
         """Use the device with this number."""
-        from ..runtime.gpu.choice import engine
+        from ..runtime.gpu.engines import engine
 
         self._engine: Engine = engine(number)
 

@@ -1,9 +1,8 @@
 """The tokenizer of a GGUF file, as a tokenizer of the package ``tokenizers``.
 
-`SentencePieces`: tokens by scores, as SentencePiece and llama.cpp merge them.
-
-The package ``tokenizers`` needs all pairs of tokens that make a token: half a million for Gemma, which take longer to
-list and to load than a first answer takes. A text has few of these pairs, so they are looked up while it is merged.
+`SentencePieces` merges tokens by scores, as SentencePiece and llama.cpp do. The package ``tokenizers`` needs all pairs
+of tokens that make a token: half a million for Gemma, which take longer to list and to load than a first answer takes.
+A text has few of these pairs, so they are looked up while it is merged.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def stream(
         ParameterError: the prompt is empty or too long for the model.
     """
     found = _model(model)
-    tokenizer = tokenizer_of(found)
+    tokenizer = found.tokenizer
     tokens = prompt_tokens(tokenizer, prompt)
     room = found.context_length - len(tokens)
     if not len(tokens):
@@ -179,11 +179,6 @@ def generate(model: LanguageModel | str | os.PathLike[str], prompt: Prompt, **op
         tokens = generator.get_sequence(index)[found.prompt_tokens :].tolist()
         texts.append("".join(text.add(token) for token in tokens if token not in found.ends) + text.finish())
     return texts if len(texts) > 1 else texts[0]
-
-
-def tokenizer_of(model: LanguageModel) -> Tokenizer:
-    """Return the tokenizer of a model, which is read once."""
-    return model.tokenizer
 
 
 def prompt_tokens(tokenizer: Tokenizer, prompt: Prompt) -> np.ndarray:

@@ -123,7 +123,7 @@ class ConvolutionBase(Operator):
 
     def convolve(self, x: np.ndarray, w: np.ndarray, spatial: Sequence[int], group: int) -> np.ndarray:
         """Return the cross-correlation of ``x`` with ``w`` in their common type."""
-        x = pad_spatial(x, self.pads(x.shape[2:], w.shape[2:]), 0)
+        x = pad_spatial(x, self.pads(x.shape[2:], w.shape[2:]))
         if w.shape[1] == 1 and group > 1:
             return _depthwise(x, w, spatial, self.stride, self.dilation)
         windows = window_view(x, w.shape[2:], spatial, self.stride, self.dilation)
@@ -309,6 +309,6 @@ class Im2Col(ConvolutionBase):
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x, w = args
         kernel = w.shape[2:]
-        padded = pad_spatial(x, self.pads(x.shape[2:], kernel), 0)
+        padded = pad_spatial(x, self.pads(x.shape[2:], kernel))
         windows = window_view(padded, kernel, self.spatial(x.shape[2:], kernel), self.stride, self.dilation)
         return np.moveaxis(windows[0], range(1 + len(kernel)), range(-1 - len(kernel), 0)).reshape(output.lens)

@@ -106,12 +106,12 @@ def known_padding(pairs: Sequence[tuple[int, int]]) -> bool:
     return not any(isinstance(p, Dim) for pair in pairs for p in pair)
 
 
-def pad_spatial(x: np.ndarray, pairs: Sequence[tuple[int, int]], value: float | int) -> np.ndarray:
-    """``x`` [n, c, spatial...] padded with ``value``; the array itself when nothing is to be padded."""
+def pad_spatial(x: np.ndarray, pairs: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Return ``x`` [n, c, spatial...] padded with zeros; ``x`` itself if nothing is to be padded."""
     if not any(p for pair in pairs for p in pair):
         return x
     lens = [*x.shape[:2], *(n + a + b for n, (a, b) in zip(x.shape[2:], pairs))]
-    padded = np.full(lens, value, x.dtype)
+    padded = np.zeros(lens, x.dtype)
     inside = tuple(slice(a, a + n) for n, (a, _) in zip(x.shape[2:], pairs))
     padded[(slice(None), slice(None), *inside)] = x
     return padded

@@ -341,7 +341,7 @@ def copy_into(target: np.ndarray | device_argument, source: np.ndarray | device_
     if isinstance(target, np.ndarray):
         target[...] = source if isinstance(source, np.ndarray) else np.asarray(from_gpu(source)).reshape(target.shape)
         return
-    from ..runtime.gpu.choice import engine  # late: rarely needed
+    from ..runtime.gpu.engines import engine  # late: rarely needed
     from ..runtime.gpu.transfers import copy_within, fill, to_host
 
     on, place = engine(target._value.device), target._value

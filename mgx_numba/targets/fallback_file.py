@@ -62,8 +62,9 @@ class StoredCall:
         whole_module("mgx_numba.targets.lowering.fallback_call")
         whole_module("mgx_numba.ops")
         from ..graph.instruction import Instruction, Outline
-        from .lowering.fallback_call import EvaluatedBody, FallbackCall, InstructionReader, ReturnCall, signature
+        from .lowering.fallback_call import EvaluatedBody, FallbackCall, ReturnCall, signature
         from .lowering.function_call import FunctionCall
+        from .lowering.instruction_json import InstructionReader
         from .lowering.package_names import named
 
         reader = InstructionReader(self._lengths)

@@ -1,12 +1,9 @@
-"""Detection of calls whose inputs share memory otherwise than those for which a graph with writes was compiled.
+"""Graphs that write to shared memory, where AOTAutograd's operators in place of the writes may be wrong.
 
-AOTAutograd compiles a graph that writes to its inputs for the shared memory of the first call's inputs. Dynamo's guards
-do not see where in a storage an input lies.
-
-Detection of writes to tensors whose elements share memory, such as expanded ones, in a graph of Dynamo's.
-
-AOTAutograd's operators in place of such writes are right only where each element has memory of its own: they add a sum
-once for each element that shares memory, or do not raise the error of eager mode.
+- `with_alias_check`: AOTAutograd compiles a graph that writes to its inputs for the shared memory of the first call's
+  inputs, and Dynamo's guards do not see where in a storage an input lies. Other calls run in eager mode.
+- `overlapping_write`: a write to a tensor whose elements share memory, such as an expanded one, adds a sum once for
+  each element that shares memory, or does not raise the error of eager mode. Such graphs run in eager mode.
 """
 
 from __future__ import annotations

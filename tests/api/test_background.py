@@ -15,7 +15,7 @@ import pytest
 import mgx_numba as mgx
 import mgx_numba.session
 from mgx_numba.api import compiling, options
-from mgx_numba.api.background import LateForm
+from mgx_numba.api.background import PendingCompilation
 from mgx_numba.errors import CompileError, OptionError, ParameterError
 
 from ..running import said
@@ -120,11 +120,11 @@ def test_an_interrupt_while_waiting_leaves_the_compilation_at_work(
 ) -> None:
     net = parsed().compile("cpu", wait=False)
 
-    def interrupted(form: LateForm) -> Any:
+    def interrupted(form: PendingCompilation) -> Any:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(LateForm, "result", interrupted)
+        patch.setattr(PendingCompilation, "result", interrupted)
         with pytest.raises(KeyboardInterrupt):
             net.wait()
     np.testing.assert_array_equal(net.run({"x": X})[0], wanted())

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from mgx_numba.llm import text
+from mgx_numba.llm.model import LanguageModel
 from tests.driver.support import drive, small_model
 from tests.llm.tiny import tiny, write
 from tests.llm.words import Words
@@ -42,7 +42,7 @@ def test_flags_that_do_not_fit_are_named(folder, tmp_path, words, message, capsy
 
 
 def test_chat_in_a_pipe_prints_answers_alone(folder, capsys, monkeypatch):
-    monkeypatch.setattr(text, "tokenizer_of", lambda model: Words())
+    monkeypatch.setattr(LanguageModel, "tokenizer", Words())
     assert drive("chat", folder, "-p", "t5 t6", "--max-tokens", 4, "--num-threads", 1) == 0
     out = capsys.readouterr().out
     assert re.fullmatch(r"(t\d+ ){1,4}\n", out)
@@ -57,7 +57,7 @@ def test_serve_needs_numbers_in_range(folder, capsys):
 
 
 def test_perplexity_is_the_exponent_of_the_mean_loss(folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(text, "tokenizer_of", lambda model: Words())
+    monkeypatch.setattr(LanguageModel, "tokenizer", Words())
     rng = np.random.default_rng(0)
     tokens = rng.integers(4, 50, 40).tolist()
     (tmp_path / "text").write_text(Words().decode(tokens))

@@ -20,7 +20,7 @@ from mgx_numba.graph.program import Program
 from mgx_numba.graph.specialize import specialize
 from mgx_numba.graph.validate import validate
 from mgx_numba.runtime.gpu import executor
-from mgx_numba.runtime.gpu.choice import engine
+from mgx_numba.runtime.gpu.engines import engine
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
 from mgx_numba.runtime.plan import Step
 from mgx_numba.targets.base import stages_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 
@@ -45,6 +46,13 @@ class CodeObject:
         assert descriptor + distance == entry and entry % 256 == 0
         assert entry in self.executable and descriptor not in self.executable
         return self.memory[entry : entry + length]
+
+
+def resources(text: str) -> dict[str, int]:
+    """Return what AMD assembly of one kernel says of its registers, spills and memory, which its code object says too
+    (`test_amd_objects.py`)."""
+    found = re.findall(r"^  (?:- |  )(\.\w+): +(\d+)$", text[text.index(".amdgpu_metadata") :], re.MULTILINE)
+    return {name: int(value) for name, value in found}
 
 
 def sysv_hash(name: str) -> int:

@@ -48,7 +48,7 @@ def hosted(made: GpuProgram) -> list[str]:
 
 def check_operator(on: Engine, name: str, arrays: Sequence[np.ndarray], **attributes: Any) -> None:
     """Check that the operator gives the values of ref, using only kernels."""
-    for turned in (False, True):
+    for turned in (False, True) if any(array.ndim > 1 for array in arrays) else (False,):
         program = operator_program(name, arrays, turned, **attributes)
         made = compiled(program, on)
         assert not hosted(made), made.fallback_reasons()

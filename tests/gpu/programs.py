@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mgx_numba.graph.program import Program
-from mgx_numba.runtime.gpu.choice import engine
 from mgx_numba.runtime.gpu.engine import Engine
+from mgx_numba.runtime.gpu.engines import engine
 from mgx_numba.targets.gpu.program import GpuProgram, compile_program
 from mgx_numba.targets.options import TargetOptions
 

@@ -14,7 +14,7 @@ from mgx_numba.core.types import Type
 from mgx_numba.graph.passes import run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.symbolic import symbolic_program
-from mgx_numba.runtime.gpu.choice import engine
+from mgx_numba.runtime.gpu.engines import engine
 from mgx_numba.runtime.gpu.executor import DeviceExecutable
 from mgx_numba.runtime.plan import Plan
 from mgx_numba.targets.base import grouped

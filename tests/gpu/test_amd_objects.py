@@ -21,7 +21,7 @@ from mgx_numba.codegen.gpu.toolchain.amd_linker import link
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly, compile_object
 from mgx_numba.errors import CompileError
 
-from .code_objects import read_code_object, sysv_hash
+from .code_objects import read_code_object, resources, sysv_hash
 from .programs import compiled, interpreter, random_program
 from .test_compiling import KERNEL
 
@@ -53,6 +53,7 @@ def test_a_loader_finds_kernels_by_name_and_their_code(name: str) -> None:
     assert kernel[".symbol"] == f"{source.symbol}.kd" and kernel[".kernarg_segment_size"] == 16
     assert kernel[".wavefront_size"] == ARCHITECTURES[name].wave
     assert kernel[".group_segment_fixed_size"] == 4 * 256 and kernel[".max_flat_workgroup_size"] == 256
+    assert resources(assembly(source, ARCHITECTURES[name])) == {k: v for k, v in kernel.items() if type(v) is int}
 
 
 @pytest.mark.parametrize("name", AMD)

@@ -155,11 +155,11 @@ def test_infinities_and_nan_are_those_of_float32(
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("mbarrier_wait(offset(come, slot), phase)", "may be storing|no box has come"),
-        ("mbarrier_wait(offset(read, before), before_phase)", "may still be reading"),
+        ("mbarrier_wait(offset(full, slot), phase)", "may be storing|no box has come"),
+        ("mbarrier_wait(offset(empty, previous), previous_phase)", "may still be reading"),
         ("operand_fence()", "may be storing"),
         ("scores = wgmma_wait(scores, 0)", "reads sums that products may still be adding to"),
-        ("mixed = wgmma_wait(mixed, 0)", "reads sums that products may still be adding to"),
+        ("products = wgmma_wait(products, 0)", "reads sums that products may still be adding to"),
     ],
 )
 def test_what_the_interpreter_says_of_wrong_synchronisation(

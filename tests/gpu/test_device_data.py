@@ -15,7 +15,7 @@ import mgx_numba as mgx
 from mgx_numba.codegen.gpu.driver.library import missing
 from mgx_numba.core import dlpack
 from mgx_numba.errors import DeviceError, ParameterError, ShapeError
-from mgx_numba.runtime.gpu.choice import engine
+from mgx_numba.runtime.gpu.engines import engine
 
 from ..interpreter.engine import interpreted
 from .device_data import Interfaced, Packed, close, numbers, one_input, softmax_of_sum, wanted

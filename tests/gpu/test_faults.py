@@ -17,7 +17,7 @@ import mgx_numba as mgx
 from mgx_numba.codegen.gpu.driver import library
 from mgx_numba.codegen.gpu.driver.device import Device
 from mgx_numba.errors import DeviceError
-from mgx_numba.runtime.gpu.choice import engine
+from mgx_numba.runtime.gpu.engines import engine
 
 from ..interpreter.engine import InterpreterQueue, InterpreterRecording, interpreted
 from .device_data import close, numbers, one_input, softmax_of_sum, wanted
@@ -212,7 +212,7 @@ import os
 import numpy as np
 import mgx_numba as mgx
 from tests.gpu.device_data import close, numbers, softmax_of_sum, wanted
-from mgx_numba.runtime.gpu.choice import engine
+from mgx_numba.runtime.gpu.engines import engine
 x, y = numbers(0)
 model = softmax_of_sum().compile("gpu", offload_copy=False)
 feed = {"x": mgx.to_gpu(x), "y": mgx.to_gpu(y)}

@@ -18,8 +18,8 @@ from mgx_numba.codegen.gpu.driver import device, hip, library
 from mgx_numba.codegen.gpu.driver.device import selected_architecture
 from mgx_numba.codegen.launch import Grid
 from mgx_numba.errors import DeviceError
-from mgx_numba.runtime.gpu import choice, host_copies
-from mgx_numba.runtime.gpu import hip as engines
+from mgx_numba.runtime.gpu import engines, host_copies
+from mgx_numba.runtime.gpu import hip as hip_runtime
 
 from .device_data import close, numbers, one_input, softmax_of_sum, wanted
 from .hip_library import HipLibrary
@@ -33,7 +33,7 @@ def _forget() -> None:
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., HipLibrary]]:
     """Return a function that installs a stand-in in a process without any driver."""
-    load = engines.HipEngine.load
+    load = hip_runtime.HipEngine.load
 
     def install(**options: Any) -> HipLibrary:
         made = HipLibrary(**options)
@@ -43,8 +43,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., HipLibr
             made.sources.update((kernel.symbol, kernel) for kernel in kernels)
             return load(engine, kernels, *rest)
 
-        monkeypatch.setattr(engines.HipEngine, "load", noted)
-        monkeypatch.setattr(engines._engines, "_engines", {})
+        monkeypatch.setattr(hip_runtime.HipEngine, "load", noted)
+        monkeypatch.setattr(hip_runtime._engines, "_engines", {})
         _forget()
         with monkeypatch.context() as meanwhile:
             meanwhile.setattr(hip, "HipRuntime", lambda library: runtime)
@@ -52,7 +52,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., HipLibr
             assert hip.hip_runtime() is runtime
         for module in (library, hip):
             monkeypatch.setattr(module, "missing", lambda: "NVIDIA's driver is not installed")
-        monkeypatch.setattr(choice, "memory_at", lambda address: None)
+        monkeypatch.setattr(engines, "memory_at", lambda address: None)
         return made
 
     yield install
@@ -62,7 +62,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., HipLibr
 @pytest.mark.parametrize(("name", "version"), [("gfx90a", 50700000), ("gfx942", 60200000), ("gfx1100", 70000000)])
 def test_a_program_runs_by_way_of_hip(installed: Callable[..., HipLibrary], name: str, version: int) -> None:
     made = installed(architecture=name, version=version)
-    assert selected_architecture().name == name and device.model_of(0) == "Stand-in" and choice.missing() == ""
+    assert selected_architecture().name == name and device.model_of(0) == "Stand-in" and engines.missing() == ""
     model = softmax_of_sum().compile("gpu", offload_copy=False)
     for seed in (0, 1):
         x, y = numbers(seed)
@@ -167,7 +167,7 @@ def test_what_cannot_be_used_is_told(installed: Callable[..., HipLibrary], monke
 
 def test_blocks_that_wait_for_each_other_are_not_launched(installed: Callable[..., HipLibrary]) -> None:
     installed()
-    queue = engines.hip_engine().queue()
+    queue = hip_runtime.hip_engine().queue()
     with pytest.raises(DeviceError, match="blocks that wait for each other are launched on NVIDIA's alone"):
         queue.launch(0, np.zeros(1, np.int64), Grid((1, 1, 1), (1, 1, 1), cooperative=True))
 

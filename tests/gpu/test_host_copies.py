@@ -24,8 +24,8 @@ from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu import host_copies
-from mgx_numba.runtime.gpu.choice import engine
 from mgx_numba.runtime.gpu.context import DeviceContext
+from mgx_numba.runtime.gpu.engines import engine
 from mgx_numba.runtime.gpu.host_copies import LOANS, HostParameters, HostResults
 from mgx_numba.runtime.plan import TensorSpec
 
@@ -423,7 +423,7 @@ def test_kernels_that_copy_are_not_counted_and_overlap() -> None:
     making.transfer(nodes[2])
     add, edge = "cuGraphAddKernelNode_v2", "cuGraphAddDependencies_v2"
     assert driver.names[1:] == [add, add, edge, add, edge]
-    assert [parameters for _, parameters in making._asked] == [nodes[1]]
+    assert [parameters for _, parameters in making._updatable_nodes] == [nodes[1]]
 
 
 def test_fallback_steps_of_empty_tensors_touch_no_memory() -> None:

@@ -20,7 +20,7 @@ from mgx_numba.core.shape import DynamicDimension, Shape
 from mgx_numba.core.types import Type
 from mgx_numba.errors import DeviceError, MgxError
 from mgx_numba.graph.program import Program
-from mgx_numba.runtime.gpu import choice
+from mgx_numba.runtime.gpu import engines
 from mgx_numba.runtime.plan import MappedTensor, Step
 from mgx_numba.targets.base import KeptChoice, KeptPlan
 from mgx_numba.targets.gpu import program as programs
@@ -120,7 +120,7 @@ def test_plans_for_all_lengths_are_kept_and_run_in_another_process(
     """The next process compiled a program with dynamic inputs again."""
     monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("MGX_PLAN_CACHE", raising=False)
-    monkeypatch.setattr(choice, "model_of", lambda number: "one")
+    monkeypatch.setattr(engines, "model_of", lambda number: "one")
     case = MODELS[name]()
     model, rng = case.model.SerializeToString(), np.random.default_rng(3)
     compiles: list[Any] = []
@@ -164,7 +164,7 @@ def test_lengths_that_a_file_lacks_get_a_plan(tmp_path: Path) -> None:
     x = program.main.add_parameter("x", Shape.dynamic(Type.float_type, [DynamicDimension(1, 50), 5]))
     program.main.add_return([program.main.add_instruction("softmax", [x], axis=1)])
     with interpreted():
-        made = compiled(program, choice.engine())
+        made = compiled(program, engines.engine())
         kept = made.kept_plan()
         assert isinstance(kept, KeptChoice)
         some = dataclasses.replace(kept, plans=())
@@ -202,7 +202,7 @@ def test_a_plan_is_kept_for_devices_of_one_model(tmp_path: Path, monkeypatch: py
             raise DeviceError(f"there is no device {number}")
         return models[number]
 
-    monkeypatch.setattr(choice, "model_of", model_of)
+    monkeypatch.setattr(engines, "model_of", model_of)
     monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("MGX_PLAN_CACHE", raising=False)
     path = tmp_path / "a.mxr"

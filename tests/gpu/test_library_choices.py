@@ -28,7 +28,7 @@ from mgx_numba.codegen.tuning.database import default_path
 from mgx_numba.codegen.tuning.record import TuningRecord
 from mgx_numba.codegen.tuning.request import Candidate, Request
 from mgx_numba.errors import DeviceError
-from mgx_numba.runtime.gpu.choice import engine
+from mgx_numba.runtime.gpu.engines import engine
 from mgx_numba.runtime.gpu.executor import DeviceExecutable
 from mgx_numba.targets.gpu.measuring import DeviceBench
 

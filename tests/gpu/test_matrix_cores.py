@@ -18,7 +18,7 @@ from mgx_numba.codegen.gpu.contraction.tensor_cores import MASK
 from mgx_numba.codegen.gpu.kernel import gpu_grid, gpu_kernel
 from mgx_numba.codegen.gpu.matrix_tiles import TILES, MatrixTile
 from mgx_numba.codegen.gpu.products import result_type
-from mgx_numba.codegen.gpu.toolchain.compiler import assembly, compile_object
+from mgx_numba.codegen.gpu.toolchain.compiler import assembly
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.epilogue import Epilogue
@@ -36,7 +36,7 @@ from ..cpu.agreement import assert_agrees, reference
 from ..interpreter.lanes import KernelFault
 from ..interpreter.memory import Memory
 from ..interpreter.run import interpret
-from .code_objects import read_code_object
+from .code_objects import resources
 from .programs import compiled, interpreter
 
 F16, BF16, F32, F64 = Type.half_type, Type.bf16_type, Type.float_type, Type.double_type
@@ -262,8 +262,8 @@ def test_kernels_of_all_tiles_have_their_instructions_and_no_spills(name: str, m
         tiling = next(t for t in solver.tilings(contraction) if t.splits == 1)
         (launch,) = solver.plan(contraction, tiling).launches
         assert isinstance(launch.kernel, KernelSource) and launch.geometry.shared_bytes <= arch.shared_bytes
-        (kernel,) = read_code_object(compile_object(launch.kernel, arch)).kernels
+        text = assembly(launch.kernel, arch)
+        kernel = resources(text)
         assert kernel[".vgpr_spill_count"] == kernel[".sgpr_spill_count"] == kernel[".private_segment_fixed_size"] == 0
         assert kernel[".vgpr_count"] <= LEAST_REGISTERS and kernel[".max_flat_workgroup_size"] == 256
-        text = assembly(launch.kernel, arch)
         assert f"v_{tile.family}_" in text and not re.search(r"^\s+flat_", text, re.M)

@@ -18,9 +18,9 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type, from_numpy
 from mgx_numba.graph.program import Program
 from mgx_numba.ops.base import make_op
-from mgx_numba.runtime.gpu.choice import engine
 from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.gpu.engine import Engine
+from mgx_numba.runtime.gpu.engines import engine
 from mgx_numba.runtime.gpu.transfers import to_device, to_host
 from mgx_numba.runtime.plan import Step
 from mgx_numba.targets.ref.interpreter import evaluate

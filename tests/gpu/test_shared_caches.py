@@ -9,7 +9,7 @@ import mgx_numba as mgx
 from mgx_numba.api.device import device_argument
 from mgx_numba.api.placing import StandingCall
 from mgx_numba.errors import IndexRangeError, ParameterError
-from mgx_numba.runtime.gpu.choice import engine
+from mgx_numba.runtime.gpu.engines import engine
 from mgx_numba.session import InferenceSession, OrtValue
 
 from ..session.test_shared_caches import STEPS, caches, decoder, step

@@ -9,7 +9,7 @@ import pytest
 
 import mgx_numba as mgx
 from mgx_numba.errors import ParameterError, ShapeError
-from mgx_numba.runtime.gpu.choice import engine
+from mgx_numba.runtime.gpu.engines import engine
 from mgx_numba.runtime.gpu.executor import MOST_CONTEXTS
 
 from ..interpreter.engine import interpreted

@@ -32,7 +32,7 @@ from mgx_numba.codegen.tuning.record import TuningRecord
 from mgx_numba.codegen.tuning.request import Candidate, Request
 from mgx_numba.driver.main import main
 from mgx_numba.errors import UnsupportedError
-from mgx_numba.runtime.gpu.choice import engine
+from mgx_numba.runtime.gpu.engines import engine
 from mgx_numba.runtime.plan import ParameterSpec
 from mgx_numba.targets.gpu.measuring import DeviceBench, _drawn
 from mgx_numba.targets.gpu.target import GpuTarget

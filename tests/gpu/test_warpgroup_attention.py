@@ -148,9 +148,9 @@ def leave_out(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("mbarrier_wait(offset(come_q, 0), 0)", "no box has come|on the way"),
-        ("mbarrier_wait(offset(come_v, slot), phase)", "no box has come|on the way"),
-        ("mbarrier_wait(offset(read_k, slot), phase)", "may still be reading|on the way"),
+        ("mbarrier_wait(offset(full_q, 0), 0)", "no box has come|on the way"),
+        ("mbarrier_wait(offset(full_v, slot), phase)", "no box has come|on the way"),
+        ("mbarrier_wait(offset(empty_k, slot), phase)", "may still be reading|on the way"),
         ("scores = wgmma_wait(scores, 1)", "reads sums that products may still be adding to"),
         ("acc = wgmma_wait(acc, 0)", "reads sums that products may still be adding to"),
     ],

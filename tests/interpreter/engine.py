@@ -25,9 +25,9 @@ from mgx_numba.codegen.launch import Grid, TensorLayout
 from mgx_numba.codegen.store import Store
 from mgx_numba.core.pages import memory_owner
 from mgx_numba.errors import DeviceError
-from mgx_numba.runtime.gpu.choice import substituted
 from mgx_numba.runtime.gpu.device_allocator import KeptBlocks
 from mgx_numba.runtime.gpu.engine import Event, Progress, Queue, Recording
+from mgx_numba.runtime.gpu.engines import substituted
 from mgx_numba.runtime.gpu.open_plan import PlanLaunches
 from mgx_numba.runtime.memory import address_of, scratch
 

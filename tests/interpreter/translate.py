@@ -16,12 +16,19 @@ from __future__ import annotations
 
 import ast
 import functools
+import marshal
 import types as python_types
 from collections.abc import Sequence
+from importlib.util import MAGIC_NUMBER
+from pathlib import Path
 from typing import Any
 
+from mgx_numba.codegen.toolchain import assignment, nodes
 from mgx_numba.codegen.toolchain.assignment import Unassigned, check_assignments
+from mgx_numba.digest import text_digest
 from mgx_numba.errors import CompileError
+
+from ..caches import stored
 
 __all__ = ["WAITING", "translated"]
 
@@ -35,11 +42,26 @@ _REGIONS = (ast.If, ast.While, ast.For)
 @functools.lru_cache(maxsize=2048)
 def translated(text: str, filename: str) -> python_types.CodeType:
     """Return the code of a kernel's text; it defines ``kernel(args)``, a generator, over ``lanes``, ``nobody`` and the
-    names of the vocabulary.
+    names of the vocabulary. Later runs of the tests find it in their cache folder.
 
     Raises:
         CompileError: the text reads a variable that may have no value, or has statements that are not of the language.
     """
+    key = text_digest("\n".join((_meaning(), filename, text)))
+    made: python_types.CodeType = marshal.loads(
+        stored(f"interpreted/{key}", lambda: marshal.dumps(_translate(text, filename)))
+    )
+    return made
+
+
+@functools.cache
+def _meaning() -> str:
+    """Return the digest of what code depends on besides a kernel's text: Python's version, and the translation."""
+    files = (Path(found.__file__) for found in (assignment, nodes))
+    return text_digest(MAGIC_NUMBER.hex() + "".join(path.read_text() for path in (Path(__file__), *files)))
+
+
+def _translate(text: str, filename: str) -> python_types.CodeType:
     tree = ast.parse(text, filename)
     (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     try:

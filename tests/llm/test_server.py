@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from mgx_numba.llm.model import LanguageModel
 from mgx_numba.llm.server import ServerOptions, app, make_app
 from tests.llm.test_scheduler import alone
 from tests.llm.words import Words
@@ -20,7 +21,7 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 def server(compiled, monkeypatch):
     """Return the weights, and a function that runs a coroutine function over a running application."""
     weights, model = compiled["grouped"]
-    monkeypatch.setattr(app, "tokenizer_of", lambda model: Words())
+    monkeypatch.setattr(LanguageModel, "tokenizer", Words())
 
     def run(talk, **options):
         application = make_app(model, ServerOptions(name="tiny", **options))

@@ -9,11 +9,11 @@ import pytest
 
 from mgx_numba.errors import FormatError, MgxError, OptionError, ParameterError, UnsupportedError
 from mgx_numba.llm import Config, Model, Tokenizer, generate, stream
-from mgx_numba.llm import text as text_module
 from mgx_numba.llm.generation.chooser import candidates, draw
 from mgx_numba.llm.generation.params import SearchOptions
 from mgx_numba.llm.generation.stopping import TextStream
 from mgx_numba.llm.gguf_tokenizer import tokenizer_of_gguf
+from mgx_numba.llm.model import LanguageModel
 from mgx_numba.llm.optional import required
 from mgx_numba.llm.templates import rendered
 from tests.llm.test_generator import greedy
@@ -106,7 +106,7 @@ def test_text_that_may_begin_a_stop_string_is_held_back():
 
 @pytest.fixture
 def worded(compiled, monkeypatch):
-    monkeypatch.setattr(text_module, "tokenizer_of", lambda model: Words())
+    monkeypatch.setattr(LanguageModel, "tokenizer", Words())
     return compiled["plain"]
 
 

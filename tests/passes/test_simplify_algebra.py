@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,8 +17,6 @@ from mgx_numba.graph.passes.simplify_algebra import SimplifyAlgebra
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.ranges import Ranges
 from mgx_numba.parallel import PART_BYTES
-from mgx_numba.targets.cpu.capabilities import pass_options
-from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref.interpreter import evaluate
 
 from .support import FAST, STRICT, Graph, check, find, names
@@ -581,27 +578,3 @@ def test_a_reduction_along_a_repeated_axis_without_elements_stays() -> None:
     wide = g.spread(g.param("x", [1, 0]), 4, 0)
     after = check(g.ret(*(g.op("reduce_sum", wide, axes=axes) for axes in ((0,), (1,)))), SimplifyAlgebra())
     assert names(after).count("reduce_sum") == 2
-
-
-@pytest.mark.parametrize("kind, low, high, left", [
-    ("relu", -448.0, 448.0, ["mul", "relu", "min"]), ("clip", -448.0, 448.0, ["mul", "relu", "min"]),
-    ("clip", 1.0, 2.0, ["mul", "max", "min"]), ("clip", -448.0, -1.0, None), ("gelu_erf", -448.0, 448.0, None),
-])  # fmt: skip
-def test_a_factor_goes_before_limits_where_the_result_becomes_float8(
-    kind: str, low: float, high: float, left: list[str] | None
-) -> None:
-    """Bit by bit the same; refused where a target has products of float8, and where limits exclude each other."""
-    g = Graph()
-    x = g.param("x", [3, 4])
-    held = g.op(kind, x, *((c(g, 0, x), c(g, 6, x)) if kind == "clip" else ()))
-    product = g.op("mul", held, c(g, 73.3, x))
-    limited = g.op("min", g.op("max", product, c(g, low, x)), c(g, high, x))
-    program = g.ret(g.op("convert", g.op("convert", limited, target_type="fp8e4m3fn_type"), target_type="float_type"))
-    options = pass_options(TargetOptions(fast_math=False))
-    before = [n for n in names(program) if n != "multibroadcast"]
-    after = check(program, SimplifyAlgebra(), options=options, atol=0, rtol=0)
-    found = [n for n in names(after) if n != "multibroadcast"]
-    assert found == ([*left, "convert", "convert"] if left else before)
-    assert options.capabilities is not None
-    wide = replace(options, capabilities=replace(options.capabilities, float8_products=True))
-    assert [n for n in names(check(program, SimplifyAlgebra(), options=wide)) if n != "multibroadcast"] == before

@@ -33,7 +33,7 @@ targets/symbolic_stages targets/host_file targets/cpu/parts targets/cpu/staged t
 targets/cpu/rules/indexing targets/gpu/rules/indexing targets/lowering/indexing targets/lowering/attention
 targets/lowering/contraction targets/lowering/detection targets/lowering/recurrent targets/lowering/trees
 targets/lowering/destinations targets/lowering/host_call targets/lowering/host_values targets/lowering/views
-ops/builders/layout
+ops/builders/layout runtime/gpu/choice
 """.split()
 """Retired modules of the package, without ``.py``."""
 
@@ -75,7 +75,8 @@ MOST_ASKED:MOST_REQUESTED ask_refusals:collect_refusals ask_cost:estimate_cost l
 lend_inside:donate_middle _may_lend:_may_donate _Lender:_Donor _copy_to_lent:_copy_to_donated
 _is_lent:_is_donated LEAST_LENT:LEAST_DONATED
 Settling:Specializer brought_bytes:loaded_bytes _bringing:_loading_cycles _brought_rows:_loaded_rows
-_brought_columns:_loaded_columns
+_brought_columns:_loaded_columns LateForm:PendingCompilation _ask_again:_refill _ask_queries:_load_queries
+_ask_right:_load_right _ask_for_vectors:_prefetch_vectors
 """.split()
 """Retired identifiers, each with its replacement."""
 

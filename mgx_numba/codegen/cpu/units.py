@@ -66,7 +66,7 @@ def _plain(tile: RegisterTile) -> bool:
 
 
 def units() -> list[str]:
-    """Return the unit of the first tile that the CPU can run for each dtype of right operands, for readers."""
+    """Return for each dtype of right operands the unit of the first tile that the CPU can run, as names to print."""
     found: dict[tuple[str, int], str] = {}
     for tile in (*AMX_TILES, *TILES):
         if tile.isa(host.host()) and not tile.name.endswith("_stored") and tile.types.uniform not in WIDE_INTEGERS:

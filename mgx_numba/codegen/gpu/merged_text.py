@@ -6,6 +6,7 @@ import ast
 import functools
 
 from ..kernel import KernelSource
+from ..toolchain.nodes import nodes_in
 
 
 def function_of(text: str) -> ast.FunctionDef:
@@ -17,7 +18,7 @@ def function_of(text: str) -> ast.FunctionDef:
 def renamed_statements(kernel: KernelSource, prefix: str) -> str:
     """Return the statements of a kernel, with a prefix to the names of ``args`` and of its own variables."""
     function = function_of(kernel.text)
-    nodes = list(ast.walk(function))
+    nodes = list(nodes_in(function))
     own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)} | {"args"}
     for node in nodes:
         if isinstance(node, ast.Name) and node.id in own:

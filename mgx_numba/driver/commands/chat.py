@@ -38,10 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     from ...llm import PrefixCache, stream
-    from ...llm.text import tokenizer_of
 
     model = load_language_model(args)
-    converses = tokenizer_of(model).has_chat_template
+    converses = model.tokenizer.has_chat_template
     if args.system is not None and not converses:
         raise OptionError("--system: the model has no chat template; it continues texts")
     options: dict[str, Any] = {"temperature": args.temperature, "top_k": args.top_k, "top_p": args.top_p}

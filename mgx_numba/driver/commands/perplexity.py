@@ -26,7 +26,6 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     from ...llm.generation.engine import DecoderBatch
     from ...llm.perplexity import perplexity
-    from ...llm.text import tokenizer_of
 
     if args.windows < 0:
         raise OptionError(f"--windows is {args.windows}, expected 0 or more")
@@ -36,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError(
             f"--window is {args.window}, expected at most the model's context length {model.context_length}"
         )
-    tokenizer = tokenizer_of(model)
+    tokenizer = model.tokenizer
     ids = tokenizer.encode(text).tolist()
     first = tokenizer.encode("", add_special_tokens=True).tolist()
     ids = ids[: args.windows * args.window] if args.windows else ids

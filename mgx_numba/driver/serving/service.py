@@ -1,9 +1,8 @@
 """Requests that a C++ program may send to the compiler process: one ``do_`` method each.
 
-Encoding of shapes, tensors and attributes between a C++ program and the compiler process.
-
-A shape is a map of ``type`` (MIGraphX's number), ``lens`` and ``strides``, or ``dyn_dims``. A tensor is a map of
-``type``, ``lens``, ``strides`` (in answers) and ``data``, its elements in row-major order.
+Values are encoded as follows. A shape is a map of ``type`` (MIGraphX's number), ``lens`` and ``strides``, or
+``dyn_dims``. A tensor is a map of ``type``, ``lens``, ``strides`` (in answers) and ``data``, its elements in row-major
+order.
 """
 
 from __future__ import annotations

@@ -50,11 +50,6 @@ class Mask:
         return g.pointwise("where", self.allowed, bias, g.literal(-np.inf, type))
 
 
-def positions(g: Builder, count: int, axis: int, axes: int = 2) -> Instruction:
-    """Emit 0, 1, ... along ``axis``; the remaining axes have length 1."""
-    return g.iota(count, axis, axes)
-
-
 def restrict_causal(g: Builder, mask: Mask, s: int, t: int, past: int) -> None:
     """Hide from each of ``s`` queries, starting at position ``past``, the later keys; there are ``t`` keys."""
     if known_equal(past, t - s):
@@ -102,16 +97,16 @@ def attend(
         combined = mask.combined(g, q.shape.type)
         extra = [] if combined is None else [combined]
         return g.op("attention", q, k, v, *extra, scale=scale, causal=mask.causal)
-    return stages(g, q, k, v, scale, mask, softcap)[-1]
+    return primitive_attention(g, q, k, v, scale, mask, softcap)[-1]
 
 
-def softmax_type(asked: Type) -> Type:
+def softmax_type(requested: Type) -> Type:
     """Return the type in which a softmax is computed: double for double, else float32, since scores may exceed the
     range of float16."""
-    return asked if asked is Type.double_type else Type.float_type
+    return requested if requested is Type.double_type else Type.float_type
 
 
-def stages(
+def primitive_attention(
     g: Builder,
     q: Instruction,
     k: Instruction,
@@ -193,13 +188,13 @@ def attention(
     if attn_mask is not None:
         _add_mask(g, mask, attn_mask, g.lens(k)[2])
     _restrict_window(g, node, mask, g.lens(q)[2], g.lens(k)[2], past, nonpad)
-    asked = node.get_int("softmax_precision", 0)
-    precision = softmax_type(ir_type(asked) if asked else q.shape.type)
+    requested = node.get_int("softmax_precision", 0)
+    precision = softmax_type(ir_type(requested) if requested else q.shape.type)
     mode = node.get_int("qk_matmul_output_mode", 0)
     if mode not in range(4):
         raise ParseError(f"qk_matmul_output_mode is {mode}, expected 0 to 3")
     if node.wants(3) or precision not in (Type.float_type, q.shape.type) or q.shape.type != v.shape.type:
-        steps = stages(g, q, k, v, scale, mask, softcap, precision)
+        steps = primitive_attention(g, q, k, v, scale, mask, softcap, precision)
         y, scores = steps[4], steps[mode]
     else:
         y, scores = attend(g, q, k, v, scale, mask, softcap), None
@@ -251,9 +246,9 @@ def _restrict_window(g: Builder, node: Node, mask: Mask, s: int, t: int, past: i
             mask.restrict(g, g.literal(allowed))
         return
     count = g.unsqueeze(g.convert(nonpad, Type.int64_type), [1, 2, 3])
-    keys = positions(g, t, 3, 4)
+    keys = g.iota(t, 3, 4)
     mask.restrict(g, g.pointwise("less", keys, count))
-    queries = g.pointwise("add", g.pointwise("sub", count, g.like(s, count)), positions(g, s, 2, 4))
+    queries = g.pointwise("add", g.pointwise("sub", count, g.like(s, count)), g.iota(s, 2, 4))
     distance = g.pointwise("sub", queries, keys) if causal or left >= 0 or right >= 0 else None
     if distance is not None:
         if causal or right >= 0:

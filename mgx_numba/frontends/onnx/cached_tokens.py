@@ -12,7 +12,7 @@ from ...core.types import Type
 from ...dataclass import dataclass
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
-from .attention import Mask, positions, repeat_heads, split_heads
+from .attention import Mask, repeat_heads, split_heads
 from .builder import Builder
 from .node import Node
 from .rotary import rotate, table_rows
@@ -120,12 +120,12 @@ def spans_of(
     ends = g.pointwise("add", g.reshape(g.convert(last, Type.int64_type), (b, 1)), g.literal(np.int64(1)))
     if query_lengths is None:
         start = _start(g, ends, total, s, is_known_prompt(g, total, s))
-        tokens = g.pointwise("add", start, positions(g, s, 1))
+        tokens = g.pointwise("add", start, g.iota(s, 1, 2))
         return Spans(start, ends, tokens, tokens)
     valid = g.reshape(g.convert(query_lengths, Type.int64_type), (b, 1))
     start = g.pointwise("sub", ends, valid)
-    tokens = g.pointwise("add", start, positions(g, s, 1))
-    is_token = g.pointwise("less", positions(g, s, 1), valid)
+    tokens = g.pointwise("add", start, g.iota(s, 1, 2))
+    is_token = g.pointwise("less", g.iota(s, 1, 2), valid)
     return Spans(start, ends, tokens, g.pointwise("where", is_token, tokens, g.like(-1, tokens)))
 
 

@@ -10,7 +10,7 @@ from ...core.dim import known_equal, known_less, maximum
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
-from .attention import Mask, attend, merge_heads, positions, restrict_causal, split_heads, stages
+from .attention import Mask, attend, merge_heads, primitive_attention, restrict_causal, split_heads
 from .builder import Builder, rank
 from .matmul import matmul
 from .node import Node
@@ -34,7 +34,7 @@ def _padding(
     if len(shape) == 1 and shape[0] == 3 * b + 2:
         given, shape = g.slice(given, 0, 0, b), (b,)
     if len(shape) == 1 and shape[0] in (b, 2 * b):
-        keys = positions(g, t, 3, 4)
+        keys = g.iota(t, 3, 4)
         for part, op in zip(g.split(given, 0, [b] * (shape[0] // b)), ("less", "greater_or_equal"), strict=False):
             limit = g.reshape(g.convert(part, Type.int64_type), (b, 1, 1, 1))
             visible = g.pointwise(op, keys, limit)
@@ -153,7 +153,7 @@ def multi_head_attention(
     if attention_bias is not None:
         mask.add(g, attention_bias)
     if node.wants(3):
-        _, _, scores, _, y = stages(g, q, k, v, _scale(node, d), mask, 0.0)
+        _, _, scores, _, y = primitive_attention(g, q, k, v, _scale(node, d), mask, 0.0)
         return [merge_heads(g, y), k, v, scores]
     return [merge_heads(g, attend(g, q, k, v, _scale(node, d), mask)), k, v]
 
@@ -214,10 +214,10 @@ def _attend_buffers(
         raise ShapeError(f"{fresh} new tokens do not fit a cache of {g.lens(caches[0])[2]}")
     before = g.broadcast(g.reshape(g.convert(past, Type.int64_type), (1, 1)), (b, 1))
     ends = g.pointwise("add", before, g.literal(fresh, Type.int64_type))
-    places = g.pointwise("add", before, positions(g, fresh, 1))
+    places = g.pointwise("add", before, g.iota(fresh, 1, 2))
     keys, values = (g.op("update_cache", old, x, places) for old, x in zip(caches, (k, v)))
     start = g.pointwise("sub", ends, g.literal(s, Type.int64_type))
-    tokens = g.pointwise("add", start, positions(g, s, 1))
+    tokens = g.pointwise("add", start, g.iota(s, 1, 2))
     causal, scale = node.get_bool("unidirectional"), _scale(node, d)
     padding, attention_bias = masks
     if padding is None and attention_bias is None:
@@ -225,7 +225,7 @@ def _attend_buffers(
         y = g.op("cached_attention", q, keys, values, limits, scale=scale, causal=causal)
         return [merge_heads(g, y), keys, values]
     whole = g.lens(keys)[2]
-    at = positions(g, whole, 3, 4)
+    at = g.iota(whole, 3, 4)
     mask = Mask(g.pointwise("less", at, g.reshape(ends, (b, 1, 1, 1))))
     if causal:
         mask.restrict(g, g.pointwise("less_or_equal", at, g.reshape(tokens, (b, 1, s, 1))))

@@ -11,7 +11,7 @@ from ...core.dim import Dim, known_equal, known_less, maximum
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
-from .attention import Mask, attend, merge_heads, positions
+from .attention import Mask, attend, merge_heads
 from .builder import Builder, rank
 from .cached_tokens import (
     CacheFormat,
@@ -62,7 +62,7 @@ def attend_window_cache(
     number = g.literal
     before = _held(g, spans.start, capacity, window)
     # Row i of the old cache is of position start - before + i, row i of the new tokens of start + i.
-    place = positions(g, width, 1)
+    place = g.iota(width, 1, 2)
     is_old = g.pointwise("less", place, number(capacity, Type.int64_type))
     old = g.pointwise("add", g.pointwise("sub", spans.start, before), place)
     fresh = g.pointwise("add", spans.start, g.pointwise("sub", place, number(capacity, Type.int64_type)))
@@ -88,7 +88,7 @@ def attend_window_cache(
         keys, values = with_sink(g, q, keys, values, mask, sink)
     y = attend(g, q, keys, values, score_scale(node, d), mask, node.get_float("softcap", 0.0))
     after = _held(g, spans.ends, capacity, window)
-    row = g.pointwise("add", g.pointwise("sub", spans.ends, after), positions(g, capacity, 1))
+    row = g.pointwise("add", g.pointwise("sub", spans.ends, after), g.iota(capacity, 1, 2))
     from_old = g.pointwise("less", row, spans.start)
     source = g.pointwise(
         "where", from_old,
@@ -209,7 +209,7 @@ def _attended(
     else:
         keys, values = (g.convert(x, q.shape.type) for x in (keys, values))
         b, whole = g.lens(q)[0], g.lens(keys)[2]
-        at, queries = positions(g, whole, 3, 4), g.reshape(spans.tokens, (b, 1, g.lens(q)[2], 1))
+        at, queries = g.iota(whole, 3, 4), g.reshape(spans.tokens, (b, 1, g.lens(q)[2], 1))
         mask = Mask(g.pointwise("less", at, g.reshape(spans.ends, (b, 1, 1, 1))))
         if causal:
             mask.restrict(g, g.pointwise("less_or_equal", at, queries))
@@ -258,7 +258,7 @@ def _given_places(g: Builder, places: Instruction, total: Instruction, prompt: b
     if prompt is False or known_equal(b * s, 0):
         return places
     first = g.convert(g.slice(g.slice(places, 0, 0, 1), 1, 0, 1), Type.int64_type)
-    following = g.broadcast(g.pointwise("add", first, positions(g, s, 1)), (b, s))
+    following = g.broadcast(g.pointwise("add", first, g.iota(s, 1, 2)), (b, s))
     return following if prompt else g.pointwise("where", is_prompt(g, total, s), following, places)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
-from .attention import merge_heads, positions
+from .attention import merge_heads
 from .builder import Builder, rank
 from .cached_tokens import CacheFormat, cache_formats, grouped, in_float, normalized, rotated, score_scale
 from .node import Node
@@ -103,7 +103,7 @@ def paged_group_query_attention(
     b, _, s, d = g.lens(q)
     past, table = (g.convert(x, Type.int64_type) for x in (past, table))
     start = g.reshape(past, (b, 1))
-    tokens = g.pointwise("add", start, positions(g, s, 1))
+    tokens = g.pointwise("add", start, g.iota(s, 1, 2))
     if cosine is not None and sine is not None:
         interleaved = node.get_bool("rotary_interleaved")
         q, k = (in_float(g, x, lambda x: rotated(g, x, cosine, sine, tokens, interleaved)) for x in (q, k))

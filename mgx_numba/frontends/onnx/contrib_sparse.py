@@ -7,7 +7,7 @@ import numpy as np
 from ...core.types import Type
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
-from .attention import Mask, attend, merge_heads, positions
+from .attention import Mask, attend, merge_heads
 from .builder import Builder
 from .cached_tokens import Spans, grouped, in_float, rotated, score_scale, spans_of
 from .node import Node
@@ -43,7 +43,7 @@ def sparse_attention(
     keys, values = (g.op("update_cache", old, new, spans.tokens) for old, new in ((past_key, k), (past_value, v)))
     b, _, s, d = g.lens(q)
     whole = g.lens(keys)[2]
-    at = positions(g, whole, 3, 4)
+    at = g.iota(whole, 3, 4)
     mask = Mask(g.pointwise("less", at, g.reshape(spans.ends, (b, 1, 1, 1))))
     mask.restrict(g, g.pointwise("less_or_equal", at, g.reshape(spans.tokens, (b, 1, s, 1))))
     layouts = _layouts(g.constant(rows, "block_row_indices"), g.constant(columns, "block_col_indices"))

@@ -100,20 +100,13 @@ def nhwc_conv(g: Builder, node: Node, x: Instruction, w: Instruction, bias: Inst
 
 
 @register("ConvInteger")
-def conv_integer(
+def integer_convolution(
     g: Builder,
     node: Node,
     x: Instruction,
     w: Instruction,
     x_zero: Instruction | None = None,
     w_zero: Instruction | None = None,
-) -> Instruction:
-    """Emit the 8-bit convolution into int32 of values minus their zero points."""
-    return integer_convolution(g, node, x, w, x_zero, w_zero)
-
-
-def integer_convolution(
-    g: Builder, node: Node, x: Instruction, w: Instruction, x_zero: Instruction | None, w_zero: Instruction | None
 ) -> Instruction:
     """Emit the int32 convolution of 8-bit ``x`` and ``w`` minus their zero points.
 

@@ -146,13 +146,18 @@ def deform_conv(
     if len(lens) != 4 or len(weights) != 4:
         raise UnsupportedError(f"input of {len(lens)} dimensions: 4 are supported")
     window = read_window(g, node, x, weights[2:])
-    group, bags = node.get_int("group", 1), node.get_int("offset_group", 1)
+    group, offset_groups = node.get_int("group", 1), node.get_int("offset_group", 1)
     taps, out = prod(weights[2:]), g.lens(offset)[2:]
-    expected = (lens[0], bags * taps * 2, *out)
-    fits = min(group, bags) > 0 and lens[1] % bags == 0 and lens[1] == group * weights[1] and weights[0] % group == 0
+    expected = (lens[0], offset_groups * taps * 2, *out)
+    fits = (
+        min(group, offset_groups) > 0
+        and lens[1] % offset_groups == 0
+        and lens[1] == group * weights[1]
+        and weights[0] % group == 0
+    )
     if not fits or window.kernel != weights[2:] or g.lens(offset) != expected:
         raise ShapeError(f"input {list(lens)}, weights {list(weights)}, offsets {list(g.lens(offset))} do not fit")
-    columns = _columns(g, x, offset, mask, window, bags)
+    columns = _columns(g, x, offset, mask, window, offset_groups)
     batch, rows = lens[0], weights[0] // group
     inner = weights[1] * taps
     left = g.broadcast(g.reshape(w, (1, group, rows, inner)), (batch, group, rows, inner))
@@ -161,14 +166,14 @@ def deform_conv(
 
 
 def _columns(
-    g: Builder, x: Instruction, offset: Instruction, mask: Instruction | None, window: Window, bags: int
+    g: Builder, x: Instruction, offset: Instruction, mask: Instruction | None, window: Window, offset_groups: int
 ) -> Instruction:
     """Emit the samples [n, c, taps, positions]."""
     batch, channels, height, width = g.lens(x)
     out = g.lens(offset)[2:]
-    taps, spots = prod(window.kernel), prod(out)
-    g.limit(taps * spots, "a table of positions")
-    moved = g.reshape(offset, (batch, bags, taps, 2, spots))
+    taps, positions = prod(window.kernel), prod(out)
+    g.limit(taps * positions, "a table of positions")
+    moved = g.reshape(offset, (batch, offset_groups, taps, 2, positions))
     axes, tables = [], []
     for k, length in enumerate((height, width)):
         axis = SampleAxis(g, length, "zeros", align=False)
@@ -178,10 +183,10 @@ def _columns(
         shift = g.squeeze(g.slice(moved, 3, k, k + 1), [3])
         axes.append(axis)
         tables.append(axis.taps(g.pointwise("add", shift, g.literal(base, x.shape.type)), "linear"))
-    per_bag = channels // bags
-    split = g.reshape(x, (batch, bags, per_bag, height * width))
-    rows = g.reshape(g.transpose(split, (0, 1, 3, 2)), (batch * bags * height * width, per_bag))
-    first = np.arange(batch * bags, dtype=np.int64).reshape(batch, bags, 1, 1) * (height * width)
+    group_channels = channels // offset_groups
+    split = g.reshape(x, (batch, offset_groups, group_channels, height * width))
+    rows = g.reshape(g.transpose(split, (0, 1, 3, 2)), (batch * offset_groups * height * width, group_channels))
+    first = np.arange(batch * offset_groups, dtype=np.int64).reshape(batch, offset_groups, 1, 1) * (height * width)
     total = None
     for y_place, y_weight in tables[0]:
         for x_place, x_weight in tables[1]:
@@ -196,5 +201,5 @@ def _columns(
     if total is None:
         raise ShapeError("there is nothing to sample")
     if mask is not None:
-        total = g.pointwise("mul", total, g.reshape(mask, (batch, bags, taps, spots, 1)))
-    return g.reshape(g.transpose(total, (0, 1, 4, 2, 3)), (batch, channels, taps, spots))
+        total = g.pointwise("mul", total, g.reshape(mask, (batch, offset_groups, taps, positions, 1)))
+    return g.reshape(g.transpose(total, (0, 1, 4, 2, 3)), (batch, channels, taps, positions))

@@ -1,9 +1,7 @@
-"""Ensembles of decision trees.
+"""Ensembles of decision trees: parsers, and the tables of the operator ``tree_ensemble``.
 
-Construction of the tables of ``tree_ensemble``, which compares by ``<=`` only, from a forest with any comparisons.
-
-``x < s`` becomes ``x <= t`` with the next smaller number ``t``. ``>`` and ``>=`` exchange the children of a node.
-Equality takes two nodes: ``x <= s``, then ``x <= t``.
+The operator compares by ``<=`` only, a forest by any comparison. ``x < s`` becomes ``x <= t`` with the next smaller
+number ``t``. ``>`` and ``>=`` exchange the children of a node. Equality takes two nodes: ``x <= s``, then ``x <= t``.
 """
 
 from __future__ import annotations

@@ -86,23 +86,7 @@ def recurrent(
     peephole: Instruction | None = None,
 ) -> list[Instruction]:
     """Emit all hidden states, the last hidden states, and for LSTM the last cells; ``layout`` 1 is batch-first."""
-    return layer(g, node, node.op_type, x, w, r, bias, lengths, hidden, cell, peephole)
-
-
-def layer(
-    g: Builder,
-    node: Node,
-    kind: str,
-    x: Instruction,
-    w: Instruction,
-    r: Instruction,
-    bias: Instruction | None,
-    lengths: Instruction | None,
-    hidden: Instruction | None,
-    cell: Instruction | None,
-    peephole: Instruction | None,
-) -> list[Instruction]:
-    """Emit the results of a layer of kind RNN, GRU or LSTM."""
+    kind = node.op_type
     direction = node.get_choice("direction", ("forward", "reverse", "bidirectional"), "forward")
     directions = 2 if direction == "bidirectional" else 1
     if rank(x) != 3 or rank(w) != 3 or rank(r) != 3:

@@ -1,9 +1,7 @@
-"""Interpolation.
-
-Rarer forms of Resize, by explicit weights for each axis.
+"""ONNX's Resize and Upsample, by the IR's ``resize`` or by explicit weights for each axis.
 
 Antialiasing, ``exclude_outside``, ``tf_crop_and_resize`` and the aspect ratio policies have no counterpart in the IR's
-``resize``. Weights depend on lengths only, so each axis is a sum over weighted windows (a gather for nearest).
+``resize``. Their weights depend on lengths only, so each axis is a sum over weighted windows (a gather for nearest).
 """
 
 from __future__ import annotations

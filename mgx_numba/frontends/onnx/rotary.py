@@ -9,7 +9,7 @@ from ...core.types import Type
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
 from ..arithmetic import mul_scalar
-from .attention import merge_heads, positions, split_heads
+from .attention import merge_heads, split_heads
 from .builder import Builder, rank
 from .node import Node
 from .registry import MICROSOFT, register
@@ -90,7 +90,7 @@ def rotary_embedding_contrib(
     # With symbolic lengths, [b, s] may turn out to be one element, which is then the position.
     if known_equal(places.shape.elements, 1) or (rank(places) == 1 and places.shape.elements == 1):
         start = g.reshape(places, (1, 1))
-        places = g.broadcast(g.pointwise("add", start, g.convert(positions(g, s, 1), start.shape.type)), (b, s))
+        places = g.broadcast(g.pointwise("add", start, g.convert(g.iota(s, 1, 2), start.shape.type)), (b, s))
     places = g.from_start(places)
     cosine, sine = (table_rows(g, t, places, x.shape.type) for t in (cosine, sine))
     y = rotate(g, x4, cosine, sine, node.get_bool("interleaved"))

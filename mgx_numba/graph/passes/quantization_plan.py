@@ -1,11 +1,9 @@
 """Plan 8-bit quantisation: which layers, what calibration must observe, and the parameters of each activation.
 
-Per-channel factors that divide activations before quantisation and multiply the weights.
-
-Channels of one tensor share a scale, so a channel with a large range coarsens all others. Moving part of the range into
-the weights, ``(x / s) (s w) = x w``, is SmoothQuant (Xiao et al., 2022) after a norm, and cross-layer equalisation
-(Nagel et al., 2019) for depthwise weights with a scale per channel. The producer of x divides by s, so that no earlier
-layer is scaled.
+`channel_factors` divide activations before quantisation and multiply the weights. Channels of one tensor share a scale,
+so a channel with a large range coarsens all others. Moving part of the range into the weights, ``(x / s) (s w) = x w``,
+is SmoothQuant (Xiao et al., 2022) after a norm, and cross-layer equalisation (Nagel et al., 2019) for depthwise weights
+with a scale per channel. The producer of x divides by s, so that no earlier layer is scaled.
 """
 
 from __future__ import annotations

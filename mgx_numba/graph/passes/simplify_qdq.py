@@ -9,6 +9,8 @@ treated likewise where the target multiplies it. Operators that move or compare 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from ...core.types import Type
@@ -29,12 +31,25 @@ LEAST_STEP = np.float32(2**-40)
 """Least computed scale that is assumed: its products with the weights' scales have to be normal numbers."""
 
 
-_Right = tuple[Instruction, np.ndarray, np.ndarray]
-_Left = tuple[Instruction, float, int]
+class _Left(NamedTuple):
+    """The left operand in 8 bits, its scale and its zero point."""
+
+    codes: Instruction
+    scale: float
+    zero: int
+
+
+class _Right(NamedTuple):
+    """Constant weights in int8 without a zero point, or in float8; their scales along the result's axis (length 1 for
+    one scale); and the values of the codes."""
+
+    codes: Instruction
+    scales: np.ndarray
+    values: np.ndarray
 
 
 def _left(m: Match, b: RewriteBuilder) -> _Left | str:
-    """Return the left operand in 8 bits, its scale and its zero point, or the reason why not."""
+    """Return the left operand of a matched pair, or the reason why it has no 8-bit form."""
     x, scale, *zero = m.x.inputs
     if not (x.shape.type in INT8 or _is_float8(x, m)) or m.ins.shape.type is not Type.float_type:
         return "the left-hand side is not made of 8-bit numbers, or the result is not float32"
@@ -43,8 +58,8 @@ def _left(m: Match, b: RewriteBuilder) -> _Left | str:
     if step is None or point is None:
         return "the left-hand side has several scales or zero points, or computed ones"
     if x.shape.type is not Type.int8_type or multiplies_signed(m.options):
-        return x, float(step), int(point)
-    return shifted_left(x, b), float(step), int(point) + SHIFT
+        return _Left(x, float(step), int(point))
+    return _Left(shifted_left(x, b), float(step), int(point) + SHIFT)
 
 
 def _is_float8(ins: Instruction, m: Match) -> bool:
@@ -54,8 +69,7 @@ def _is_float8(ins: Instruction, m: Match) -> bool:
 
 
 def _right(m: Match, b: RewriteBuilder, axis: int) -> _Right | str:
-    """Return the weights in int8 without a zero point, or in float8, their scales along ``axis`` (length 1 for one
-    scale), and their values; or the reason why not."""
+    """Return the weights of a matched pair with scales along ``axis``, or the reason why they have no 8-bit form."""
     w, scale, *zero = m.w.inputs
     if not (w.shape.type in INT8 or _is_float8(w, m)) or not is_constant(w):
         return "the weights are no constant 8-bit numbers"
@@ -77,7 +91,7 @@ def _right(m: Match, b: RewriteBuilder, axis: int) -> _Right | str:
             return "weights less their zero point do not fit int8"
         w = b.constant(exact.astype(np.int8), w.shape.with_type(Type.int8_type))
         values = np.broadcast_to(exact, w.shape.lens)
-    return w, small.reshape(-1).astype(np.float32), values
+    return _Right(w, small.reshape(-1).astype(np.float32), values)
 
 
 def _sides(m: Match, b: RewriteBuilder, axis: int) -> tuple[_Right, _Left] | str:

@@ -168,7 +168,7 @@ class StepsAhead:
         """Record a step on the batch's caches; return False if the host takes part in one of the programs."""
         from ...api.placing import StandingCall
         from ...codegen.gpu.data.next_step import NAMES, next_step, next_step_kernel
-        from ...runtime.gpu.choice import engine
+        from ...runtime.gpu.engines import engine
         from ...runtime.gpu.transfers import to_device
 
         batch, decoder = self._batch, self._batch.decoder

@@ -16,7 +16,6 @@ from ..generation.guidance import Guide, guide
 from ..generation.logprobs import TokenLogprob
 from ..model import LanguageModel
 from ..optional import required
-from ..text import tokenizer_of
 from .bodies import BodyError, ParsedBody, UnknownModelError, asked_chat, asked_completion, checked_body
 from .forms import AnswerForm, ChatForm, CompletionForm
 from .scheduler import QueueFullError, Scheduler, TextEvent, TextRequest
@@ -102,7 +101,7 @@ class _Server:
     def __init__(self, model: LanguageModel, options: ServerOptions) -> None:
         self._model, self._options = model, options
         self._name = options.name or model.path.name
-        self._tokenizer = tokenizer_of(model)
+        self._tokenizer = model.tokenizer
         self._created = int(time.time())
         self._scheduler: Scheduler | None = None
 

@@ -92,7 +92,8 @@ def driving_code() -> tuple[int, int]:
 def operations(
     plan: Plan, segments: Sequence[tuple[int, int]], native_index: Sequence[int], starts: np.ndarray
 ) -> tuple[np.ndarray, dict[tuple[int, int], tuple[int, int]]]:
-    """Return the operations of a plan with jumps, and for each segment its range of operations.
+    """Return the operations of a plan with jumps (int64, `DriverOperation.WORDS` each), and for each segment its range
+    of operations. A segment is cut into ranges of steps where a jump is, or where one leads to.
 
     Args:
         plan: the plan.
@@ -100,28 +101,28 @@ def operations(
         native_index: for each step of the plan its number among the native steps.
         starts: the slot of the first argument of each native step.
     """
-    following = [*native_index, len(starts)]  # number of the next native step, for fallback steps too
-    for k in range(len(following) - 2, -1, -1):
-        if following[k] < 0:
-            following[k] = following[k + 1]
+    next_native = [*native_index, len(starts)]  # number of the next native step, for fallback steps too
+    for k in range(len(next_native) - 2, -1, -1):
+        if next_native[k] < 0:
+            next_native[k] = next_native[k + 1]
     rows: list[tuple[int, int, int]] = []
     ranges: dict[tuple[int, int], tuple[int, int]] = {}
     for begin, end in segments:
-        own = [jump for jump in plan.jumps if begin <= native_index[jump.by] < end]
+        jumps = [jump for jump in plan.jumps if begin <= native_index[jump.by] < end]
         # The step that counts iterations stops after an index out of range, so that errors name the iteration.
-        counting = [jump.by for jump in own if jump.to <= jump.at]
-        places = sorted({begin, end, *(following[p] for p in (*counting, *(p for j in own for p in (j.at, j.to))))})
-        start, first, waiting = len(rows), {}, []
-        for place, after in zip(places, [*places[1:], end]):
-            first[place] = len(rows)
-            for jump in own:
-                if following[jump.at] == place:
-                    waiting.append((len(rows), following[jump.to]))
+        counting = [jump.by for jump in jumps if jump.to <= jump.at]
+        cuts = sorted({begin, end, *(next_native[p] for p in (*counting, *(p for j in jumps for p in (j.at, j.to))))})
+        start, row_of_cut, targets = len(rows), {}, []
+        for cut, next_cut in zip(cuts, [*cuts[1:], end]):
+            row_of_cut[cut] = len(rows)
+            for jump in jumps:
+                if next_native[jump.at] == cut:
+                    targets.append((len(rows), next_native[jump.to]))
                     kind = DriverOperation.IF_SET if jump.where else DriverOperation.IF_ZERO
                     rows.append((kind, int(starts[native_index[jump.by]]), 0))
-            if place < after:
-                rows.append((DriverOperation.RUN, place, after))
-        for number, place in waiting:
-            rows[number] = (*rows[number][:2], first[place])
+            if cut < next_cut:
+                rows.append((DriverOperation.RUN, cut, next_cut))
+        for number, cut in targets:  # known only now: jumps may go forward
+            rows[number] = (*rows[number][:2], row_of_cut[cut])
         ranges[begin, end] = start, len(rows)
     return np.array(rows, np.int64).reshape(-1), ranges

@@ -1,9 +1,9 @@
 """Forms of a contraction: other problems, operands or earlier steps that give the same result.
 
 Each function of `FORMS` proposes a form in place of another. `forms_of` keeps proposals that are not slower by the
-solvers' estimates. `chosen_form` takes the last of them whose solver can be planned and that earlier steps fit.
-
-Let a grouped convolution read the input of a channel shuffle, in place of the shuffle's copy.
+solvers' estimates, the preferred form first. `chosen_form` takes the first whose solver can be planned and that
+earlier steps fit. Forms differ in the element types, in the left-hand side that they read (the input of a channel
+shuffle in place of its copy, or bfloat16 parts that the step before writes), or in both.
 """
 
 from __future__ import annotations
@@ -41,43 +41,6 @@ from .error_budget import over_budget
 
 FALLBACK_SECONDS, PACKING_SECONDS = 1e-4, 7e-8
 """Time of a fallback step, and of each weight that Winograd's packing transforms in NumPy (Zen 3)."""
-
-
-def before_shuffle(
-    low: Lowering, ins: Instruction, problem: ConvProblem, x: View
-) -> tuple[ConvProblem, View, int] | None:
-    """Return the problem that reads the input of a channel shuffle, that input, and the number of the shuffle's copy
-    step.
-
-    None unless the convolution is the copy's only reader, and no contraction follows the copy.
-    """
-    if not low.draft.steps:
-        return None
-    source = next((i for i in ins.inputs if low.values.get(i) is x), None)
-    groups = shuffled_groups(source, "reshape_lazy") if source is not None else 0
-    if source is None or not groups or source.inputs[0].name != "layout":
-        return None
-    copy = source.inputs[0]
-    since = low.draft.requested[-1][-1] if low.draft.requested else 0
-    places = [k for k, step in enumerate(low.draft.steps) if k >= since and step.instruction is copy]
-    if [*source.users] != [ins] or [*copy.users] != [source] or len(places) != 1:
-        return None
-    buffer, split = x.buffer, low.values[copy.inputs[0].inputs[0]]
-    writer = low.draft.writers.get(buffer)
-    if buffer.region is not Region.ARENA or buffer.bytes != x.shape.bytes or (writer is not None and writer.taken):
-        return None
-    image, group, channel, *pixels = split.strides
-    if channel != 1 or group != split.lens[2] or split.type is not x.type:
-        return None
-    view = split.with_shape(Shape(x.type, x.lens, (image, 1, *pixels)))
-    own = replace(problem, x_strides=(image, *pixels), shuffled=groups)
-    return None if ConvDirect().refusal(own) else (own, view, places[0])
-
-
-def drop_shuffle(low: Lowering, x: View, number: int) -> None:
-    """Remove the step with this number, which copies to ``x``."""
-    del low.draft.steps[number]
-    low.draft.writers.pop(x.buffer, None)
 
 
 Problem: TypeAlias = "GemmProblem | ConvProblem"
@@ -231,15 +194,15 @@ class Layer:
             UnsuitedWeights: their values do not fit the packed form.
             UnsupportedError: the solver reads weights of another type where they lie.
         """
-        low, what, lens = self.low, self.contraction, solver.packed_lens(problem)
-        if not lens and what.weights is not None and what.weights.dtype.name != problem.types.b:
-            raise UnsupportedError(f"{solver.name} reads weights of {what.weights.dtype} where they lie")
+        low, lens, weights = self.low, solver.packed_lens(problem), self.contraction.weights
+        if not lens and weights is not None and weights.dtype.name != problem.types.b:
+            raise UnsupportedError(f"{solver.name} reads weights of {weights.dtype} where they lie")
         if self.constant is None or not lens:
             return None
-        if what.weights is None or solver.looks_at_values or solver.rounds_weights or solver.packing_growth(problem):
+        if weights is None or solver.looks_at_values or solver.rounds_weights or solver.packing_growth(problem):
             return low.packed(solver, problem, self.constant)
         how = ("packed", solver.packed_as or solver.name, problem.types.b, tuple(lens), *solver.packing_key(problem))
-        return low.derived(what.right, lambda own: low.packed(solver, problem, own), how)
+        return low.derived(self.contraction.right, lambda right: low.packed(solver, problem, right), how)
 
 
 def plan_of(low: Lowering, request: Request, chosen: Candidate) -> Solution:
@@ -278,7 +241,7 @@ def chosen_form(layer: Layer, forms: Sequence[ContractionForm]) -> tuple[Contrac
     return forms[-1], layer.choose(forms[-1])
 
 
-def _stored(layer: Layer, plain: ContractionForm) -> ContractionForm | None:
+def _stored_in_16_bits(layer: Layer, plain: ContractionForm) -> ContractionForm | None:
     """Propose weights stored in 16 bits."""
     weights, types = layer.contraction.weights, plain.problem.types
     if weights is None or plain.operands["x"].type.dtype_name != layer.contraction.problem.types.a:
@@ -292,26 +255,46 @@ def _stored(layer: Layer, plain: ContractionForm) -> ContractionForm | None:
 
 
 def _before_shuffle(layer: Layer, plain: ContractionForm) -> ContractionForm | None:
-    """Propose to read the input of a channel shuffle in place of the shuffle's copy."""
-    problem, x = plain.problem, plain.operands["x"]
-    if not isinstance(problem, ConvProblem) or problem.groups == 1:
-        return None
-    found = before_shuffle(layer.low, layer.ins, problem, x)
-    if found is None:
-        return None
-    own, view, number = found
+    """Propose to read the input of a channel shuffle in place of the shuffle's copy.
 
-    def take() -> bool:
-        drop_shuffle(layer.low, x, number)
+    None unless the grouped convolution is the copy's only reader, and no contraction follows the copy.
+    """
+    low, problem, x = layer.low, plain.problem, plain.operands["x"]
+    if not isinstance(problem, ConvProblem) or problem.groups == 1 or not low.draft.steps:
+        return None
+    source = next((i for i in layer.ins.inputs if low.values.get(i) is x), None)
+    groups = shuffled_groups(source, "reshape_lazy") if source is not None else 0
+    if source is None or not groups or source.inputs[0].name != "layout":
+        return None
+    copy = source.inputs[0]
+    since = low.draft.requested[-1][-1] if low.draft.requested else 0
+    copies = [k for k, step in enumerate(low.draft.steps) if k >= since and step.instruction is copy]
+    if [*source.users] != [layer.ins] or [*copy.users] != [source] or len(copies) != 1:
+        return None
+    buffer, split = x.buffer, low.values[copy.inputs[0].inputs[0]]
+    writer = low.draft.writers.get(buffer)
+    if buffer.region is not Region.ARENA or buffer.bytes != x.shape.bytes or (writer is not None and writer.taken):
+        return None
+    image, group, channel, *pixels = split.strides
+    if channel != 1 or group != split.lens[2] or split.type is not x.type:
+        return None
+    view = split.with_shape(Shape(x.type, x.lens, (image, 1, *pixels)))
+    shuffled = replace(problem, x_strides=(image, *pixels), shuffled=groups)
+    if ConvDirect().refusal(shuffled):
+        return None
+
+    def drop_copy() -> bool:
+        del low.draft.steps[copies[0]]
+        low.draft.writers.pop(buffer, None)
         return True
 
-    return replace(plain, problem=own, operands={"x": view}, take=take)
+    return replace(plain, problem=shuffled, operands={"x": view}, take=drop_copy)
 
 
-def _in_parts(layer: Layer, plain: ContractionForm) -> ContractionForm | None:
+def _bf16_split(layer: Layer, plain: ContractionForm) -> ContractionForm | None:
     """Propose a left-hand side in bfloat16 parts, which the step before writes."""
-    problem, what = plain.problem, layer.contraction
-    if what.weights is None or problem.types.uniform != "float32" or not problem.fast_math or problem.prologue:
+    problem, contraction = plain.problem, layer.contraction
+    if contraction.weights is None or problem.types.uniform != "float32" or not problem.fast_math or problem.prologue:
         return None
     found = bf16_split_of(layer.low, plain.operands["x"], 1 if isinstance(problem, ConvProblem) else -1)
     if found is None:
@@ -324,10 +307,14 @@ def _in_parts(layer: Layer, plain: ContractionForm) -> ContractionForm | None:
         own = replace(problem, low_parts=writer.parts.low, a_strides=high.strides)
 
     def take() -> bool:
-        return take_bf16_split(layer.low, writer, layer.ins, what.extras) and plain.take()
+        return take_bf16_split(layer.low, writer, layer.ins, contraction.extras) and plain.take()
 
     return replace(plain, problem=own, operands={"x": high}, take=take)
 
 
-FORMS: tuple[Callable[[Layer, ContractionForm], ContractionForm | None], ...] = (_stored, _before_shuffle, _in_parts)
+FORMS: tuple[Callable[[Layer, ContractionForm], ContractionForm | None], ...] = (
+    _stored_in_16_bits,
+    _before_shuffle,
+    _bf16_split,
+)
 """Proposals in order: the element types, then the left-hand side."""

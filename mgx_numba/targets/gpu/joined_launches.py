@@ -18,6 +18,7 @@ from ...codegen.gpu.merged_text import function_of, renamed_statements
 from ...codegen.gpu.open_grids import head_number, open_axes
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Grid, Launch, Mark, Operand
+from ...codegen.toolchain.nodes import nodes_in
 from ...core.dim import Dim, SharedLength, hint, known_equal, known_less, known_same, maximum
 from ...runtime.plan import Region
 from ..lowering.buffers import View
@@ -142,7 +143,7 @@ def _uses(step: PendingStep, launch: Launch, update: bool) -> list[tuple[View, b
 @functools.lru_cache(maxsize=1024)
 def read_slots(kernel: KernelSource) -> frozenset[int]:
     """Return the argument slots of pointers through which a kernel only loads."""
-    nodes = list(ast.walk(function_of(kernel.text)))
+    nodes = list(nodes_in(function_of(kernel.text)))
     slots = _pointer_slots(nodes)
     loaded: set[int] = set()  # ids of names in loads, and where a pointer is made of another one
     for node in nodes:

@@ -12,8 +12,8 @@ from ...codegen.gpu.units import TENSOR_CORES
 from ...core.shape import Shape
 from ...core.types import from_numpy, numpy_dtype
 from ...graph.program import Program
-from ...runtime.gpu.choice import engine
 from ...runtime.gpu.engine import Engine
+from ...runtime.gpu.engines import engine
 from ...runtime.limits import Limits
 from ...runtime.plan import Step
 from ..options import TargetOptions

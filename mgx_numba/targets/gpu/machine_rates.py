@@ -15,8 +15,8 @@ from ...codegen.problems.epilogue import Epilogue
 from ...codegen.problems.gemm import GemmProblem
 from ...codegen.tuning.request import Request
 from ...errors import DeviceError
-from ...runtime.gpu.choice import engine, model_of
 from ...runtime.gpu.engine import Engine
+from ...runtime.gpu.engines import engine, model_of
 from .measuring import DeviceBench
 
 SIDE = 4096

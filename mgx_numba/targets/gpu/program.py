@@ -12,9 +12,9 @@ from ...dataclass import dataclass
 from ...graph.program import Program
 from ...graph.specialize import is_dynamic
 from ...runtime.explicit_lengths import with_explicit_lengths
-from ...runtime.gpu.choice import engine
 from ...runtime.gpu.constants import DeviceConstants
 from ...runtime.gpu.engine import Engine, Queue
+from ...runtime.gpu.engines import engine
 from ...runtime.gpu.executor import DeviceExecutable
 from ...runtime.gpu.held_call import HeldCall
 from ..base import Inputs, Progress, Tree

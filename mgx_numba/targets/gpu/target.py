@@ -49,7 +49,7 @@ class GpuTarget:
         device is interpreted."""
         from ...codegen.gpu.architecture import lowering_on
         from ...codegen.gpu.machine import kept_text
-        from ...runtime.gpu.choice import model_of
+        from ...runtime.gpu.engines import model_of
 
         try:
             with lowering_on(device_id):
@@ -60,7 +60,7 @@ class GpuTarget:
 
     def restore(self, kept: Kept, options: TargetOptions, portable: Callable[[], Program]) -> Compiled:
         """See `Target.restore`; kernels are loaded, and constants uploaded, when the program is first run."""
-        from ...runtime.gpu.choice import engine
+        from ...runtime.gpu.engines import engine
         from .restored import DevicePlans, restored
 
         def optimized() -> Program:
@@ -83,14 +83,14 @@ class GpuTarget:
     def limits(self, num_threads: int = 0, units: Collection[str] = ()) -> Limits | None:
         """Return the first device's limits, measured once; ``num_threads`` is ignored. See `Target.limits`."""
         whole_module("mgx_numba.targets.gpu.limits")
-        from ...runtime.gpu.choice import engine
+        from ...runtime.gpu.engines import engine
         from .limits import device_limits
 
         return device_limits(0, tuple(sorted(units))) if engine().name else None
 
     def missing(self) -> str:
         """Return why this process has no device; empty if it has one."""
-        from ...runtime.gpu.choice import missing
+        from ...runtime.gpu.engines import missing
 
         return missing()
 

@@ -58,7 +58,7 @@ def no_kernels(shapes: Sequence[Shape]) -> str:
     return f"no target has kernels for {', '.join(t.name for t in types)}" if types else ""
 
 
-def returned(shape: Shape) -> Callable[[list], list]:
+def result_converter(shape: Shape) -> Callable[[list], list]:
     """Return a function that converts a value to a result; values of the host's types get the rank that a user sees."""
     if shape.is_dynamic or has_memory(shape):
         return list
@@ -77,7 +77,7 @@ def has_symbols(ins: Instruction) -> bool:
     return holds_symbols(ins.op) or any(has_symbols(i) for module in ins.module_args for i in module)
 
 
-def numbered(ins: Instruction, values: Mapping[Dim, int]) -> Instruction:
+def without_symbols(ins: Instruction, values: Mapping[Dim, int]) -> Instruction:
     """Return a copy of an instruction with symbols replaced by values, for `ref.interpreter.compute`.
 
     The copy is in no module. Submodules are not changed.

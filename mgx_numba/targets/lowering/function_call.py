@@ -22,7 +22,7 @@ class FunctionCall:
         return [self._function(*self._values, *arrays)]
 
     def write(self, lengths: LengthsWriter) -> dict[str, object]:
-        from .fallback_call import InstructionWriter
+        from .instruction_json import InstructionWriter
 
         writer = InstructionWriter(lengths)
         function = self._function.__module__, self._function.__qualname__

@@ -255,11 +255,16 @@ def direct_launch(
 
     Args:
         problem: the convolution; its input strides count words of the tile.
+        epilogue: the pointwise operations on the accumulators.
+        strides: see `image_strides`.
+        threads: threads to plan the blocking for.
         start: word of ``w`` at which the panels begin.
         zeros: word of ``w`` at which the row of zeros begins.
         lattice: the output pixels are these points of a larger output.
         given: blocking to use instead of the computed one.
         phased: each group has all channels, and computes the lattice that starts at its own first point of the output.
+        x: the operand that the input is read from.
+        name: first part of the kernel's name.
         tile: register tile; None: the tile of the problem's types.
     """
     tile = tile or tile_for(problem.types)

@@ -21,17 +21,17 @@ PIECE_BYTES = 1 << 18
 
 
 def cache_copy_launch(
-    rows: Length, kept: Length, given: Length, length: Length, type: Type, origin: str = ""
+    rows: Length, copied: Length, x_row: Length, out_row: Length, type: Type, origin: str = ""
 ) -> Launch:
-    """Return the launch that copies ``kept`` elements of each row, and fills the rest of a row of ``out`` with zeros.
+    """Return the launch that copies ``copied`` elements of each row, and fills the rest of a row of ``out`` with zeros.
 
     Nothing is written if ``x`` and ``out`` have the same address and rows of the same length.
 
     Args:
         rows: number of rows.
-        kept: elements that are copied of each row.
-        given: elements from one row of ``x`` to the next.
-        length: elements of a row of ``out``; rows of ``out`` are contiguous.
+        copied: elements that are copied of each row.
+        x_row: elements from one row of ``x`` to the next.
+        out_row: elements of a row of ``out``; rows of ``out`` are contiguous.
         type: element type.
         origin: text of the instruction, for readers of the kernel.
     """
@@ -41,7 +41,8 @@ def cache_copy_launch(
     arguments = Arguments()
     arguments.pointer("p_x", "x", storage)
     arguments.pointer("p_out", "out", storage)
-    arguments.integers(kept=kept, given=given, length=length, piece=piece, pieces=ceil_div(maximum(length, 1), piece))
+    pieces = ceil_div(maximum(out_row, 1), piece)
+    arguments.integers(kept=copied, given=x_row, length=out_row, piece=piece, pieces=pieces)
     inside = [
         "row = idiv(task, pieces)",
         "start = (task - row * pieces) * piece",
@@ -56,18 +57,14 @@ def cache_copy_launch(
         "        for e in range(c, copied):",
         "            store_scalar(target, e, load_scalar(source, e))",
         "for e in range(copied, stop - start):",
-        f"    store_scalar(target, e, {_zero(storage)})",
+        f"    store_scalar(target, e, const_{storage}(0, 0))",
     ]
     same = f"{arguments.same_address('p_x', 'p_out')} and given == length"
     body = [*arguments.bind(), f"if not ({same}):", *indent(for_tasks(inside))]
     return Launch(
         kernel=cpu_kernel("cache_copy_kernel", kernel_text(body), origin),
         args=arguments.values,
-        geometry=TaskRange(tasks_unless_empty(rows * ceil_div(maximum(length, 1), piece), (rows, length))),
-        bytes=0 if known_equal(given, length) else rows * (kept + length) * type.size,
+        geometry=TaskRange(tasks_unless_empty(rows * pieces, (rows, out_row))),
+        bytes=0 if known_equal(x_row, out_row) else rows * (copied + out_row) * type.size,
         replaceable=("x",),
     )
-
-
-def _zero(storage: str) -> str:
-    return f"const_{storage}(0, 0)"

@@ -195,6 +195,7 @@ def suppression_rows_launch(
 
 
 def _limit_lines(limits: Sequence[Tensor]) -> list[str]:
+    """Return lines that set ``keep`` (most boxes), ``overlap``, and ``lowest`` (score) if it is given."""
     lines = ["keep = imin(room, cast_int64(load_scalar(p_limit0, 0)))"]
     overlap = "cast_float64(load_scalar(p_limit1, 0))" if len(limits) > 1 else "0.0"
     lines.append(f"overlap = {overlap}")

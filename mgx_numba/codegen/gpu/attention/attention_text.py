@@ -116,7 +116,7 @@ class AttentionText:
         loads_mask_early: whether the mask is loaded before the scores are known.
         ordered_rows: queries from ``first_row`` on that a thread's warps compare with keys together.
         threads: threads per block.
-        together: resident blocks per multiprocessor to aim at.
+        resident_blocks: resident blocks per multiprocessor to aim at.
         blocks: grid: query rows, heads, batches times parts.
         shared_bytes: dynamic shared memory per block.
     """
@@ -130,7 +130,7 @@ class AttentionText:
     finishes: int | None = None
     loads_mask_early = False
     threads: int
-    together = 1
+    resident_blocks = 1
     blocks: tuple[SharedLength, SharedLength, SharedLength]
     shared_bytes: int
 

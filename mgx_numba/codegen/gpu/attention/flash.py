@@ -146,7 +146,7 @@ def attention_solution(
     seen = f"{'_limited' * problem.limited}{'_causal' * problem.causal}{masked}"
     name = f"attention{how}_{problem.dtype}{seen}{work}_kernel"
     launch = Launch(
-        kernel=gpu_kernel(name, lines, text.threads, len(values), origin, text.together),
+        kernel=gpu_kernel(name, lines, text.threads, len(values), origin, text.resident_blocks),
         args=values,
         geometry=Grid(text.blocks, (text.threads, 1, 1), text.shared_bytes),
         flops=problem.flops,
@@ -301,7 +301,7 @@ class _FlashText(AttentionText):
             buffer.line("factors = join4(splat(kept0, 1), splat(kept0, 1), splat(kept1, 1), splat(kept1, 1))")
             for j in range(self.width // 8):
                 buffer.line(f"mixed{j} = const_float32(0, 4)" if self.apart else f"acc{j} = mul(acc{j}, factors)")
-            self._mix(buffer)
+            self._multiply_values(buffer)
             for j in range(self.width // 8 if self.apart else 0):
                 buffer.line(f"acc{j} = fma(acc{j}, factors, mixed{j})")
             if not self.copied:
@@ -490,11 +490,11 @@ class _FlashText(AttentionText):
             for a, b in [("leftl", "right"), ("left", "rightl"), ("left", "right")][0 if self.split else 2 :]:
                 buffer.line(f"{own} = mma_{self.problem.dtype}({own}, {a}, {b})")
 
-    def _mix(self, buffer: CodeBuffer) -> None:
+    def _multiply_values(self, buffer: CodeBuffer) -> None:
         """Emit the MMAs of the weights with a tile of values."""
         dtype = self.problem.dtype
         if dtype == "float32":
-            self._mix_words(buffer)
+            self._multiply_split_values(buffer)
             return
         buffer.line(f"value_row = slot * {self.value_slot} + imod(lane, 16) * {self.value_pitch}")
         buffer.line("value_place = value_row + idiv(lane, 16) * 8")
@@ -505,7 +505,7 @@ class _FlashText(AttentionText):
                 place = f"value_place + {16 * step * self.value_pitch + 16 * pair}"
                 self._multiply(buffer, self.sums, pair, f"ldmatrix4_turned(tile_v, {place})")
 
-    def _mix_words(self, buffer: CodeBuffer) -> None:
+    def _multiply_split_values(self, buffer: CodeBuffer) -> None:
         """Emit the MMAs of float32 weights with values. Of eight keys the even ones come first: a lane holds their
         weights where a left fragment has its first words."""
         buffer.line("words_v = words_of(tile_v)")

@@ -137,7 +137,7 @@ class MatrixAttentionText(AttentionText):
             self._weights(buffer)
             for j in range(self.width // tile.side):
                 buffer.line(f"acc{j} = mul(acc{j}, splat(kept, {tile.sums}))")
-            self._mix(buffer)
+            self._multiply_values(buffer)
             buffer.line(f"start = start + {self.keys}")
         self._finish(buffer)
         return buffer.lines
@@ -299,14 +299,14 @@ class MatrixAttentionText(AttentionText):
                 other = f"shuffle_xor({name}, {mask})" if mask < 32 else f"shuffle_halves({name})"
                 buffer.line(f"{name} = {how}({name}, {other})")
 
-    def _mix(self, buffer: CodeBuffer) -> None:
+    def _multiply_values(self, buffer: CodeBuffer) -> None:
         """Emit the MMAs of a tile of values with the weights."""
         tile, dtype = self.tile, self.problem.dtype
         of_tile = tile.sums // PIECE
         for j in range(self.keys // tile.side):
             names = [f"score{of_tile * j + n}" for n in range(of_tile)]
             if self._exchanged:
-                self._mix_step(buffer, self._both(buffer, names), j * tile.side)
+                self._multiply_step(buffer, self._both(buffer, names), j * tile.side)
                 continue
             for first in range(0, tile.sums, tile.held):
                 if tile.held < PIECE:
@@ -317,7 +317,7 @@ class MatrixAttentionText(AttentionText):
                     weights = parts[0] if len(parts) == 1 else f"join2({', '.join(parts)})"
                 if dtype != "float32":
                     weights = f"cast_{dtype}({weights})"
-                self._mix_step(buffer, buffer.emit(weights), self._key(j, first))
+                self._multiply_step(buffer, buffer.emit(weights), self._key(j, first))
 
     def _both(self, buffer: CodeBuffer, names: list[str]) -> str:
         """Emit the exchange of weights between the halves of a wave: weights of even positions before those of odd
@@ -328,7 +328,7 @@ class MatrixAttentionText(AttentionText):
         second = buffer.emit(f"where(own_block == 0, {other}, {own})")
         return buffer.emit(f"cast_{self.problem.dtype}(join2({first}, {second}))")
 
-    def _mix_step(self, buffer: CodeBuffer, weights: str, key: int | str) -> None:
+    def _multiply_step(self, buffer: CodeBuffer, weights: str, key: int | str) -> None:
         """Emit the MMAs of one step along the keys, for all features."""
         tile = self.tile
         for j in range(self.width // tile.side):

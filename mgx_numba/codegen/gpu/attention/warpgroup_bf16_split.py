@@ -135,7 +135,7 @@ class WarpgroupBf16SplitText(AttentionText):
         """Prepare the text; a missing ``tile`` is chosen. The tile has `KEYS` keys."""
         super().__init__(problem, pairs)
         self.tile = tile = tile or chosen_bf16_split_tile(problem)
-        self.keys, self.threads, self.together = KEYS, 128 * tile.warpgroups, tile.blocks
+        self.keys, self.threads, self.resident_blocks = KEYS, 128 * tile.warpgroups, tile.blocks
         self.rows = ROWS * tile.warpgroups
         self.width = problem.width
         self.groups = -(-problem.depth // GROUP)
@@ -171,8 +171,8 @@ class WarpgroupBf16SplitText(AttentionText):
             f"short_k = dynamic_bfloat16({self.query_bytes})",
             f"high_v = dynamic_bfloat16({self.query_bytes + self.key_bytes})",
             f"low_v = dynamic_bfloat16({self.query_bytes + self.key_bytes + self.value_bytes})",
-            f"come = shared_int64({stages})",
-            f"read = shared_int64({stages})",
+            f"full = shared_int64({stages})",
+            f"empty = shared_int64({stages})",
             "q = offset(p_q, batch * q_b + head * q_h)",
             "k = offset(p_k, batch * k_b + shared_head * k_h)",
             "v = offset(p_v, batch * v_b + shared_head * v_h)",
@@ -181,8 +181,8 @@ class WarpgroupBf16SplitText(AttentionText):
             buffer.line(f"end = imin(end, block_row + {self.rows} + first_seen)")
         with buffer.block("if thread == 0:"):
             for stage in range(stages):
-                buffer.line(f"mbarrier_init(offset(come, {stage}), {4 * self.tile.warpgroups})")
-                buffer.line(f"mbarrier_init(offset(read, {stage}), {self.tile.warpgroups})")
+                buffer.line(f"mbarrier_init(offset(full, {stage}), {4 * self.tile.warpgroups})")
+                buffer.line(f"mbarrier_init(offset(empty, {stage}), {self.tile.warpgroups})")
             buffer.line("mbarrier_fence()")
         buffer.line("barrier()")
         for groups in self.loaded:
@@ -191,46 +191,46 @@ class WarpgroupBf16SplitText(AttentionText):
         self._queries(buffer)
         for stage in range(stages - 1):
             with buffer.block(f"if begin + {stage * KEYS} < end:"):
-                self._print_halves(buffer, str(stage))
+                self._store_tile(buffer, str(stage))
             self._load(buffer, f"begin + {(stage + 1) * KEYS}")
         buffer.line(f"acc = wgmma_zero({self.width})")
         self._begin_sums(buffer)
-        buffer.line("slot = 0", "phase = 0", f"before = {stages - 1}", "before_phase = 1", "start = begin")
+        buffer.line("slot = 0", "phase = 0", f"previous = {stages - 1}", "previous_phase = 1", "start = begin")
         with buffer.block("while start < end:"):
-            self._next(buffer)
+            self._next_tile(buffer)
         for j in range(self.width // 8):
             buffer.line(f"acc{j} = sums_part(acc, {j})")
         self._finish(buffer)
         return buffer.lines
 
-    def _next(self, buffer: CodeBuffer) -> None:
+    def _next_tile(self, buffer: CodeBuffer) -> None:
         """Emit the work on one tile, and the refill of the ring."""
         stages = self.tile.stages
-        buffer.line("mbarrier_wait(offset(come, slot), phase)")
+        buffer.line("mbarrier_wait(offset(full, slot), phase)")
         self._scores(buffer)
         with buffer.block(f"if start + {(stages - 1) * KEYS} < end:"):
             with buffer.block("if start > begin:"):
-                buffer.line("mbarrier_wait(offset(read, before), before_phase)")
-            self._print_halves(buffer, "before")
+                buffer.line("mbarrier_wait(offset(empty, previous), previous_phase)")
+            self._store_tile(buffer, "previous")
         buffer.line("scores = wgmma_wait(scores, 0)")
         for j in range(KEYS // 8):
             buffer.line(f"score{j} = sums_part(scores, {j})")
         self._weights(buffer)
-        self._words(buffer)
-        self._mix(buffer)
+        self._pack_weights(buffer)
+        self._multiply_values(buffer)
         self._load(buffer, f"start + {stages * KEYS}")
         buffer.line("warp_barrier()")  # behind which the assembler would ask for what is loaded, when it is needed
         buffer.line(
-            "mixed = wgmma_wait(mixed, 0)",
+            "products = wgmma_wait(products, 0)",
             "wgmma_keep(high)",
             "wgmma_keep(low)",
         )
-        with buffer.block("if leads:"):
-            buffer.line("mbarrier_arrive(offset(read, slot))")
+        with buffer.block("if is_leader:"):
+            buffer.line("mbarrier_arrive(offset(empty, slot))")
         buffer.line(
-            "acc = fma_sums(acc, kept0, kept1, mixed)",
-            "before = slot",
-            "before_phase = phase",
+            "acc = fma_sums(acc, kept0, kept1, products)",
+            "previous = slot",
+            "previous_phase = phase",
             "slot = slot + 1",
         )
         with buffer.block(f"if slot == {stages}:"):
@@ -275,13 +275,13 @@ class WarpgroupBf16SplitText(AttentionText):
                 given = f"where({condition}, {given}, const_float32(0, {VECTOR}))"
             buffer.line(f"{groups.name}_given{turn}_{k} = {given}")
 
-    def _print_halves(self, buffer: CodeBuffer, slot: str) -> None:
+    def _store_tile(self, buffer: CodeBuffer, slot: str) -> None:
         """Emit the split of the loaded groups, their stores to a ring slot, and the arrival at its mbarrier."""
         for groups in self.loaded:
             self._store_turns(buffer, groups, slot)
         buffer.line("operand_fence()", "warp_barrier()")
         with buffer.block("if lane == 0:"):
-            buffer.line(f"mbarrier_arrive(offset(come, {slot}))")
+            buffer.line(f"mbarrier_arrive(offset(full, {slot}))")
 
     def _store_turns(self, buffer: CodeBuffer, groups: _Groups, slot: str) -> None:
         """Emit the stores of the parts of all of a thread's groups."""
@@ -350,7 +350,7 @@ class WarpgroupBf16SplitText(AttentionText):
                 step, sums = step + count, "(scores"
         buffer.line("wgmma_commit()")
 
-    def _words(self, buffer: CodeBuffer) -> None:
+    def _pack_weights(self, buffer: CodeBuffer) -> None:
         """Emit the halves of the weights as left fragments."""
         words: dict[str, list[str]] = {"high": [], "low": []}
         for j in range(KEYS // 8):
@@ -362,11 +362,11 @@ class WarpgroupBf16SplitText(AttentionText):
             parts = [f"join4({', '.join(own[k : k + 4])})" for k in (0, 4)]
             buffer.line(f"{half} = join2({', '.join(parts)})")
 
-    def _mix(self, buffer: CodeBuffer) -> None:
+    def _multiply_values(self, buffer: CodeBuffer) -> None:
         """Emit the MMAs of weights with the tile of values in ``slot`` as one group."""
-        buffer.line(f"mixed = wgmma_zero({self.width})")
+        buffer.line(f"products = wgmma_zero({self.width})")
         buffer.line("wgmma_fence()")
         for own, theirs in PRODUCTS:
             v = f"offset({theirs}_v, slot * {self.slot_bytes // 2})"
-            buffer.line(f"mixed = wgmma_bfloat16_held(mixed, {own}, {v}, 1)")
+            buffer.line(f"products = wgmma_bfloat16_held(products, {own}, {v}, 1)")
         buffer.line("wgmma_commit()")

@@ -151,8 +151,13 @@ def _pieces(features: int) -> list[int]:
 
 
 def rows_of_warpgroups(block: str, rows: int, causal: bool) -> list[str]:
-    """Return statements for a thread's queries, and for ``leads``, one thread per warpgroup. With ``causal``, blocks
-    with the most visible keys come first."""
+    """Return statements for a thread's queries ``row0`` and ``row1``, and ``is_leader``, one thread per warpgroup.
+
+    Args:
+        block: index of the block along the queries.
+        rows: queries per block.
+        causal: blocks with the most visible keys come first.
+    """
     first = f"(last_block - {block})" if causal else block
     return [
         "group = idiv(warp, 4)",
@@ -160,27 +165,43 @@ def rows_of_warpgroups(block: str, rows: int, causal: bool) -> list[str]:
         f"first_row = block_row + group * {ROWS}",
         "row0 = block_row + warp * 16 + row_in",
         "row1 = row0 + 8",
-        "leads = imod(thread, 128) == 0",
+        "is_leader = imod(thread, 128) == 0",
     ]
 
 
 class WarpgroupAttentionText(AttentionText):
-    """Kernel text of one problem."""
+    """Kernel text of one problem.
+
+    ``full_k`` and ``full_v`` are the mbarriers of ring stages that TMA has filled, ``empty_k`` and ``empty_v`` of those
+    that all warpgroups have consumed. ``slot`` is the stage of the tile whose scores are known, ``next`` the stage
+    after it, ``previous`` the stage before it.
+
+    Attributes:
+        depth_boxes: TMA boxes along the features of a query or key.
+        width_boxes: TMA boxes along the features of a value.
+        key_boxes: MMAs of values per tile of keys, each over at most `SLICE` keys.
+        mma_steps: MMA instructions along the features of each box of a key.
+        ordered_rows: see `AttentionText`.
+        loads_mask_early: whether registers suffice to load the mask while scores are computed.
+    """
 
     def __init__(self, problem: AttentionProblem, pairs: bool, tile: AttentionTile | None = None) -> None:
         """Prepare the text; a missing ``tile`` is chosen."""
         super().__init__(problem, pairs)
         self.tile = tile = tile or chosen_tile(problem)
-        self.keys, self.together = tile.keys, tile.blocks
+        self.keys, self.resident_blocks = tile.keys, tile.blocks
         self.threads = 128 * tile.warpgroups
         self.rows = ROWS * tile.warpgroups
         self.ordered_rows = ROWS
-        self.deep, self.across = -(-problem.depth // SLICE), -(-problem.width // SLICE)
+        self.depth_boxes, self.width_boxes = -(-problem.depth // SLICE), -(-problem.width // SLICE)
         self.width = -(-problem.width // 8) * 8
-        self.steps = [-(-own // STEP) for own in _pieces(problem.depth)]
-        self.query_bytes = self.deep * tile.warpgroups * BOX_BYTES
-        self.parts = -(-tile.keys // SLICE)
-        self.key_bytes, self.value_bytes = self.deep * tile.keys * SLICE * 2, self.across * self.parts * BOX_BYTES
+        self.mma_steps = [-(-own // STEP) for own in _pieces(problem.depth)]
+        self.query_bytes = self.depth_boxes * tile.warpgroups * BOX_BYTES
+        self.key_boxes = -(-tile.keys // SLICE)
+        self.key_bytes, self.value_bytes = (
+            self.depth_boxes * tile.keys * SLICE * 2,
+            self.width_boxes * self.key_boxes * BOX_BYTES,
+        )
         self.shared_bytes = self.query_bytes + tile.stages * (self.key_bytes + self.value_bytes)
         each = REGISTER_FILE // (self.threads * tile.blocks)
         self.loads_mask_early = self._registers() <= min(MOST_REGISTERS, each)
@@ -237,14 +258,14 @@ class WarpgroupAttentionText(AttentionText):
             f"tile_k = dynamic_{dtype}({self.query_bytes})",
             f"tile_v = dynamic_{dtype}({self.query_bytes + tile.stages * self.key_bytes})",
             *(f"{name} = shared_int64({n})" for name, n in self._barriers().items()),
-            f"own_q = offset(tile_q, group * {ROWS * SLICE})",
-            "asks = thread == 0",
+            f"group_q = offset(tile_q, group * {ROWS * SLICE})",
+            "is_loader = thread == 0",
         )
         self._limit_keys(buffer, "block_row", self.rows)
-        with buffer.block("if asks:"):
+        with buffer.block("if is_loader:"):
             for name, count in self._barriers().items():
                 for k in range(count):
-                    arrivals = tile.warpgroups if name.startswith("read") else 1
+                    arrivals = tile.warpgroups if name.startswith("empty") else 1
                     buffer.line(f"mbarrier_init(offset({name}, {k}), {arrivals})")
             buffer.line("mbarrier_fence()")
         buffer.line("barrier()")
@@ -256,13 +277,13 @@ class WarpgroupAttentionText(AttentionText):
         buffer.line(f"acc = wgmma_zero({self.width})")
         self._begin_sums(buffer)
         with buffer.block("if begin < end:"):
-            self._first(buffer)
+            self._first_tile(buffer)
             with buffer.block("while start < end:"):
-                self._next(buffer)
-            self._wait_for(buffer, "come_v", "slot", "phase")
+                self._next_tile(buffer)
+            self._wait_for(buffer, "full_v", "slot", "phase")
             if self.problem.limited:
                 self._clear_values(buffer)
-            self._mix(buffer)
+            self._multiply_values(buffer)
             buffer.line("acc = wgmma_wait(acc, 0)")
         for j in range(self.width // 8):
             buffer.line(f"acc{j} = sums_part(acc, {j})")
@@ -271,54 +292,54 @@ class WarpgroupAttentionText(AttentionText):
     def _barriers(self) -> dict[str, int]:
         """Return the names and counts of the mbarriers: tiles that have arrived, tiles that all warpgroups have
         consumed."""
-        return {"come_q": 1} | dict.fromkeys(("come_k", "come_v", "read_k", "read_v"), self.tile.stages)
+        return {"full_q": 1} | dict.fromkeys(("full_k", "full_v", "empty_k", "empty_v"), self.tile.stages)
 
-    def _first(self, buffer: CodeBuffer) -> None:
+    def _first_tile(self, buffer: CodeBuffer) -> None:
         """Emit the initial fill of the ring, and the weights of the first tile."""
-        with buffer.block("if asks:"):
-            self._ask_queries(buffer)
+        with buffer.block("if is_loader:"):
+            self._load_queries(buffer)
             for stage in range(self.tile.stages):
                 with buffer.block(f"if begin + {stage * self.keys} < end:"):
-                    self._ask(buffer, "k", f"begin + {stage * self.keys}", str(stage))
-                    self._ask(buffer, "v", f"begin + {stage * self.keys}", str(stage))
-        buffer.line("slot = 0", "phase = 0", "next = 0", "next_phase = 0", "before = 0", "before_phase = 0")
+                    self._load_tile(buffer, "k", f"begin + {stage * self.keys}", str(stage))
+                    self._load_tile(buffer, "v", f"begin + {stage * self.keys}", str(stage))
+        buffer.line("slot = 0", "phase = 0", "next = 0", "next_phase = 0", "previous = 0", "previous_phase = 0")
         buffer.line("start = begin")
-        self._wait_for(buffer, "come_q", "0", "0")
-        self._wait_for(buffer, "come_k", "0", "0")
+        self._wait_for(buffer, "full_q", "0", "0")
+        self._wait_for(buffer, "full_k", "0", "0")
         self._scores(buffer)
         if self.loads_mask_early:
             self._load_mask(buffer)
         self._read_scores(buffer, 0)
         self._weights(buffer)
-        self._words(buffer)
-        self._step(buffer)
+        self._pack_weights(buffer)
+        self._advance(buffer)
 
-    def _next(self, buffer: CodeBuffer) -> None:
+    def _next_tile(self, buffer: CodeBuffer) -> None:
         """Emit the scores and weights of the next tile, overlapped with the MMAs of the previous tile's values.
 
         The wait for keys stands between softmax and the wait for the MMAs: it ends a basic block, and ptxas moves no
         instruction out of one.
         """
         self._scores(buffer)
-        self._wait_for(buffer, "come_v", "slot", "phase")
-        self._mix(buffer)
-        with buffer.block("if asks:"):  # when the thread's own products are under way
-            self._ask_again(buffer)
+        self._wait_for(buffer, "full_v", "slot", "phase")
+        self._multiply_values(buffer)
+        with buffer.block("if is_loader:"):  # when the thread's own products are under way
+            self._refill(buffer)
         if self.loads_mask_early:
             self._load_mask(buffer)
         self._read_scores(buffer, 1)
         self._weights(buffer)
-        buffer.line("before = slot", "before_phase = phase", "slot = next", "phase = next_phase")
-        self._step(buffer)
+        buffer.line("previous = slot", "previous_phase = phase", "slot = next", "phase = next_phase")
+        self._advance(buffer)
         buffer.line("acc = wgmma_wait(acc, 0)")
-        for part in range(self.parts):
+        for part in range(self.key_boxes):
             buffer.line(f"wgmma_keep(own{part})")
-        with buffer.block("if leads:"):
-            buffer.line("mbarrier_arrive(offset(read_v, before))")
+        with buffer.block("if is_leader:"):
+            buffer.line("mbarrier_arrive(offset(empty_v, previous))")
         buffer.line("acc = scale_sums(acc, kept0, kept1)")
-        self._words(buffer)
+        self._pack_weights(buffer)
 
-    def _step(self, buffer: CodeBuffer) -> None:
+    def _advance(self, buffer: CodeBuffer) -> None:
         """Emit the step to the next tile of keys, and the wait for it."""
         buffer.assign("start", f"start + {self.keys}")
         buffer.line("next = next + 1")
@@ -326,41 +347,41 @@ class WarpgroupAttentionText(AttentionText):
             buffer.line("next = 0")
             buffer.line("next_phase = 1 - next_phase")
         with buffer.block("if start < end:"):
-            self._wait_for(buffer, "come_k", "next", "next_phase")
+            self._wait_for(buffer, "full_k", "next", "next_phase")
 
-    def _ask_queries(self, buffer: CodeBuffer) -> None:
+    def _load_queries(self, buffer: CodeBuffer) -> None:
         """Emit the TMA loads of the block's queries."""
-        buffer.line(f"mbarrier_expect(come_q, {self._loaded_bytes('q', self.rows)})")
+        buffer.line(f"mbarrier_expect(full_q, {self._loaded_bytes('q', self.rows)})")
         for piece, own in enumerate(self._boxes["q"]):
             to = f"offset(tile_q, {piece * self.rows * SLICE})"
             place = f"place4({piece * SLICE}, block_row, {self._plane['q']})"
-            buffer.line(f"tensor_load({to}, map_q{own}, come_q, {place})")
+            buffer.line(f"tensor_load({to}, map_q{own}, full_q, {place})")
 
-    def _ask(self, buffer: CodeBuffer, name: str, key: str, slot: str) -> None:
+    def _load_tile(self, buffer: CodeBuffer, name: str, key: str, slot: str) -> None:
         """Emit the TMA loads of the tile of keys (``name`` "k") or values ("v") at ``key``."""
-        size, pieces = (self.key_bytes, self.deep) if name == "k" else (self.value_bytes, self.across)
-        box, loaded = (self.keys,) * 2 if name == "k" else (SLICE, SLICE * self.parts)
-        buffer.line(f"mbarrier_expect(offset(come_{name}, {slot}), {self._loaded_bytes(name, loaded)})")
+        size, pieces = (self.key_bytes, self.depth_boxes) if name == "k" else (self.value_bytes, self.width_boxes)
+        box, loaded = (self.keys,) * 2 if name == "k" else (SLICE, SLICE * self.key_boxes)
+        buffer.line(f"mbarrier_expect(offset(full_{name}, {slot}), {self._loaded_bytes(name, loaded)})")
         for below in range(0, loaded, box):
             for piece, own in enumerate(self._boxes[name]):
                 to = f"offset(tile_{name}, {slot} * {size // 2} + {(below * pieces + piece * box) * SLICE})"
                 place = f"place4({piece * SLICE}, {key} + {below}, {self._plane[name]})"
-                buffer.line(f"tensor_load({to}, map_{name}{own}, offset(come_{name}, {slot}), {place})")
+                buffer.line(f"tensor_load({to}, map_{name}{own}, offset(full_{name}, {slot}), {place})")
 
     def _loaded_bytes(self, name: str, positions: int) -> int:
         """Return the bytes of an operand's boxes of ``positions`` positions."""
         return sum(self._boxes[name]) * positions * ITEMSIZE[self.problem.dtype]
 
-    def _ask_again(self, buffer: CodeBuffer) -> None:
+    def _refill(self, buffer: CodeBuffer) -> None:
         """Emit the refill of stages: keys of the tile before the current scores, and values before those, once all
         warpgroups have consumed them."""
         stages = self.tile.stages
         with buffer.block(f"if start + {(stages - 1) * self.keys} < end:"):
-            buffer.line("mbarrier_wait(offset(read_k, slot), phase)")
-            self._ask(buffer, "k", f"start + {(stages - 1) * self.keys}", "slot")
+            buffer.line("mbarrier_wait(offset(empty_k, slot), phase)")
+            self._load_tile(buffer, "k", f"start + {(stages - 1) * self.keys}", "slot")
         with buffer.block(f"if (start > begin + {self.keys}) & (start + {(stages - 2) * self.keys} < end):"):
-            buffer.line("mbarrier_wait(offset(read_v, before), before_phase)")
-            self._ask(buffer, "v", f"start + {(stages - 2) * self.keys}", "before")
+            buffer.line("mbarrier_wait(offset(empty_v, previous), previous_phase)")
+            self._load_tile(buffer, "v", f"start + {(stages - 2) * self.keys}", "previous")
 
     def _wait_for(self, buffer: CodeBuffer, barrier: str, slot: str, phase: str) -> None:
         buffer.line(f"mbarrier_wait(offset({barrier}, {slot}), {phase})")
@@ -369,24 +390,24 @@ class WarpgroupAttentionText(AttentionText):
         """Emit the MMAs of the queries with the next tile of keys as one group."""
         dtype = self.problem.dtype
         buffer.line("wgmma_fence()")
-        for piece in range(self.deep):
-            q = f"offset(own_q, {piece * self.rows * SLICE})"
+        for piece in range(self.depth_boxes):
+            q = f"offset(group_q, {piece * self.rows * SLICE})"
             k = f"offset(tile_k, next * {self.key_bytes // 2} + {piece * self.keys * SLICE})"
             what = f"wgmma_{dtype}(scores" if piece else f"wgmma_{dtype}_first({self.keys}"
-            buffer.line(f"scores = {what}, {q}, {k}, 0, {self.steps[piece]})")
+            buffer.line(f"scores = {what}, {q}, {k}, 0, {self.mma_steps[piece]})")
         buffer.line("wgmma_commit()")
 
     def _read_scores(self, buffer: CodeBuffer, pending: int) -> None:
         """Emit the wait for the scores; ``pending`` later MMA groups may still run."""
         buffer.line(f"scores = wgmma_wait(scores, {pending})")
-        with buffer.block("if leads:"):
-            buffer.line("mbarrier_arrive(offset(read_k, next))")
+        with buffer.block("if is_leader:"):
+            buffer.line("mbarrier_arrive(offset(empty_k, next))")
         for j in range(self.keys // 8):
             buffer.line(f"score{j} = sums_part(scores, {j})")
 
-    def _words(self, buffer: CodeBuffer) -> None:
+    def _pack_weights(self, buffer: CodeBuffer) -> None:
         """Emit the weights as left fragments."""
-        for part in range(self.parts):
+        for part in range(self.key_boxes):
             scores = range(SLICE // 8 * part, min(SLICE // 8 * (part + 1), self.keys // 8))
             words = [f"pack_words(cast_{self.problem.dtype}(score{j}))" for j in scores]
             halves = [f"join4({', '.join(words[k : k + 4])})" for k in range(0, len(words), 4)]
@@ -401,7 +422,7 @@ class WarpgroupAttentionText(AttentionText):
                 buffer.line(
                     f"line = idiv(item, {SLICE // 8})",
                     f"box = idiv(line, {SLICE})",
-                    f"key = start - {self.keys} + idiv(box, {self.across}) * {SLICE} + line - box * {SLICE}",
+                    f"key = start - {self.keys} + idiv(box, {self.width_boxes}) * {SLICE} + line - box * {SLICE}",
                 )
                 with buffer.block("if key >= end:"):
                     zero = f"const_{self.problem.dtype}(0, 8)"
@@ -409,10 +430,10 @@ class WarpgroupAttentionText(AttentionText):
                 buffer.line(f"item = item + {self.threads}")
             buffer.line("operand_fence()", "barrier()")
 
-    def _mix(self, buffer: CodeBuffer) -> None:
+    def _multiply_values(self, buffer: CodeBuffer) -> None:
         """Emit the MMAs of weights with the tile of values in ``slot`` as one group."""
         buffer.line("wgmma_fence()")
-        for part in range(self.parts):
-            v = f"offset(tile_v, slot * {self.value_bytes // 2} + {part * self.across * SLICE * SLICE})"
+        for part in range(self.key_boxes):
+            v = f"offset(tile_v, slot * {self.value_bytes // 2} + {part * self.width_boxes * SLICE * SLICE})"
             buffer.line(f"acc = wgmma_{self.problem.dtype}_held(acc, own{part}, {v}, 1)")
         buffer.line("wgmma_commit()")

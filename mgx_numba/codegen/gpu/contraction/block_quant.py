@@ -177,7 +177,7 @@ class _BlocksText(ContractionText):
                 buffer.line(f"acc{i}_{c} = const_float32(0, {LANES})")
         for i in rows:
             buffer.line(f"row{i} = offset(r_x, {i} * row_step)")
-        self._ask(buffer)
+        self._load_next(buffer)
         buffer.line("grid_wait()")
         with buffer.block("while turn < vectors:"):
             for u in range(self.ahead):
@@ -190,7 +190,7 @@ class _BlocksText(ContractionText):
                         buffer.line(f"now_offset{u}_{c} = next_offset{u}_{c}")
             buffer.line("here = turn")
             buffer.line(f"turn = turn + {WARP * self.ahead}")
-            self._ask(buffer)
+            self._load_next(buffer)
             for u in range(self.ahead):
                 if self.exact:
                     self._add(buffer, u)
@@ -208,7 +208,7 @@ class _BlocksText(ContractionText):
                     self._store(buffer, [f"splat(sum{i}_{c}, 1)"], str(i), f"column{c}", 1)
         return buffer.lines
 
-    def _ask(self, buffer: CodeBuffer) -> None:
+    def _load_next(self, buffer: CodeBuffer) -> None:
         """Emit the loads of the lane's next vectors, with scales and zero points or offsets; beyond the end the last
         vectors are loaded again."""
         for u in range(self.ahead):

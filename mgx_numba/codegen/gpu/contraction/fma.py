@@ -22,17 +22,17 @@ from .operands import Extent
 from .ring import COPIED, LEAST_SLICES, RingForm, RingText, RingTile, ring_form, ring_refusal, slices_of
 from .wgmma_tiles import LATENCY, READING, SPLITS
 
-OWN = 64
+WARP_SIDE = 64
 """Rows and columns of a warp's sub-tile: 128 accumulators per lane (8 rows by 16 columns), which leave enough of the
 255 registers for the operands of 4 K elements. A lane loads 24 shared-memory words per 128 FMAs; shared memory could
 deliver 32. With 64 accumulators (8 by 8) shared memory would be the limit."""
-TOGETHER = 2
+RESIDENT_BLOCKS = 2
 """Resident blocks per multiprocessor: 128 threads with 255 registers each."""
 
 
 @dataclass(frozen=True)
 class FmaTile(RingTile):
-    """A block tile of `OWN` x `OWN` per warp.
+    """A block tile of `WARP_SIDE` x `WARP_SIDE` per warp.
 
     Attributes:
         deep: warps that share one sub-tile, each with its part of every slice (intra-block split-K).
@@ -92,69 +92,68 @@ def fma_form(contraction: GpuContraction) -> RingForm:
 
 
 def shared_bytes() -> int:
-    """Return the shared memory (bytes) of a block, that of large devices where no architecture is known."""
+    """Return the shared memory (bytes) of a multiprocessor, that of large devices where no architecture is known."""
     arch = known_architecture()
     return LARGE_SHARED if arch is None else arch.shared_bytes
 
 
-def fma_ring_bytes() -> int:
-    """Return the shared memory (bytes) per block that allows `TOGETHER` resident blocks."""
-    return shared_bytes() // TOGETHER
+@dataclass(frozen=True)
+class _FmaWork:
+    """All that the estimated time of a contraction's tiles depends on.
+
+    Attributes:
+        extent: rows, columns and planes of the result.
+        slices: slices of K in the form ``form`` of the ring.
+        pixels: whether the left operand is a convolution's input, whose addresses take more instructions.
+        reads: whether the epilogue reads an operand of the result's size.
+        cores: multiprocessors of the device.
+        slower: FMAs per cycle of an H200's multiprocessor over the device's.
+    """
+
+    extent: Extent
+    slices: int
+    form: RingForm
+    pixels: bool
+    reads: bool
+    cores: int
+    slower: float
+
+    def cycles(self, tile: FmaTile, splits: int) -> float:
+        """Return the estimated cycles of the multiprocessor with the most blocks; two blocks are resident at once."""
+        blocks, words = self.extent.tiles(tile.rows, tile.columns) * splits, self.form.words
+        pairs, odd = divmod(-(-blocks // self.cores), RESIDENT_BLOCKS)
+        multiplied = WARP_SIDE * WARP_SIDE * words // (WARP * tile.deep)
+        vectors = (tile.rows + tile.columns) * words // (4 * tile.threads)
+        slice = multiplied * MULTIPLYING + SLICE + vectors * (PIXELS if self.pixels else VECTOR)
+        slice *= tile.slower * self.slower
+        loading, latency = (tile.rows + tile.columns) * words * 4 / ARRIVAL, LATENCY / self.form.stages
+        both, alone = max(slice * BOTH, loading, latency / RESIDENT_BLOCKS), max(slice * ALONE, loading, latency)
+        ends = BLOCK + tile.rows * tile.columns / STORING + (READING if self.reads and splits == 1 else 0)
+        multiplying = RESIDENT_BLOCKS * pairs * both + odd * alone
+        cycles = -(-self.slices // splits) * multiplying + (pairs + odd) * ends - BLOCK + BEGINNING
+        if splits > 1:
+            cycles += LAUNCH + 8 * splits * self.extent.rows * self.extent.columns * self.extent.planes / ADDING
+        return cycles
 
 
 def weighed_tiles(contraction: GpuContraction) -> tuple[tuple[float, FmaTile, int], ...]:
     """Return (estimated cycles, tile, splits) of every applicable tile and split-K factor, fastest first."""
     form = fma_form(contraction)
     reads = any(o.access == "full" for o in contraction.request.epilogue.operands)
-    question = (
-        Extent.of(contraction.problem),
-        slices_of(contraction, form),
-        form,
-        isinstance(contraction.problem, ConvProblem),
-    )
-    return _weighed(*question, reads, multiprocessors(), FMA_LANES / machine().fma_lanes)
+    extent, slices = Extent.of(contraction.problem), slices_of(contraction, form)
+    pixels = isinstance(contraction.problem, ConvProblem)
+    return _weighed(_FmaWork(extent, slices, form, pixels, reads, multiprocessors(), FMA_LANES / machine().fma_lanes))
 
 
 @functools.lru_cache(maxsize=1024)
-def _weighed(
-    extent: Extent, slices: int, form: RingForm, pixels: bool, reads: bool, cores: int, slower: float
-) -> tuple[tuple[float, FmaTile, int], ...]:
+def _weighed(work: _FmaWork) -> tuple[tuple[float, FmaTile, int], ...]:
     candidates = [
-        (_cycles(tile, splits, extent, slices, form, pixels, reads, cores, slower), tile, splits)
+        (work.cycles(tile, splits), tile, splits)
         for tile in TILES
         for splits in SPLITS
-        if splits == 1 or slices * form.words >= splits * LEAST_SLICES * COPIED.words
+        if splits == 1 or work.slices * work.form.words >= splits * LEAST_SLICES * COPIED.words
     ]
     return tuple(sorted(candidates, key=lambda c: c[0]))
-
-
-def _cycles(
-    tile: FmaTile,
-    splits: int,
-    extent: Extent,
-    slices: int,
-    form: RingForm,
-    pixels: bool,
-    reads: bool,
-    cores: int,
-    slower: float,
-) -> float:
-    """Return the estimated cycles of the multiprocessor with the most blocks; two blocks are resident at once."""
-    blocks = extent.tiles(tile.rows, tile.columns) * splits
-    pairs, odd = divmod(-(-blocks // cores), TOGETHER)
-    multiplied = OWN * OWN * form.words // (WARP * tile.deep)
-    vectors = (tile.rows + tile.columns) * form.words // (4 * tile.threads)
-    slice = multiplied * MULTIPLYING + SLICE + vectors * (PIXELS if pixels else VECTOR)
-    bringing = (tile.rows + tile.columns) * form.words * 4 / ARRIVAL
-    ends = BLOCK + tile.rows * tile.columns / STORING + (READING if reads and splits == 1 else 0)
-    own, waiting = -(-slices // splits), LATENCY / form.stages
-    slice *= tile.slower * slower
-    both, alone = max(slice * BOTH, bringing, waiting / TOGETHER), max(slice * ALONE, bringing, waiting)
-    multiplying = TOGETHER * pairs * both + odd * alone
-    cycles = own * multiplying + (pairs + odd) * ends - BLOCK + BEGINNING
-    if splits > 1:
-        cycles += LAUNCH + 8 * splits * extent.rows * extent.columns * extent.planes / ADDING
-    return cycles
 
 
 def fma_seconds(contraction: GpuContraction, tile: FmaTile, splits: int) -> float:
@@ -192,7 +191,7 @@ class FmaText(RingText):
     """
 
     tiles = TILES
-    blocks, spread = TOGETHER, STEP
+    blocks, spread = RESIDENT_BLOCKS, STEP
     tile: FmaTile
 
     def __init__(self, contraction: GpuContraction, tile: FmaTile | None, splits: int) -> None:
@@ -208,7 +207,7 @@ class FmaText(RingText):
 
     @staticmethod
     def _ring_bytes() -> int:
-        return fma_ring_bytes()
+        return shared_bytes() // RESIDENT_BLOCKS
 
     @classmethod
     def chosen(cls, contraction: GpuContraction) -> tuple[FmaTile, int]:

@@ -367,7 +367,7 @@ class WarpgroupText(WarpgroupEpilogueText):
             buffer.line(
                 "grid_wait()",
                 "lane = thread - warp * 32",
-                f"leads = imod(thread, {128 // self.arrivals}) == 0",
+                f"is_leader = imod(thread, {128 // self.arrivals}) == 0",
             )
             pingpong.begin(buffer)
             buffer.line("group = idiv(warp, 4)")
@@ -445,7 +445,7 @@ class WarpgroupText(WarpgroupEpilogueText):
                 with buffer.block(f"while (there < {self.tile.stages}) & (k < end):"):
                     if not isinstance(self._problem, GemmProblem):
                         self._taps(buffer, "k")
-                    self._ask_right(buffer, "there")
+                    self._load_right(buffer, "there")
                     buffer.line("k = k + 1")
                     buffer.line("there = there + 1")
         buffer.line("grid_wait()")
@@ -458,7 +458,7 @@ class WarpgroupText(WarpgroupEpilogueText):
             f"channel = ({k} - tap * pieces) * {self.slice}",
         )
 
-    def _ask_right(self, buffer: CodeBuffer, stage: str) -> None:
+    def _load_right(self, buffer: CodeBuffer, stage: str) -> None:
         """Emit the expected bytes of slice ``k`` in a stage, and the TMA load of its right operand."""
         buffer.line(f"arrived = offset(full, {stage})")
         buffer.line(f"mbarrier_expect(arrived, {self.stage_bytes})")
@@ -505,7 +505,7 @@ class WarpgroupText(WarpgroupEpilogueText):
             with buffer.block("if there > 0:"):
                 buffer.line("there = there - 1")
             with buffer.block("else:"):
-                self._ask_right(buffer, "slot")
+                self._load_right(buffer, "slot")
             buffer.line("arrived = offset(full, slot)")
             begin = self.sharing.part(self.own_rows * self.slice, "x")
             buffer.line(f"to_x = offset(ring_x, slot * {self.left_elements} + {begin})")
@@ -549,13 +549,13 @@ class WarpgroupText(WarpgroupEpilogueText):
             buffer.line(f"sums = wgmma_{self.product.name}(sums, own, theirs, {int(self.transposed)}, {self.steps})")
             buffer.line("wgmma_commit()")
             buffer.line("sums = wgmma_wait(sums, 1)")  # the products before are complete: their stage is free
-            with buffer.block("if leads & (k > begin):"):
+            with buffer.block("if is_leader & (k > begin):"):
                 self.sharing.release(buffer)
             buffer.line("last = slot")
             self._advance(buffer)
         pingpong.hand_on(buffer)
         buffer.line("sums = wgmma_wait(sums, 0)")
-        with buffer.block("if leads:"):
+        with buffer.block("if is_leader:"):
             self.sharing.release(buffer)
 
     def _tile(self, buffer: CodeBuffer) -> None:
@@ -575,6 +575,6 @@ class WarpgroupText(WarpgroupEpilogueText):
         ahead = self._parts_ahead()
         for part in parts[:ahead]:
             self._load_part(buffer, part)
-        self._ask_for_vectors(buffer)
+        self._prefetch_vectors(buffer)
         self._consume(buffer)
         self._finish_tile(buffer, parts, ahead, wide)

@@ -106,7 +106,7 @@ class _Bf16SplitText(WarpgroupText):
             with buffer.block("if k < end:"):
                 self._halve(buffer, "next_high", "next_low")
             buffer.line("sums = wgmma_wait(sums, 0)", "wgmma_keep(both)", "wgmma_keep(low)")
-            with buffer.block("if leads:"):
+            with buffer.block("if is_leader:"):
                 self.sharing.release(buffer)
             buffer.line("high = next_high")
             buffer.line("low = next_low")

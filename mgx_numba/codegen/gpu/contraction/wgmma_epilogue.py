@@ -62,7 +62,7 @@ class WarpgroupEpilogueText(ContractionText):
         same = all(operand.access not in ("full", "per_n") for operand in self.request.epilogue.operands)
         return whole and same and ITEMSIZE[self.out_dtype] == 2
 
-    def _ask_for_vectors(self, buffer: CodeBuffer) -> None:
+    def _prefetch_vectors(self, buffer: CodeBuffer) -> None:
         """Emit prefetches of the tile's slice of per-column vectors (biases, scales) during the K loop.
 
         They would otherwise come from DRAM, and few registers are left to hide that. With ping-pong scheduling each set

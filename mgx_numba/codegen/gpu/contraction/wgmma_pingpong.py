@@ -52,9 +52,9 @@ class PingPong:
             buffer.line("order_phase = 1 - order_phase")
 
     def hand_on(self, buffer: CodeBuffer) -> None:
-        """Emit the arrival that lets the next set start; ``leads`` selects one thread per warpgroup."""
+        """Emit the arrival that lets the next set start; ``is_leader`` selects one thread per warpgroup."""
         if self.sets > 1:
-            with buffer.block("if leads:"):
+            with buffer.block("if is_leader:"):
                 buffer.line(f"mbarrier_arrive(offset(order, imod(turn + 1, {self.sets})))")
 
     def next_tile(self, buffer: CodeBuffer) -> None:

@@ -26,9 +26,9 @@ _MOVERS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
 
 def cache_copy_launch(
-    rows: Length, kept: Length, given: Length, length: Length, type: Type, origin: str = ""
+    rows: Length, copied: Length, x_row: Length, out_row: Length, type: Type, origin: str = ""
 ) -> Launch:
-    """Return the launch that copies ``kept`` elements of each row, and fills the rest of a row of ``out`` with zeros.
+    """Return the launch that copies ``copied`` elements of each row, and fills the rest of a row of ``out`` with zeros.
 
     Nothing is written if ``x`` and ``out`` have the same address and rows of the same length. Arguments are those of
     the CPU's `cache_copy_launch`.
@@ -37,11 +37,10 @@ def cache_copy_launch(
     arguments = Arguments()
     arguments.pointer("p_x", "x", storage)
     arguments.pointer("p_out", "out", storage)
-    total = rows * length
+    total = rows * out_row
     blocks = minimum(ceil_div(total, THREADS), BLOCKS * multiprocessors())
-    arguments.integers(
-        kept=kept, given=given, length=maximum(length, 1), items=total, most=maximum(kept, 1) - 1, step=blocks * THREADS
-    )
+    arguments.integers(kept=copied, given=x_row, length=maximum(out_row, 1), items=total)
+    arguments.integers(most=maximum(copied, 1) - 1, step=blocks * THREADS)
     turns = range(AT_ONCE)
     lines = [
         *arguments.bind(),

@@ -156,11 +156,11 @@ class GraphInMaking:
         self._overlaps = overlaps and hasattr(self._driver.library, ADD_EDGE)
         self._add_kernel = self._driver.bound("cuGraphAddKernelNode_v2")
         self._add_edge = self._driver.bound(ADD_EDGE) if self._overlaps else None
-        self._asked: list[tuple[c_void_p, KernelNode | CallNode]] = []
+        self._updatable_nodes: list[tuple[c_void_p, KernelNode | CallNode]] = []
 
     def kernel(self, parameters: KernelNode) -> None:
         """Add a kernel launch."""
-        self._asked.append((self._launched(parameters), parameters))
+        self._updatable_nodes.append((self._launched(parameters), parameters))
 
     def transfer(self, parameters: KernelNode) -> None:
         """Add a launch that performs a copy; `Graph.change` skips it."""
@@ -184,7 +184,7 @@ class GraphInMaking:
         """Add a library call."""
         graph = node.captured(self._driver)
         try:
-            self._asked.append((self._add(self._driver.bound("cuGraphAddChildGraphNode"), graph), node))
+            self._updatable_nodes.append((self._add(self._driver.bound("cuGraphAddChildGraphNode"), graph), node))
         finally:
             self._driver.call("cuGraphDestroy", graph)
 
@@ -204,7 +204,7 @@ class GraphInMaking:
         """Instantiate the graph; nothing can be added afterwards."""
         executable = c_void_p()
         self._driver.call("cuGraphInstantiateWithFlags", byref(executable), self._graph, c_ulonglong(0))
-        return Graph(self._device, self._graph, executable, self._asked)
+        return Graph(self._device, self._graph, executable, self._updatable_nodes)
 
     def discard(self) -> None:
         """Destroy an unfinished graph."""
@@ -215,11 +215,15 @@ class Graph:
     """An instantiated CUDA graph; its launches run in order."""
 
     def __init__(
-        self, device: Device, graph: c_void_p, executable: c_void_p, asked: list[tuple[c_void_p, KernelNode | CallNode]]
+        self,
+        device: Device,
+        graph: c_void_p,
+        executable: c_void_p,
+        updatable_nodes: list[tuple[c_void_p, KernelNode | CallNode]],
     ) -> None:
         self._device = device
         self._graph, self._executable = graph, executable
-        self._asked = asked
+        self._updatable_nodes = updatable_nodes
         self._launch = device.driver.bound("cuGraphLaunch")
         self._set = device.driver.bound("cuGraphExecKernelNodeSetParams_v2")
 
@@ -234,7 +238,7 @@ class Graph:
     def change(self, number: int) -> None:
         """Update the arguments of kernel or call ``number`` from its argument block, for later launches in the current
         context."""
-        node, parameters = self._asked[number]
+        node, parameters = self._updatable_nodes[number]
         if isinstance(parameters, CallNode):
             driver = self._device.driver
             graph = parameters.captured(driver)

@@ -46,11 +46,11 @@ _ATAN_QUARTERS = (
     (0.6435011087932844, 1.5834785051444286e-17), (0.7853981633974483, 3.061616997868383e-17),
 )  # fmt: skip
 """Arctangents of 0, 1/4, 1/2, 3/4 and 1."""
-_ENOUGH = 2.0**100
+_ATAN_CLAMP = 2.0**100
 """Clamp of the arctangent's argument: beyond it the result does not change."""
 
 
-def _left_of_ordinary(b: VectorBuilder, x: ir.Value) -> tuple[Pair, ir.Value]:
+def _reduced_by_parts(b: VectorBuilder, x: ir.Value) -> tuple[Pair, ir.Value]:
     """Return r and an integer whose low bits are k, with x = k pi/2 + r, for |x| below `_LARGE`."""
     k, bits = b.magic_round(b.mul(x, 1.0 / _HALF_PI[0]))
     first, second, third, last = (b.mul(k, -part) for part in _HALF_PI_PARTS)  # all but the last one are exact
@@ -71,8 +71,8 @@ def _words_from(b: ir.IRBuilder, start: ir.Value, count: int) -> list[ir.Value]:
     return words[:count]
 
 
-def _left_of_large(b: VectorBuilder, x: ir.Value) -> tuple[Pair, ir.Value]:
-    """Return the same for finite |x| of at least `_LARGE`."""
+def _reduced_by_payne_hanek(b: VectorBuilder, x: ir.Value) -> tuple[Pair, ir.Value]:
+    """Return r and an integer whose low bits are k, with x = k pi/2 + r, for finite |x| of at least `_LARGE`."""
     ib = b.ir
     bits = ib.bitcast(x, _I64)
     whole = ib.or_(ib.and_(bits, _I64((1 << _FRACTION) - 1)), _I64(1 << _FRACTION))
@@ -98,21 +98,21 @@ def _left_of_large(b: VectorBuilder, x: ir.Value) -> tuple[Pair, ir.Value]:
     return choose(b, below, negative(b, r), r), ib.select(below, ib.neg(k), k)
 
 
-def _left(b: VectorBuilder, x: ir.Value) -> tuple[Pair, ir.Value]:
+def _reduced(b: VectorBuilder, x: ir.Value) -> tuple[Pair, ir.Value]:
     """Return r and k with x = k pi/2 + r for finite x."""
     places = [b.reserve(kind) for kind in (_DOUBLE, _DOUBLE, _I64)]
-    r, k = _left_of_ordinary(b, x)
+    r, k = _reduced_by_parts(b, x)
     for place, value in zip(places, (*r, k)):
         b.ir.store(value, place)
     with b.ir.if_then(b.fcmp(">=", b.fabs(x), _LARGE), likely=False):
-        r, k = _left_of_large(b, x)
+        r, k = _reduced_by_payne_hanek(b, x)
         for place, value in zip(places, (*r, k)):
             b.ir.store(value, place)
     hi, lo, k = (b.ir.load(place) for place in places)
     return Pair(hi, lo), k
 
 
-def _both(b: VectorBuilder, r: Pair) -> tuple[Pair, Pair]:
+def _sine_and_cosine(b: VectorBuilder, r: Pair) -> tuple[Pair, Pair]:
     """Return sin(r) and cos(r) for |r| <= pi / 4."""
     z = b.mul(r.hi, r.hi)
     lost = b.fused(b.mul(z, -0.5), r.lo, r.lo)
@@ -123,40 +123,40 @@ def _both(b: VectorBuilder, r: Pair) -> tuple[Pair, Pair]:
     return ordered_sum(b, *sine), ordered_sum(b, one.hi, b.add(one.lo, rest))
 
 
-def _has(b: VectorBuilder, k: ir.Value, bit: int) -> ir.Value:
+def _has_bit(b: VectorBuilder, k: ir.Value, bit: int) -> ir.Value:
     return b.icmp("!=", b.and_(k, bit), 0)
 
 
-def _turned(b: VectorBuilder, x: ir.Value, ahead: int) -> ir.Value:
+def _shifted_sine(b: VectorBuilder, x: ir.Value, ahead: int) -> ir.Value:
     """Return sin(x + ahead * pi/2)."""
-    r, k = _left(b, x)
-    sine, cosine = _both(b, r)
+    r, k = _reduced(b, x)
+    sine, cosine = _sine_and_cosine(b, r)
     k = b.iadd(k, ahead)
-    made = total(b, choose(b, _has(b, k, 1), cosine, sine))
-    return _of_finite(b, x, b.select(_has(b, k, 2), b.neg(made), made))
+    made = total(b, choose(b, _has_bit(b, k, 1), cosine, sine))
+    return _nan_unless_finite(b, x, b.select(_has_bit(b, k, 2), b.neg(made), made))
 
 
-def _of_finite(b: VectorBuilder, x: ir.Value, made: ir.Value) -> ir.Value:
+def _nan_unless_finite(b: VectorBuilder, x: ir.Value, made: ir.Value) -> ir.Value:
     return b.select(b.fcmp("<", b.fabs(x), float("inf")), made, float("nan"))
 
 
 def sin(b: VectorBuilder, x: ir.Value) -> ir.Value:
     """Return sin(x); of a zero the zero with its sign."""
-    return b.select(b.fcmp("==", x, 0.0), x, _turned(b, x, 0))
+    return b.select(b.fcmp("==", x, 0.0), x, _shifted_sine(b, x, 0))
 
 
 def cos(b: VectorBuilder, x: ir.Value) -> ir.Value:
     """Return cos(x)."""
-    return _turned(b, x, 1)
+    return _shifted_sine(b, x, 1)
 
 
 def tan(b: VectorBuilder, x: ir.Value) -> ir.Value:
     """Return tan(x); of a zero the zero with its sign."""
-    r, k = _left(b, x)
-    sine, cosine = _both(b, r)
-    odd = _has(b, k, 1)
+    r, k = _reduced(b, x)
+    sine, cosine = _sine_and_cosine(b, r)
+    odd = _has_bit(b, k, 1)
     made = total(b, divide(b, choose(b, odd, cosine, sine), choose(b, odd, negative(b, sine), cosine)))
-    return b.select(b.fcmp("==", x, 0.0), x, _of_finite(b, x, made))
+    return b.select(b.fcmp("==", x, 0.0), x, _nan_unless_finite(b, x, made))
 
 
 def _angle(b: VectorBuilder, y: Pair, x: Pair) -> Pair:
@@ -182,25 +182,25 @@ def _angle(b: VectorBuilder, y: Pair, x: Pair) -> Pair:
 
 def atan(b: VectorBuilder, x: ir.Value) -> ir.Value:
     """Return arctan(x)."""
-    a = b.first_less(b.fabs(x), _ENOUGH)
+    a = b.first_less(b.fabs(x), _ATAN_CLAMP)
     made = total(b, _angle(b, Pair(a, b.constant(_DOUBLE, 0.0)), constant(b, 1.0)))
     return b.copysign(made, x)
 
 
-def _beside(b: VectorBuilder, a: ir.Value) -> Pair:
-    """Return sqrt(1 - a**2)."""
+def _cofunction(b: VectorBuilder, a: ir.Value) -> Pair:
+    """Return sqrt(1 - a**2): cos(arcsin(a)), and sin(arccos(a))."""
     return root(b, multiply(b, sum_of(b, 1.0, b.neg(a)), sum_of(b, 1.0, a)))
 
 
 def asin(b: VectorBuilder, x: ir.Value) -> ir.Value:
     """Return arcsin(x); NaN for |x| > 1."""
     a = b.fabs(x)
-    return b.copysign(total(b, _angle(b, Pair(a, b.constant(_DOUBLE, 0.0)), _beside(b, a))), x)
+    return b.copysign(total(b, _angle(b, Pair(a, b.constant(_DOUBLE, 0.0)), _cofunction(b, a))), x)
 
 
 def acos(b: VectorBuilder, x: ir.Value) -> ir.Value:
     """Return arccos(x); NaN for |x| > 1."""
     a = b.fabs(x)
-    made = _angle(b, _beside(b, a), Pair(a, b.constant(_DOUBLE, 0.0)))
+    made = _angle(b, _cofunction(b, a), Pair(a, b.constant(_DOUBLE, 0.0)))
     turned = add(b, constant(b, 2.0 * _HALF_PI[0], 2.0 * _HALF_PI[1]), negative(b, made))
     return total(b, choose(b, b.fcmp("<", x, 0.0), turned, made))

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
-
 from ....core.dim import known_equal, known_less_equal
 from ....core.shape import Shape
-from ....core.types import Type
-from ....ops.dot import FP8
 from ...constants import is_constant, uniform_value
 from ...instruction import Instruction
 from ..base import CONTRACTIONS
 from ..build import RewriteBuilder
-from ..match import CONSTANTS, Match, Operation, constant, op, rule, scalar, some
+from ..match import CONSTANTS, Match, Operation, constant, op, rule, some
 from .merging import all_finite, follows_contraction, has_zero, merged_product, merged_sum, rounds_next, small_offset
 
 BROADCASTS = frozenset({"multibroadcast"})
@@ -154,44 +148,6 @@ def inner_broadcast(m: Match, b: RewriteBuilder) -> object:
     return b.broadcast(b.op(ins.op, *operands), out)
 
 
-def _limits_check(m: Match) -> str | None:
-    if m.options.capabilities is None or m.options.capabilities.float8_products:
-        return "conversions to float8 saturate by themselves"
-    if m.ins.shape.type is not Type.float_type:
-        return "the values are not float32"
-    if not all(user.name == "convert" and user.shape.type in FP8 for user in m.ins.users):
-        return "the result does not become float8"
-    factor = float(uniform_value(m.factor))  # type: ignore[arg-type]
-    return None if np.finfo(np.float32).tiny <= factor < math.inf else "the factor is no positive normal number"
-
-
-_FACTOR = op("mul", op("relu clip", bind="inner", once=True), scalar(bind="factor"), once=True)
-
-
-@rule(
-    "limits_of_factor",
-    op("min", op("max", _FACTOR, scalar(bind="low"), once=True), scalar(bind="high")),
-    _limits_check,
-    exact=True,
-)
-def factor_before_limits(m: Match, b: RewriteBuilder) -> object:
-    """``min(max(clip(x, c, d) * f, low), high) -> min(max(x * f, max(c * f, low)), min(d * f, high))``, and of ``relu``
-    likewise: what computes ``x`` may take the factor in, and half of the limits go. Products are rounded in the order
-    of what is multiplied, so that the result is the same."""
-    x, *ends = m.inner.inputs
-    found = [uniform_value(end) for end in ends] if ends else [0, math.inf]
-    limits = [uniform_value(m.low), uniform_value(m.high)]
-    if any(end is None or math.isnan(end) for end in (*found, *limits)):
-        return "the limits are no numbers, or differ between elements"
-    with np.errstate(over="ignore"):
-        low, high = (np.float32(end) * np.float32(uniform_value(m.factor)) for end in found)  # type: ignore[arg-type]
-    low, high = max(low, limits[0]), min(high, limits[1])
-    if not low <= high or found[0] > found[1] or limits[0] > limits[1]:
-        return "the limits exclude each other"
-    product = b.op("mul", x, m.factor)
-    return b.op("min", b.op("max", product, b.scalar(low, product)), b.scalar(high, product))
-
-
 LARGEST_EXPONENT = 32
 """Of a scale that weights take in: a quarter of float32's 126, so that with two of them weights above 2**-62 stay
 normal."""
@@ -239,5 +195,5 @@ def _has_weights(ins: Instruction) -> bool:
 
 LINEAR_RULES = (
     merge_factors, merge_offsets, merge_limits, add_sums, distribute, multiply_negative, negate_product,
-    inner_broadcast, factor_before_limits, scale_in_weights,
+    inner_broadcast, scale_in_weights,
 )  # fmt: skip
