@@ -44,7 +44,7 @@ from ....core.integers import plain_int
 from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....graph.instruction import Instruction
-from ....ops.convolution import ConvolutionBase
+from ....ops.convolution import Convolution
 from ...lowering import contraction_problem
 from ...lowering.buffers import View
 from ...lowering.contraction_problem import (
@@ -141,7 +141,7 @@ def joined_groups(precision: str, convolution: Instruction) -> int:
     8 images of 56 x 56, 128 channels in 32 groups, take 50 us by 3 x 3 on an H200; in two groups some 10.
     """
     x, w = (i.shape for i in convolution.inputs)
-    op = convolution.operator(ConvolutionBase)
+    op = convolution.operator(Convolution)
     if x.symbolic or w.symbolic or x.type not in FLOATS or w.lens[1] == 1 or 0 in convolution.shape.lens:
         return 1
     pads, name = op.pads(x.lens[2:], w.lens[2:]), x.type.dtype_name
