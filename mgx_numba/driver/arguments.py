@@ -192,9 +192,7 @@ def add_idle_output(parser: argparse.ArgumentParser) -> None:
     for action in writing._actions:
         new = [option for option in action.option_strings if option not in parser._option_string_actions]
         if new and not action.dest.startswith("embed"):  # not of MIGraphX
-            parser.add_argument(
-                *new, action=_Idle, nargs=action.nargs, dest="idle", default=[], help=argparse.SUPPRESS
-            )
+            parser.add_argument(*new, action=_Idle, nargs=action.nargs, dest="idle", default=[], help=argparse.SUPPRESS)
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:

@@ -234,6 +234,9 @@ static void reading(float expected)
     NEED(migraphx_parse_onnx_buffer(&program, buffer, size, options));
     require(compiled(program, "ref", 20) == expected, "weights of another folder");
     NEED(migraphx_program_destroy(program));
+    program = parsed("outside.onnx", options);
+    require(compiled(program, "ref", 20) == expected, "the same for a file");
+    NEED(migraphx_program_destroy(program));
     NEED(migraphx_onnx_options_destroy(options));
     NEED(migraphx_get_onnx_operators_size(&size));
     for(k = 0; k < size; k++) {

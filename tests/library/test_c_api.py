@@ -11,17 +11,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
 
 import mgx_numba as migraphx
 from mgx_numba.errors import CompileError
 from mgx_numba.runtime.cpu.library import CPP_PREFIX
 from mgx_numba.runtime.cpu.library.linking import link_c_interface
 
-from ..frontends.support import make_model
-from ..frontends.tf_support import Graph
 from .support import CC, finished, needs_compiler, with_driver
-from .test_compiler import network
+from .test_compiler import network, write_models
 
 HEADERS = CPP_PREFIX / "include" / "migraphx"
 OF_MIGRAPHX = 168  # functions of migraphx.h: 167 of release 2.16, and migraphx_compile_options_set_compile_mode
@@ -124,44 +121,10 @@ def test_c_program_parses_builds_runs_and_is_refused(
     np.testing.assert_array_equal(migraphx.argument.load(tmp_path / "half.msgpack"), wanted)
 
 
-def _write_models(folder: Path) -> None:
-    """The models of ``c_surface.c``: a network, also with weights in a folder, a loop, and a graph of TensorFlow."""
-    model = network(["n", 6])
-    onnx.save(model, folder / "net.onnx")
-    (folder / "weights").mkdir()
-    onnx.save(model, folder / "weights" / "net.onnx", save_as_external_data=True, location="w", size_threshold=0)
-    (folder / "weights" / "net.onnx").rename(folder / "outside.onnx")
-    carried = {"i": TensorProto.INT64, "go": TensorProto.BOOL}
-    body = helper.make_graph(
-        [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Add", ["v", "v"], ["w"])],
-        "body",
-        [
-            *(helper.make_tensor_value_info(name, kind, []) for name, kind in carried.items()),
-            helper.make_tensor_value_info("v", TensorProto.FLOAT, [1]),
-        ],
-        [
-            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("w", TensorProto.FLOAT, [1]),
-        ],
-    )
-    loop = make_model(
-        [helper.make_node("Loop", ["count", "", "x"], ["y"], body=body)],
-        {"x": np.ones(1, np.float32)},
-        {"y": TensorProto.FLOAT},
-        constants={"count": np.array(3)},
-    )
-    onnx.save(loop, folder / "loop.onnx")
-    graph = Graph()
-    graph.input("x", (-1, 3))
-    graph.add("AddV2", "twice", ["x", "x"])
-    graph.add("Neg", "other", ["x"])
-    (folder / "graph.pb").write_bytes(graph.proto.SerializeToString())
-
-
 @needs_compiler
 @pytest.mark.skipif(CC is None, reason="no C compiler")
 def test_c_programs_call_every_function(flags: list[str], tmp_path: Path) -> None:
-    _write_models(tmp_path)
+    write_models(tmp_path)
     sources = [Path(__file__).with_name(f"c_{name}.c") for name in ("program", "surface")]
     called = set(re.findall(r"\bmigraphx_(\w+)\(", "".join(source.read_text() for source in sources)))
     assert set(_functions()) <= called
