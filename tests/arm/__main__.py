@@ -56,6 +56,7 @@ def run(environment: Environment, cpu: str, part: str, more: list[str], folder: 
         "PYTHONPATH": f"{ROOT}{os.pathsep}{environment.site}",
         "PYTHONPYCACHEPREFIX": str(folder / "bytecode"),
         "MGX_CACHE_DIR": str(folder / "cache"),
+        "MGX_MACHINE": "generic",  # what the vendor states: rates of an emulator mean nothing
         "OPENBLAS_NUM_THREADS": "1",
         OUTSIDE: sys.executable,
         INSIDE: part if part == "inside" else "",
