@@ -212,6 +212,6 @@ def fill_argument(s: shape, value: float) -> argument:
     for leaf in _leaves(result):
         try:
             leaf.numpy()[...] = value
-        except (TypeError, ValueError) as error:
+        except (OverflowError, TypeError, ValueError) as error:
             raise ShapeError(f"{value!r} cannot be an element of {leaf.shape}: {error}") from None
     return argument.wrap(result)

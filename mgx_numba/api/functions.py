@@ -37,6 +37,7 @@ def parse_onnx(
     limit_max_iterations: int = 65535,
     use_debug_symbols: bool = False,
     strict: bool = False,
+    external_data_path: str = "",
 ) -> program:
     """Read an ONNX model from a file (or a ``ModelProto``).
 
@@ -44,7 +45,7 @@ def parse_onnx(
     node. `check_onnx` lists such deviations, and everything for which a model is refused.
 
     Args:
-        filename: path of the model; external data is read from the same folder.
+        filename: path of the model.
         default_dim_value: length of dimensions without a value; 0 leaves them dynamic without bounds.
         default_dyn_dim_value: range of dimensions without a value, instead of a length.
         dim_params: length or range by symbolic name.
@@ -58,6 +59,7 @@ def parse_onnx(
         limit_max_iterations: largest trip count.
         use_debug_symbols: store the names of ONNX nodes with the instructions.
         strict: refuse deviations that would be accepted with a warning.
+        external_data_path: folder of external data (by default the model's own).
 
     Raises:
         ParseError: the file is malformed; the message names the node.
@@ -75,6 +77,7 @@ def parse_onnx(
         "limit_max_iterations": limit_max_iterations,
         "use_debug_symbols": use_debug_symbols,
         "strict": strict,
+        "external_data_path": external_data_path,
     }
     with taken_for(filename, "onnx"):
         found = parsed_onnx(filename, options)

@@ -18,6 +18,12 @@ from .argument import argument
 from .shape import dynamic_dimension, shape
 
 
+def _text(name: object) -> str:
+    if not isinstance(name, str):
+        raise OperatorError(f"the name of an operator must be a str, got {name!r}")
+    return name
+
+
 class op:
     """An operator: name and attributes.
 
@@ -46,7 +52,7 @@ class op:
             return int(self.value)
 
     def __init__(self, name: str, **attributes: object) -> None:
-        self._value = make_op(name, **{key: _attribute(value) for key, value in attributes.items()})
+        self._value = make_op(_text(name), **{key: _attribute(value) for key, value in attributes.items()})
 
     @classmethod
     def wrap(cls, value: Operator) -> op:
@@ -80,7 +86,7 @@ class macro:
         whole_module("mgx_numba.graph.builders")
         from ..graph.builders import macro_options
 
-        macro_options(name, options)
+        macro_options(_text(name), options)
         self._name, self._options = name, options
 
     def name(self) -> str:

@@ -12,10 +12,19 @@ from ..errors import OptionError, ShapeError
 
 
 class dynamic_dimension:
-    """A range of lengths: ``()`` is {0, 0}; otherwise ``(min, max)`` or ``(min, max, optimals)``."""
+    """A range of lengths: ``()`` is {0, 0}; otherwise ``(min, max)`` or ``(min, max, optimals)``.
+
+    Raises:
+        ShapeError: a value is no integer, or ``min`` exceeds ``max``.
+    """
 
     def __init__(self, min: int = 0, max: int = 0, optimals: Any = ()) -> None:
-        self._value = DynamicDimension(int(min), int(max), frozenset(int(o) for o in optimals))
+        try:
+            least, most, best = operator.index(min), operator.index(max), frozenset(map(operator.index, optimals))
+        except TypeError:
+            given = f"{min!r}, {max!r} and {optimals!r}"
+            raise ShapeError(f"dynamic_dimension: min, max and optimals must be integers, got {given}") from None
+        self._value = DynamicDimension(least, most, best)
 
     @property
     def min(self) -> int:

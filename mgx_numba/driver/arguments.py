@@ -174,6 +174,27 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--embed-library", action="store_true", help="add its library for C++ to an .mxr file")
 
 
+class _Idle(argparse.Action):
+    """Action of a flag without effect; the namespace's ``idle`` lists the flags that were given."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        namespace.idle = [*namespace.idle, option]
+
+
+def add_idle_output(parser: argparse.ArgumentParser) -> None:
+    """Accept the flags of `add_output` in a command that reads a model and writes none, as MIGraphX's driver does."""
+    if not any(action.dest == "file_type" for action in parser._actions):
+        return
+    writing = argparse.ArgumentParser(add_help=False)
+    add_output(writing)
+    for action in writing._actions:
+        new = [option for option in action.option_strings if option not in parser._option_string_actions]
+        if new and not action.dest.startswith("embed"):  # not of MIGraphX
+            parser.add_argument(*new, action=_Idle, nargs=action.nargs, dest="idle", default=[], help=argparse.SUPPRESS)
+
+
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """Add the flags for parameter values, which by default are random and depend only on name and shape."""
     group = parser.add_argument_group("inputs")

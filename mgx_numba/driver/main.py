@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from .._version import __version__
 from ..errors import MgxError, OptionError
 from ..nearest import did_you_mean
-from .arguments import file_among_words, in_flags, in_words
+from .arguments import add_idle_output, file_among_words, in_flags, in_words
 from .commands import COMMANDS
 from .logs import LOG, add_logging, logged
 from .variables import report_environment
@@ -61,6 +61,8 @@ def _run(args: argparse.Namespace, header: str) -> int:
     LOG.info("Running %s", header)
     try:
         report_environment(LOG)
+        for flag in getattr(args, "idle", ()):
+            LOG.warning("%s has no effect: read and compile write programs", flag)
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning  # type: ignore[assignment]
             status: int = COMMANDS[args.command].run(args)
@@ -127,6 +129,7 @@ def _parser(words: Container[str] = COMMANDS) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         if name in words:
             command.add_arguments(sub)
+            add_idle_output(sub)
             add_logging(sub)
     return parser
 

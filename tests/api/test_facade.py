@@ -361,6 +361,12 @@ def test_an_error_inside_of_a_program_is_not_taken_for_a_missing_method():
         (lambda: migraphx.parse_onnx_buffer(b"", map_dyn_input_dims="x"), OptionError, "a mapping by name, got 'x'"),
         (lambda: migraphx.parse_tf("a.pb", map_input_dims="x"), OptionError, "a mapping by name, got 'x'"),
         (lambda: migraphx.optimize(3), OptionError, "a program is needed, got int"),
+        (lambda: migraphx.shape.dynamic_dimension("a", 2), ShapeError, r"must be integers, got 'a', 2 and \(\)"),
+        (lambda: migraphx.shape.dynamic_dimension(1, 2.5), ShapeError, "must be integers, got 1, 2.5"),
+        (lambda: migraphx.shape.dynamic_dimension(1, 2, 3), ShapeError, "must be integers, got 1, 2 and 3"),
+        (lambda: migraphx.fill_argument(migraphx.shape(type="uint8"), -1), ShapeError, "-1 cannot be an element"),
+        (lambda: migraphx.op(3), OperatorError, "the name of an operator must be a str, got 3"),
+        (lambda: migraphx.macro([]), OperatorError, r"the name of an operator must be a str, got \[\]"),
     ],
 )
 def test_arguments_of_other_kinds_are_named(call: Any, error: type[Exception], message: str) -> None:

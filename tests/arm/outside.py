@@ -76,7 +76,7 @@ class Outside:
         module = ModuleType("onnxruntime")
         module.InferenceSession = InferenceSession
         module.SessionOptions = module.RunOptions = SimpleNamespace
-        module.GraphOptimizationLevel = SimpleNamespace(ORT_DISABLE_ALL=0)  # its value there
+        module.GraphOptimizationLevel = SimpleNamespace(ORT_DISABLE_ALL=0, ORT_ENABLE_ALL=99)  # the values there
         return module
 
 

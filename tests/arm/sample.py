@@ -23,8 +23,8 @@ from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.problems.element_types import element_types
 
 SOLVERS = (*GEMM_SOLVERS, *CONV_SOLVERS)
-NEEDS = {"Amx": "amx-tile", "Bfloat16": "bf16", "QuantBytes": "i8mm"}
-"""Feature of an ARM CPU that a solver needs, by a part of its class's name; AMX is of none."""
+NEEDS = {"Amx": "amx-tile", "Bfloat16": "bf16", "QuantBytes": "i8mm", "Residual": "avx2"}
+"""Feature of the CPU that a solver needs, by a part of its class's name; no ARM CPU has those of x86-64."""
 
 _planned: set[str] = set()
 _loaded: set[tuple[str, str]] = set()

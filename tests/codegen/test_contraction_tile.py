@@ -11,7 +11,14 @@ from mgx_numba.codegen.cpu.contraction import gemm
 from mgx_numba.codegen.cpu.contraction.gemm import GemmPacked
 from mgx_numba.codegen.cpu.contraction.tile_source import tile_source
 from mgx_numba.codegen.cpu.microkernels.register_tile import RegisterTile, TileState
-from mgx_numba.codegen.cpu.microkernels.tile_table import TILE_BLOCK, TILE_TABLE_ROWS, TILES, declared_tile, tile_for
+from mgx_numba.codegen.cpu.microkernels.tile_table import (
+    TILE_BLOCK,
+    TILE_TABLE_ROWS,
+    TILES,
+    WIDE_INTEGERS,
+    declared_tile,
+    tile_for,
+)
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.problems.element_types import ITEMSIZE, ElementTypes, element_types
 from mgx_numba.codegen.problems.gemm import GemmProblem
@@ -32,12 +39,12 @@ class Case:
         self.rows, self.vectors = rows, vectors
         self.width, self.panel = vectors * tile.lanes, tile.columns
         self.columns = 2 * self.panel + (self.width - 1 if masked else self.width)
-        self.x = rng.standard_normal(4000).astype(tile.dtype)
+        self.x = _values(rng, tile.dtype, 4000)
         self.zero = np.zeros(max(self.panel, DEPTH * X_STEP), tile.dtype)
         self.offsets = rng.integers(0, 1000, (TAPS, TILE_TABLE_ROWS))
         self.offsets[1, rows // 2] = -1
-        self.w = rng.standard_normal((PANELS, TAPS * DEPTH, self.panel)).astype(tile.dtype)
-        self.acc = rng.standard_normal((rows, PANELS * self.panel)).astype(tile.dtype)
+        self.w = _values(rng, tile.dtype, PANELS, TAPS * DEPTH, self.panel)
+        self.acc = _values(rng, tile.dtype, rows, PANELS * self.panel)
 
     def run(self, source: KernelSource, accumulate: int) -> np.ndarray:
         acc = self.acc.copy()
@@ -54,19 +61,30 @@ class Case:
         return acc
 
     def expected(self, accumulate: int) -> np.ndarray:
-        """The sums that the interface promises, term by term; columns that do not exist are not compared."""
-        result = self.acc.astype(np.float64)
+        """The sums that the interface promises, term by term; columns that do not exist are not compared.
+
+        Sums of integers wrap around.
+        """
+        exact = np.float64 if self.acc.dtype.kind == "f" else self.acc.dtype
+        result = self.acc.astype(exact)
         for panel in (1, 2):
             first = panel * self.panel
             for i in range(self.rows):
-                sums = result[i, first : first + self.width] if accumulate else np.zeros(self.width)
+                sums = result[i, first : first + self.width] if accumulate else np.zeros(self.width, exact)
                 for tap in range(TAPS):
                     offset = int(self.offsets[tap, i])
                     for k in range(DEPTH):
-                        left = self.x[offset + k * X_STEP] if offset >= 0 else 0.0
-                        sums = sums + left * self.w[panel, tap * DEPTH + k, : self.width].astype(np.float64)
+                        left = self.x[offset + k * X_STEP] if offset >= 0 else 0
+                        sums = sums + left * self.w[panel, tap * DEPTH + k, : self.width].astype(exact)
                 result[i, first : first + self.width] = sums
         return result
+
+
+def _values(rng: np.random.Generator, dtype: str, *lens: int) -> np.ndarray:
+    if dtype.startswith("float"):
+        return rng.standard_normal(lens).astype(dtype)
+    limits = np.iinfo(dtype)
+    return rng.integers(limits.min, limits.max, lens, dtype, endpoint=True)
 
 
 def check(tile: RegisterTile, source: KernelSource, masked: bool) -> None:
@@ -76,16 +94,16 @@ def check(tile: RegisterTile, source: KernelSource, masked: bool) -> None:
             case = Case(tile, rows, vectors, masked)
             for accumulate in (0, 1):
                 got, expected = case.run(source, accumulate), case.expected(accumulate)
-                tolerance = 1e-4 if tile.dtype == "float32" else 1e-12
+                tolerance = {"float32": 1e-4, "float64": 1e-12}.get(tile.dtype, 0)
                 seen = slice(0, case.columns)
                 np.testing.assert_allclose(got[:, seen], expected[:, seen], tolerance, tolerance, err_msg=name)
 
 
 @pytest.mark.parametrize("ceiling", ["", "avx2", "sse"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_variants(monkeypatch: pytest.MonkeyPatch, ceiling: str, dtype: str) -> None:
+@pytest.mark.parametrize("types", ["float32", "float64", *WIDE_INTEGERS])
+def test_variants(monkeypatch: pytest.MonkeyPatch, ceiling: str, types: str) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", ceiling)
-    tile = tile_for(element_types(dtype))
+    tile = tile_for(element_types(types))
     check(tile, tile_source(tile), masked=False)
     check(tile, tile_source(tile, masked=True), masked=True)
 

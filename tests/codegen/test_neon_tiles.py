@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import re
 from collections.abc import Iterator
 
@@ -15,6 +16,7 @@ from mgx_numba.codegen.cpu.contraction.gemm import GemmPacked
 from mgx_numba.codegen.cpu.contraction.gemm_int8 import GemmInt8
 from mgx_numba.codegen.cpu.contraction.solver import Solver
 from mgx_numba.codegen.cpu.kernel import cpu_kernel
+from mgx_numba.codegen.cpu.machine_record import SHIPPED
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
 from mgx_numba.codegen.cpu.toolchain.compiler import inspect
 from mgx_numba.codegen.problems.element_types import element_types
@@ -29,6 +31,7 @@ CPUS = {
     "ampere1": (*BASE, "dotprod", "i8mm", "bf16"),  # AmpereOne
     "apple-m1": (*BASE, "dotprod", "fp16fml"),
     "apple-m2": (*BASE, "dotprod", "fp16fml", "i8mm", "bf16"),
+    "apple-m3": (*BASE, "dotprod", "fp16fml", "i8mm", "bf16"),
     "apple-m4": (*BASE, "dotprod", "fp16fml", "i8mm", "bf16", "sme"),
 }
 """Features of CPUs, by LLVM's names."""
@@ -55,6 +58,10 @@ def test_each_cpu_has_its_tiles(cpu: str) -> None:
     with pretended(cpu):
         found = {types: tile_for(element_types(types)).name for types in (UNSIGNED, SIGNED, BFLOAT16, HALF, "float32")}
         assert found == {**CHOSEN[cpu], HALF: "neon_8x3_stored", "float32": "neon_8x3"}
+
+
+def test_each_cpu_of_the_records_is_among_them() -> None:
+    assert set(json.loads((SHIPPED / "stated" / "arm.json").read_bytes())) <= set(CPUS)
 
 
 CASES = [

@@ -32,6 +32,15 @@ def test_lists_of_one_word_and_the_file(tmp_path: Path, capsys: Any) -> None:
     assert drive("run", "--fill0", "a", "--fill1", "b", tmp_path / "add.mxr") == 0
 
 
+@pytest.mark.parametrize("command", ["params", "time", "perf", "verify"])
+def test_flags_of_writing_have_no_effect_elsewhere(command: str, model: Path, capsys: Any) -> None:
+    """MIGraphX's driver takes them in every command that reads a model."""
+    assert drive(command, "--binary", "-o", "unwritten.mxr", model) == 0
+    told = capsys.readouterr().err
+    assert all(f"{flag} has no effect: read and compile write programs" in told for flag in ("--binary", "-o"))
+    assert not Path("unwritten.mxr").exists()
+
+
 @pytest.mark.parametrize("command", [["read"], ["compile"]])
 def test_netron_is_a_model_that_onnx_reads(command: list[str], model: Path, tmp_path: Path) -> None:
     assert drive(*command, model, "--netron", "--debug-symbols", "-o", tmp_path / "net.onnx") == 0

@@ -1,4 +1,4 @@
-"""MIGraphX's C interface: the library migraphx_c and a C program that links it (``c_program.c``)."""
+"""MIGraphX's C interface: the library migraphx_c and C programs that link it (``c_program.c``, ``c_surface.c``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mgx_numba.runtime.cpu.library import CPP_PREFIX
 from mgx_numba.runtime.cpu.library.linking import link_c_interface
 
 from .support import CC, finished, needs_compiler, with_driver
-from .test_compiler import network
+from .test_compiler import network, write_models
 
 HEADERS = CPP_PREFIX / "include" / "migraphx"
 OF_MIGRAPHX = 168  # functions of migraphx.h: 167 of release 2.16, and migraphx_compile_options_set_compile_mode
@@ -43,6 +43,13 @@ migraphx_program_run_trace: trace of cpu::leaky_relu_kernel: the callback gave t
 migraphx_shape_create: shape: .*
 migraphx_module_add_instruction: an instruction is of another program
 """
+OF_THE_SURFACE = [
+    "migraphx_dynamic_dimension_create_min_max: dynamic dimension: min 5 is above max 4",
+    "migraphx_dynamic_dimensions_get: index 2 of 2 elements",
+    r"migraphx_get_onnx_operator_name_at_index: index (\d+) of \1 elements",
+    "migraphx_parse_tf_buffer: the model is no TensorFlow GraphDef.*",
+    "migraphx_save: Unknown format: yaml; known: msgpack, json",
+]
 OF_A_RUN = (
     "migraphx_arguments_get: index 1 of 1 elements\nmigraphx_program_parameter_shapes_get: Parameter not found: y\n"
 )
@@ -112,6 +119,22 @@ def test_c_program_parses_builds_runs_and_is_refused(
     migraphx.quantize_fp16(half)
     (wanted,) = half.compile("cpu").run({"x": x})
     np.testing.assert_array_equal(migraphx.argument.load(tmp_path / "half.msgpack"), wanted)
+
+
+@needs_compiler
+@pytest.mark.skipif(CC is None, reason="no C compiler")
+def test_c_programs_call_every_function(flags: list[str], tmp_path: Path) -> None:
+    write_models(tmp_path)
+    sources = [Path(__file__).with_name(f"c_{name}.c") for name in ("program", "surface")]
+    called = set(re.findall(r"\bmigraphx_(\w+)\(", "".join(source.read_text() for source in sources)))
+    assert set(_functions()) <= called
+    program = tmp_path / "surface"
+    finished([CC, "-std=c11", "-Wall", "-Wextra", "-Werror", sources[1], *flags, "-o", program])
+    told = finished([program, tmp_path], env=with_driver())
+    assert told.endswith("all hold\n")
+    for line, pattern in zip(told.splitlines(), OF_THE_SURFACE, strict=False):
+        assert re.fullmatch(pattern, line)
+    assert "else:@0 = allocate[" in told
 
 
 def test_c_interface_needs_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from mgx_numba.graph.export import to_cpp
 from mgx_numba.runtime.cpu.library import CPP_PREFIX
 
 from ..frontends.support import make_model
+from ..frontends.tf_support import Graph
 from ..values import normal
 from .support import build, finished, needs_compiler, with_driver
 
@@ -67,6 +68,40 @@ def network(lens: list[object]) -> onnx.ModelProto:
     return model
 
 
+def write_models(folder: Path) -> None:
+    """A network, also with weights in the folder ``weights``, a loop of three iterations, and a graph of TensorFlow."""
+    model = network(["n", 6])
+    onnx.save(model, folder / "net.onnx")
+    (folder / "weights").mkdir()
+    onnx.save(model, folder / "weights" / "net.onnx", save_as_external_data=True, location="w", size_threshold=0)
+    (folder / "weights" / "net.onnx").rename(folder / "outside.onnx")
+    carried = {"i": TensorProto.INT64, "go": TensorProto.BOOL}
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Add", ["v", "v"], ["w"])],
+        "body",
+        [
+            *(helper.make_tensor_value_info(name, kind, []) for name, kind in carried.items()),
+            helper.make_tensor_value_info("v", TensorProto.FLOAT, [1]),
+        ],
+        [
+            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("w", TensorProto.FLOAT, [1]),
+        ],
+    )
+    loop = make_model(
+        [helper.make_node("Loop", ["count", "", "x"], ["y"], body=body)],
+        {"x": np.ones(1, np.float32)},
+        {"y": TensorProto.FLOAT},
+        constants={"count": np.array(3)},
+    )
+    onnx.save(loop, folder / "loop.onnx")
+    graph = Graph()
+    graph.input("x", (-1, 3))
+    graph.add("AddV2", "twice", ["x", "x"])
+    graph.add("Neg", "other", ["x"])
+    (folder / "graph.pb").write_bytes(graph.proto.SerializeToString())
+
+
 def built() -> migraphx.program:
     """With submodules, literals of several types, attributes of all kinds."""
     p = migraphx.program()
@@ -87,6 +122,15 @@ def built() -> migraphx.program:
     (taken,) = (main.add_instruction(migraphx.op("get_tuple_elem", index=0), [chosen]),)
     main.add_return([taken, main.add_instruction(migraphx.op("reduce_sum", axes=[1]), [floats])])
     return p
+
+
+@needs_compiler
+def test_every_class_of_the_interface_is_used(tmp_path: Path) -> None:
+    write_models(tmp_path)
+    source = SOURCE.with_name("surface.cpp")
+    program = build(source, CPP_PREFIX / "include", tmp_path / "surface", "-O0")
+    told = finished([program, tmp_path], env=with_driver())
+    assert told.endswith("all hold\n") and "marking(" in told
 
 
 @needs_compiler

@@ -82,8 +82,9 @@ class Collector:
                 try:
                     program = item.make()
                     for one in self._machines:
-                        with self._collecting(one):
-                            self._plan(item, program)
+                        for ways in one.l1_ways or (None,):
+                            with self._collecting(one, ways):
+                                self._plan(item, program)
                 except MgxError as error:
                     self.failed[item.name] = f"{type(error).__name__}: {error}"
 
@@ -110,7 +111,7 @@ class Collector:
         """Keep nothing: as a store of all kernels this has each already."""
 
     @contextlib.contextmanager
-    def _collecting(self, one: Machine) -> Iterator[None]:
+    def _collecting(self, one: Machine, l1_ways: int | None = None) -> Iterator[None]:
         self._found = self.names[one.cpu]
         with (
             one.pretended(),
@@ -120,7 +121,7 @@ class Collector:
             # the true machine may have kernels of the same symbols, and runs them to calibrate
             mock.patch.object(loader, "_addresses", self._addresses[one.cpu]),
             mock.patch.object(loader, "_read", {}),
-            using(replace(machine(), last_cache_bytes=LAST_CACHE)),
+            using(replace(machine(), last_cache_bytes=LAST_CACHE, l1_ways=l1_ways or machine().l1_ways)),
         ):
             yield
 

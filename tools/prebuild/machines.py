@@ -35,6 +35,8 @@ class Machine:
         covers: other CPUs of the class, for readers.
         like: the machine of `MACHINES`, with no feature that this one lacks, whose kernels of wider elements than 16
             bits serve this one too: plans differ only by instructions for narrow elements.
+        l1_ways: lines of a set of the L1 data caches of these CPUs and of those that are `like` them, by which tiles
+            copy rows that evict each other; empty for the one of the CPU's record.
     """
 
     cpu: str
@@ -42,6 +44,7 @@ class Machine:
     features: frozenset[str]
     covers: str
     like: str = ""
+    l1_ways: tuple[int, ...] = ()
 
     @contextlib.contextmanager
     def pretended(self) -> Iterator[None]:
@@ -54,16 +57,22 @@ class Machine:
 MACHINES = {
     one.cpu: one
     for one in (
-        Machine("haswell", _X86, _V3, "x86-64-v3: Intel from Haswell, AMD Zen 1 to 3"),
+        Machine("haswell", _X86, _V3, "x86-64-v3: Intel from Haswell, AMD Zen 1 to 3", l1_ways=(8, 12)),
         Machine(
             "alderlake", _X86, _V3 | {"avxvnni"}, "x86-64-v3 with VNNI: Intel's clients from Alder Lake", "haswell"
         ),
-        Machine("skylake-avx512", _X86, _V4, "x86-64-v4: Skylake servers"),
+        Machine("skylake-avx512", _X86, _V4, "x86-64-v4: Skylake servers", l1_ways=(8, 12)),
         Machine("cascadelake", _X86, _VNNI, "x86-64-v4 with VNNI: Cascade Lake", "skylake-avx512"),
         Machine(
             "icelake-server", _X86, _VBMI, "and byte permutations: Ice Lake, Tiger Lake, Rocket Lake", "skylake-avx512"
         ),
-        Machine("znver5", _X86, _BF16, "and bfloat16: AMD Zen 4 and 5; Sapphire Rapids where AMX is hidden"),
+        Machine(
+            "znver5",
+            _X86,
+            _BF16,
+            "and bfloat16: AMD Zen 4 and 5; Sapphire Rapids where AMX is hidden",
+            l1_ways=(8, 12),
+        ),
         Machine("emeraldrapids", _X86, _BF16 | {"amx-tile", "amx-int8", "amx-bf16"}, "AMX: Xeons from Sapphire Rapids"),
         Machine("cortex-a72", _ARM, _NEON, "Armv8.0"),
         Machine("neoverse-n1", _ARM, _NEON_DOT, "Armv8.2 with dot products: Graviton 2, Ampere Altra", "cortex-a72"),

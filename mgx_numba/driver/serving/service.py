@@ -172,10 +172,8 @@ class Service:
         self.held_models = {number: other for number, other in self.held_models.items() if other is not held}
         return {}
 
-    def do_parse_onnx(self, file: str, external_data_path: str, **options: object) -> Answer:
-        """Read a program from an ONNX file, with its external data in the same folder."""
-        if external_data_path:
-            raise OptionError("external_data_path is of parse_onnx_buffer; a file's external data lie beside it")
+    def do_parse_onnx(self, file: str, **options: object) -> Answer:
+        """Read a program from an ONNX file."""
         return self._hold(parse_onnx(file, **_onnx_options(options)))
 
     def do_parse_onnx_buffer(self, data: bytes, **options: object) -> Answer:

@@ -148,7 +148,7 @@ def _decode(data: bytes, name: str) -> TfModel:
     try:
         proto.ParseFromString(data)
     except Exception as error:  # protobuf's errors have no common base
-        raise ParseError(f"{name} is no TensorFlow {kind}: {error}") from error
+        raise ParseError(f"{name} is no TensorFlow {kind}, or a truncated one ({len(data)} bytes): {error}") from error
     model = _of_saved(proto, name) if kind == "SavedModel" else TfModel(proto)
     if not model.graph.node:
         raise ParseError(f"{name} is no TensorFlow model: its graph has no nodes")

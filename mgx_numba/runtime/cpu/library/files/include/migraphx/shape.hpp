@@ -42,6 +42,9 @@ struct dynamic_dimension {
     dynamic_dimension(std::size_t least, std::size_t most, std::set<std::size_t> best = {})
         : min(least), max(most), optimals(std::move(best))
     {
+        if(min > max)
+            throw error(MGX_BAD_PARAM,
+                        "dynamic dimension: min " + std::to_string(min) + " is above max " + std::to_string(max));
     }
     bool is_fixed() const { return min == max; }
     friend bool operator==(const dynamic_dimension& a, const dynamic_dimension& b)
