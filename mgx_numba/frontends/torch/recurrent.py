@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from ...ops.base import make_op
 from .builder import AtenBuilder, rank
+from .control_flow import scan
 from .node import AtenNode
 from .registry import register
 
@@ -79,15 +80,17 @@ def _layers(
         x = g.transpose(x, (1, 0, 2))
     directions = 2 if bidirectional else 1
     each = len(params) // (num_layers * directions)
-    if each != (4 if has_biases else 2):
-        raise UnsupportedError("recurrent layers with projections are not supported")
+    is_projected = each % 2 == 1
     last_hidden, last_cell = [], []
     for layer in range(num_layers):
         own = [params[(layer * directions + k) * each : (layer * directions + k + 1) * each] for k in range(directions)]
         first, last = layer * directions, (layer + 1) * directions
         start = g.slice(hidden, 0, first, last)
         cells = None if cell is None else g.slice(cell, 0, first, last)
-        states, ends = _layer(g, kind, x, own, has_biases, start, cells, functions)
+        if is_projected:
+            states, ends = _projected_layer(g, x, own, has_biases, start, cells)
+        else:
+            states, ends = _layer(g, kind, x, own, has_biases, start, cells, functions)
         last_hidden.append(ends[0])
         last_cell += ends[1:]
         steps, d, batch, size = g.lens(states)
@@ -143,3 +146,51 @@ def _layer(
     if kind == "lstm":
         ends.append(g.op("rnn_last_cell_output", states))
     return states, ends
+
+
+def _projected_layer(
+    g: AtenBuilder,
+    x: Instruction,
+    own: Sequence[Sequence[Instruction]],
+    has_biases: bool,
+    hidden: Instruction,
+    cell: Instruction | None,
+) -> tuple[Instruction, list[Instruction]]:
+    """Emit one layer whose hidden states are projections, as a loop for each direction; return what `_layer` returns.
+
+    Args:
+        own: of each direction the weights of inputs and hidden states, both biases if there are any, the projection.
+    """
+    assert cell is not None
+    every, hiddens, cells = [], [], []
+    for direction, (w, r, *biases, projection) in enumerate(own):
+        gates = g.matmul(x, g.swap_last(w))
+        for bias in biases if has_biases else ():
+            gates = g.pointwise("add", gates, bias)
+        back = direction == 1
+        start = [g.squeeze(g.slice(v, 0, direction, direction + 1), [0]) for v in (hidden, cell)]
+        size = g.lens(cell)[2]
+
+        def step(_: object, values: Sequence[Any], inner: AtenBuilder, weights: Sequence[Instruction]) -> list[Any]:
+            h, c, rows = values
+            found = inner.pointwise("add", rows, inner.matmul(h, weights[0]))
+            i, f, z, o = (inner.slice(found, 1, k * size, (k + 1) * size) for k in range(4))
+            i, f, o = (inner.op("sigmoid", v) for v in (i, f, o))
+            kept, added = inner.pointwise("mul", f, c), inner.pointwise("mul", i, inner.op("tanh", z))
+            c = inner.pointwise("add", kept, added)
+            h = inner.matmul(inner.pointwise("mul", o, inner.op("tanh", c)), weights[1])
+            return [h, c, h]
+
+        weights = g.swap_last(r), g.swap_last(projection)
+        inline = functools.partial(step, weights=weights)
+        scanned = g.op("reverse", gates, axes=(0,)) if back else gates
+        h, c, rows = scan(g, inline, None, start, [scanned])
+        every.append(g.op("reverse", rows, axes=(0,)) if back else rows)
+        hiddens.append(h)
+        cells.append(c)
+
+    def stacked(values: Sequence[Instruction], axis: int) -> Instruction:
+        wide = [g.unsqueeze(v, [axis]) for v in values]
+        return g.op("concat", *wide, axis=axis) if len(wide) > 1 else wide[0]
+
+    return stacked(every, 1), [stacked(hiddens, 0), stacked(cells, 0)]
