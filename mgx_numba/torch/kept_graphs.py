@@ -101,7 +101,7 @@ def read_kept(path: Path) -> KeptGraph | None:
         if digest(body).hex().encode() != seal:
             return None
         found = json.loads(body)
-        regions = [KeptRegion(**{**region, "inputs": [tuple(x) for x in region["inputs"]]}) for region in found.pop("regions")]
+        regions = [KeptRegion(**region) for region in found.pop("regions")]
         mark_used(path)
         return KeptGraph(regions=regions, **found)
     except (OSError, KeyError, TypeError, ValueError):

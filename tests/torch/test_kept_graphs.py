@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,57 +128,45 @@ INPUTS = {
 
 
 def test_keys_differ_where_results_do(traced: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    paths: dict[str, Path | None] = {}
+    found: list[Path | None] = []
 
-    def path(*args: Any) -> Path | None:
-        paths[name] = kept_graphs.kept_path(*args)
-        return None
+    def path(*args: Any) -> None:
+        found.append(kept_graphs.kept_path(*args))
 
     monkeypatch.setattr(backend, "kept_path", path)
     monkeypatch.setattr(backend, "_by_autograd", lambda graph, *_: graph.forward)
 
-    def call(run: Any, *args: Any, **options: Any) -> None:
+    def key(run: Any, *args: Any, **options: Any) -> Path | None:
         torch._dynamo.reset()
         torch.compile(run, backend=backend.mgx_numba, **options)(*args)
+        return found[-1]
 
-    x = torch.randn(4, 6)
+    x, plain = torch.randn(4, 6), CALLS["two"]
+    states = {
+        "autocast": torch.autocast("cpu", torch.bfloat16),
+        "half": torch.autocast("cpu", torch.float16),
+        "gradients": torch.enable_grad(),
+        "kernels": torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+        "functorch": torch._functorch.config.patch(functionalize_rng_ops=True),
+    }
     with torch.no_grad():
-        for name, run in CALLS.items():
-            call(run, x)
-        for name, make in INPUTS.items():
-            call(lambda x: x * 3, make())
-        plain = CALLS["two"]
-        for name, context in {
-            "autocast": torch.autocast("cpu", torch.bfloat16),
-            "half": torch.autocast("cpu", torch.float16),
-            "gradients": torch.enable_grad(),
-            "kernels": torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
-            "functorch": torch._functorch.config.patch(functionalize_rng_ops=True),
-        }.items():
-            with context:
-                call(plain, x)
-        for name, options in {"fast": {"fast_math": True}, "ref": {"target": "ref"}}.items():
-            call(plain, x, options=options)
-        name = "parameter"
-        call(plain, nn.Parameter(x))
-        name = "deterministic"
+        keys = {name: key(run, x) for name, run in CALLS.items()}
+        keys |= {name: key(lambda x: x * 3, make()) for name, make in INPUTS.items()}
+        for name, state in states.items():
+            with state:
+                keys[name] = key(plain, x)
+        keys["fast"] = key(plain, x, options={"fast_math": True})
+        keys["ref"] = key(plain, x, options={"target": "ref"})
+        keys["parameter"] = key(plain, nn.Parameter(x))
         torch.use_deterministic_algorithms(True)
-        call(plain, x)
+        keys["deterministic"] = key(plain, x)
         torch.use_deterministic_algorithms(False)
-        name = "default type"
         torch.set_default_dtype(torch.float64)
-        call(plain, x)
+        keys["default type"] = key(plain, x)
         torch.set_default_dtype(torch.float32)
-    assert None not in paths.values()
-    names: dict[Any, list[str]] = {}
-    for name, found in paths.items():
-        names.setdefault(found, []).append(name)
-    assert not [shared for shared in names.values() if len(shared) > 1]
-    assert len(paths) == len(CALLS) + len(INPUTS) + 10
-    with torch.no_grad():
-        name = "again"
-        call(plain, x)
-    assert paths["again"] == paths["two"]
+        assert key(plain, x) == keys["two"]
+    assert None not in keys.values()
+    assert not [(a, b) for a, b in itertools.combinations(keys, 2) if keys[a] == keys[b]]
 
 
 def _subclass() -> Any:
@@ -234,6 +223,14 @@ def test_other_graphs_are_traced_again_or_right(traced: list[Any], name: str) ->
         assert len(traced) == 2
 
 
+def graph_of(run: Callable[[Any], Any]) -> Any:
+    """Return a graph as Dynamo gives it for an input of two elements."""
+    graph = torch.fx.symbolic_trace(run)
+    for node in graph.graph.find_nodes(op="placeholder"):
+        node.meta["example_value"] = torch.ones(2)
+    return graph
+
+
 def test_modes_refuse_a_key(traced: list[Any]) -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -241,8 +238,7 @@ def test_modes_refuse_a_key(traced: list[Any]) -> None:
         def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return op(*args, **(kwargs or {}))
 
-    graph = torch.fx.symbolic_trace(lambda x: torch.relu(x))
-    options = backend.parse_options(None)
+    graph, options = graph_of(lambda x: torch.relu(x)), backend.parse_options(None)
     for context, refuses in ((contextlib.nullcontext(), False), (Mode(), True), (torch.device("meta"), True)):
         x = torch.ones(2)
         with context:
@@ -250,8 +246,7 @@ def test_modes_refuse_a_key(traced: list[Any]) -> None:
 
 
 def test_functions_that_are_replaced_have_no_key(traced: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = torch.fx.symbolic_trace(lambda x: f.relu(x))
-    options = backend.parse_options(None)
+    graph, options = graph_of(lambda x: f.relu(x)), backend.parse_options(None)
     assert kept_graphs.kept_path(graph, [torch.ones(2)], options)
     monkeypatch.setattr(f, "relu", lambda x: x)
     assert kept_graphs.kept_path(graph, [torch.ones(2)], options) is None
@@ -275,9 +270,3 @@ def test_damaged_files_are_not_used(traced: list[Any], tmp_path: Path, damage: s
     assert len(traced) == 2
     started(model, x)
     assert len(traced) == 2
-
-
-def test_another_device_of_an_earlier_start_is_no_hit(traced: list[Any]) -> None:
-    started(network(1), torch.randn(2, 3, 8, 8))
-    with pytest.raises(Exception, match="meta"):
-        started(network(1).to("meta"), torch.randn(2, 3, 8, 8, device="meta"))

@@ -88,7 +88,7 @@ def _layers(
         start = g.slice(hidden, 0, first, last)
         cells = None if cell is None else g.slice(cell, 0, first, last)
         if is_projected:
-            states, ends = _projected_layer(g, x, own, has_biases, start, cells)
+            states, ends = _projected_layer(g, x, own, start, cells)
         else:
             states, ends = _layer(g, kind, x, own, has_biases, start, cells, functions)
         last_hidden.append(ends[0])
@@ -152,7 +152,6 @@ def _projected_layer(
     g: AtenBuilder,
     x: Instruction,
     own: Sequence[Sequence[Instruction]],
-    has_biases: bool,
     hidden: Instruction,
     cell: Instruction | None,
 ) -> tuple[Instruction, list[Instruction]]:
@@ -165,27 +164,12 @@ def _projected_layer(
     every, hiddens, cells = [], [], []
     for direction, (w, r, *biases, projection) in enumerate(own):
         gates = g.matmul(x, g.swap_last(w))
-        for bias in biases if has_biases else ():
+        for bias in biases:
             gates = g.pointwise("add", gates, bias)
-        back = direction == 1
         start = [g.squeeze(g.slice(v, 0, direction, direction + 1), [0]) for v in (hidden, cell)]
-        size = g.lens(cell)[2]
-
-        def step(_: object, values: Sequence[Any], inner: AtenBuilder, weights: Sequence[Instruction]) -> list[Any]:
-            h, c, rows = values
-            found = inner.pointwise("add", rows, inner.matmul(h, weights[0]))
-            i, f, z, o = (inner.slice(found, 1, k * size, (k + 1) * size) for k in range(4))
-            i, f, o = (inner.op("sigmoid", v) for v in (i, f, o))
-            kept, added = inner.pointwise("mul", f, c), inner.pointwise("mul", i, inner.op("tanh", z))
-            c = inner.pointwise("add", kept, added)
-            h = inner.matmul(inner.pointwise("mul", o, inner.op("tanh", c)), weights[1])
-            return [h, c, h]
-
-        weights = g.swap_last(r), g.swap_last(projection)
-        inline = functools.partial(step, weights=weights)
-        scanned = g.op("reverse", gates, axes=(0,)) if back else gates
-        h, c, rows = scan(g, inline, None, start, [scanned])
-        every.append(g.op("reverse", rows, axes=(0,)) if back else rows)
+        inline = functools.partial(_projected_step, weights=(g.swap_last(r), g.swap_last(projection)))
+        h, c, rows = scan(g, inline, None, start, [g.op("reverse", gates, axes=(0,)) if direction else gates])
+        every.append(g.op("reverse", rows, axes=(0,)) if direction else rows)
         hiddens.append(h)
         cells.append(c)
 
@@ -194,3 +178,20 @@ def _projected_layer(
         return g.op("concat", *wide, axis=axis) if len(wide) > 1 else wide[0]
 
     return stacked(every, 1), [stacked(hiddens, 0), stacked(cells, 0)]
+
+
+def _projected_step(
+    _: object, values: Sequence[Any], g: AtenBuilder, weights: tuple[Instruction, Instruction]
+) -> list[Any]:
+    """Emit a step of a direction: from the states and the inputs' part of the gates, the states and a row of results.
+
+    Args:
+        weights: those of hidden states [projected, 4 * size], and the projection [size, projected].
+    """
+    h, c, rows = values
+    found, size = g.pointwise("add", rows, g.matmul(h, weights[0])), g.lens(c)[1]
+    i, f, z, o = (g.slice(found, 1, k * size, (k + 1) * size) for k in range(4))
+    i, f, o = (g.op("sigmoid", v) for v in (i, f, o))
+    c = g.pointwise("add", g.pointwise("mul", f, c), g.pointwise("mul", i, g.op("tanh", z)))
+    h = g.matmul(g.pointwise("mul", o, g.op("tanh", c)), weights[1])
+    return [h, c, h]
