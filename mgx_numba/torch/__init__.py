@@ -21,7 +21,7 @@ register()
 
 
 def __getattr__(name: str) -> Any:
-    """Import what the backend does not need: the export of modules."""
+    """Import ``fx`` or ``MGXModule`` at its first use: the backend runs without the exporter."""
     if name == "fx":
         return importlib.import_module(f"{__name__}.fx")
     if name == "MGXModule":

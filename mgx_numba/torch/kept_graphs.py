@@ -1,12 +1,13 @@
-"""Results of AOTAutograd in the cache folder, by graphs of Dynamo's, so that a second process needs no AOTAutograd.
+"""Results of AOTAutograd in the cache folder, keyed by Dynamo's graphs: a second process skips AOTAutograd.
 
-``<cache folder>/plans/models/<key>.json`` has the graph that remains around the compiled regions, and the text, inputs
-and results of each region; the programs are in the plan cache by these texts. The key has everything on which
-AOTAutograd's result depends. It exists only for graphs
+``<cache folder>/plans/models/<key>.json`` has the outer graph, and the text, inputs and results of each region.
+The plan cache has the programs, keyed by these texts. The key has everything on which AOTAutograd's result depends.
 
-- with tensors of known lengths on the CPU as inputs, none of them of a subclass, whose layout is strided,
-- of PyTorch's public functions, operators of ``aten`` and methods of tensors, with plain constants as arguments,
-- traced without modes (``TorchDispatchMode``, ``torch.func``, a default device).
+A graph has a key only under these conditions:
+
+- All inputs are strided tensors on the CPU, of known lengths and of no subclass.
+- Its functions are PyTorch's public ones, operators of ``aten`` and methods of tensors, with plain constants.
+- No mode is active: ``TorchDispatchMode``, ``torch.func``, a default device.
 
 A result is kept only if no result of the graph shares memory with an input and no input changes.
 """
