@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import _COMPILER_FNS, register_backend
 from torch._dynamo.exc import TorchDynamoException
 from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 
 from ..errors import MgxError
-from ..frontends.torch.decompositions import whole_operators
 from ..interrupts import whole_module
 from .aliases import overlapping_write, with_alias_check
+from .kept_graphs import KeptGraph, Recorder, graph_of, kept_path, read_kept
 from .logs import warn_lacking, warn_once
 from .options import BackendOptions, parse_options
 from .partition import REGION, divide, of_no_cost, views_at_end
-from .region import TorchRegion
+from .region import KeptTorchRegion, NotKeptError, TorchRegion
 from .value_checks import check_divisors, unwrap_checks
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
@@ -61,13 +63,42 @@ def mgx_numba(
         warn_once("a graph runs in eager mode, since %s writes to a tensor whose elements share memory", write.name)
         return graph_module.forward
 
+    path = kept_path(graph_module, example_inputs, asked)
+    kept = None if path is None else read_kept(path)
+    if kept is not None:
+        return _kept_call(graph_module, kept, asked)
+    return _by_autograd(graph_module, example_inputs, asked, path)
+
+
+def _by_autograd(
+    graph_module: GraphModule,
+    example_inputs: Sequence[object],
+    asked: BackendOptions,
+    path: Path | None = None,
+    parameters: Collection[int] | None = None,
+) -> Callable[..., Any]:
+    """Compile a graph of Dynamo's by way of AOTAutograd.
+
+    Args:
+        path: the file for the result; None to keep nothing.
+        parameters: positions of the inputs that are parameters or buffers; None: those that Dynamo has noted.
+    """
+    from torch._dynamo.backends.common import aot_autograd
+
+    from ..frontends.torch.decompositions import whole_operators
+
     writes = False
 
     def compiler(graph: GraphModule, inputs: Sequence[object]) -> Boxed:
         nonlocal writes
+        if parameters is not None:
+            return compiled_graph(graph, parameters, asked)
         static, changed = _static_inputs()
         writes = bool(changed)
-        return compiled_graph(graph, static - changed, asked)
+        recorder = None
+        if path is not None and len(inputs) == len(example_inputs) and _is_pure():
+            recorder = Recorder(path, sorted(static))
+        return compiled_graph(graph, static - changed, asked, recorder=recorder)
 
     backend = aot_autograd(
         fw_compiler=compiler, inference_compiler=compiler, decompositions=decompositions(), bw_compiler=_no_backward
@@ -82,6 +113,43 @@ def mgx_numba(
         warn_once("a graph runs in eager mode, since PyTorch's AOTAutograd refuses it: %s", reason)
         return graph_module.forward
     return with_alias_check(compiled, graph_module.forward, example_inputs) if writes else compiled
+
+
+def _is_pure() -> bool:
+    """Return whether AOTAutograd's graph is all that a call runs: no input changes or is part of a result."""
+    found = TracingContext.get().fw_metadata
+    if found is None or found.num_mutated_inp_runtime_indices or found.tokens or found.num_intermediate_bases:
+        return False
+    plain = all(info.output_type.name == "non_alias" for info in found.output_info)
+    return plain and not (found.is_rng_op_functionalized or found.grad_enabled_mutation is not None)
+
+
+def _kept_call(graph_module: GraphModule, kept: KeptGraph, asked: BackendOptions) -> Callable[..., Any]:
+    """Return a function that runs a graph whose result of AOTAutograd is kept.
+
+    If the plan cache has no program for the parameters of a call, AOTAutograd compiles the graph after all.
+    """
+    names = [f"{REGION}{number}" for number in range(len(kept.regions))]
+    root = torch.nn.Module()
+    for name, region in zip(names, kept.regions):
+        root.add_module(name, _Call(KeptTorchRegion(region, asked)))
+    outer = GraphModule(root, graph_of(kept.nodes, names))
+    lock = threading.Lock()
+    compiled: list[Callable[..., Any]] = []
+
+    def run(*args: Any) -> Any:
+        if not compiled:
+            try:
+                return outer.forward(*args)
+            except NotKeptError:
+                with lock:
+                    if not compiled:
+                        mode = FakeTensorMode()
+                        fakes = [mode.from_tensor(x, static_shapes=True) for x in args]
+                        compiled.append(_by_autograd(graph_module, fakes, asked, parameters=kept.static))
+        return compiled[0](*args)
+
+    return run
 
 
 def _is_autocast(graph_module: GraphModule) -> bool:
@@ -121,6 +189,7 @@ def compiled_graph(
     static: Collection[int],
     options: BackendOptions,
     failing: Mapping[Node, str] | None = None,
+    recorder: Recorder | None = None,
 ) -> Boxed:
     """Return a function that runs a functional ATen graph, whose inputs it takes as a list.
 
@@ -129,6 +198,7 @@ def compiled_graph(
         static: positions of the inputs that are parameters or buffers, which become constants.
         options: options of the backend.
         failing: nodes whose translation has failed, and why.
+        recorder: records the result.
     """
     from ..frontends.torch.parser import unsupported
 
@@ -142,11 +212,15 @@ def compiled_graph(
     placeholders = graph_module.graph.find_nodes(op="placeholder")
     constant = {node for place, node in enumerate(placeholders) if place in static}
     calls = [n for n in graph_module.graph.find_nodes(op="call_module") if str(n.target).startswith(REGION)]
+    regions = []
     for call in calls:
         inner = graph_module.get_submodule(str(call.target))
         assert isinstance(inner, GraphModule)
         places = [k for k, source in enumerate(call.args) if source in constant]
-        setattr(graph_module, str(call.target), _Call(TorchRegion(inner, places, options, compiled_graph)))
+        regions.append(TorchRegion(inner, places, options, compiled_graph))
+        setattr(graph_module, str(call.target), _Call(regions[-1]))
+    if recorder is not None:
+        recorder.watch(graph_module.graph, [str(call.target) for call in calls], regions)
     graph_module.recompile()
     alone = _region_alone(graph_module, calls, placeholders)
     run = _boxed(graph_module.forward) if alone is None else alone
@@ -157,7 +231,7 @@ def compiled_graph(
 class _Call(torch.nn.Module):
     """A region as a submodule of the outer graph."""
 
-    def __init__(self, region: TorchRegion) -> None:
+    def __init__(self, region: TorchRegion | KeptTorchRegion) -> None:
         super().__init__()
         self.region = region
 

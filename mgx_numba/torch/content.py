@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -127,3 +127,8 @@ def from_device(value: object) -> torch.Tensor:
     """Return a `device_argument` as a tensor over its memory, complete for PyTorch's current stream."""
     found: torch.Tensor = torch.from_dlpack(value)
     return found
+
+
+def ordered(tensor: torch.Tensor, order: Sequence[int] | None) -> torch.Tensor:
+    """Return a tensor with its axes in another order; None for as they are."""
+    return tensor if order is None else tensor.permute(order)

@@ -13,7 +13,7 @@ from ..core.shape import Shape
 from ..core.types import Type
 from ..frontends.torch.types import TYPES, ir_type
 from ..targets.base import OnDevice
-from .content import from_device
+from .content import from_device, ordered
 
 if TYPE_CHECKING:
     from .region import Lowered, Run
@@ -105,8 +105,3 @@ def _result_dtype(type: Type) -> torch.dtype | None:
     """Return PyTorch's element type; None for complex numbers, whose conjugates are lazy, and for types it lacks."""
     found: torch.dtype | None = _DTYPES.get(type)
     return None if found is None or found.is_complex else found
-
-
-def ordered(tensor: torch.Tensor, order: Sequence[int] | None) -> torch.Tensor:
-    """Return a tensor with its axes in another order; None for as they are."""
-    return tensor if order is None else tensor.permute(order)

@@ -31,16 +31,15 @@ from torch.fx import GraphModule, Node
 from ..codegen.files import default_folder, make_folder
 from ..dataclass import dataclass
 from ..errors import IndexRangeError, MgxError, ParameterError, ShapeError, UnsupportedError
-from ..frontends.torch.symbols import hint
 from ..interrupts import whole_module
-from .content import digest_of, from_array, graph_text, host_array, quick_array
-from .device_calls import device_runner, ordered
+from .content import digest_of, from_array, graph_text, host_array, ordered, quick_array
 from .frozen import Frozen
 from .logs import warn_once
 from .partition import copied
 
 if TYPE_CHECKING:
     from ..api.program import program
+    from .kept_graphs import KeptRegion
     from .options import BackendOptions
 
 Run = Callable[[Sequence[Any]], "list[torch.Tensor]"]
@@ -67,6 +66,8 @@ class TorchRegion:
         self._frozen: Frozen[Run] = Frozen(static, self._compiled)
         self._divide = divide
         self._divided: Run | None = None
+        self.lowered: Callable[[Lowered, Sequence[int]], None] = lambda lowered, constant: None
+        """Called when the graph has been compiled with the inputs at some positions as constants."""
 
     def __call__(self, args: Sequence[object]) -> list[torch.Tensor]:
         return self._frozen.find(args)(args)
@@ -80,7 +81,9 @@ class TorchRegion:
         if self._divided is not None:
             return self._divided
         try:
-            run = runner(lower(copied(self._eager), args, constant, self._options), args)
+            lowered = lower(copied(self._eager), args, constant, self._options)
+            run = runner(lowered, args)
+            self.lowered(lowered, constant)
         except MgxError as error:
             self._divided = self._without(error, constant)
             return self._divided
@@ -112,14 +115,42 @@ class TorchRegion:
         return lambda args: [divided(list(args))] if single else list(divided(list(args)))
 
 
+class KeptTorchRegion:
+    """A region of which the text is at hand, not the graph; its programs are in the plan cache.
+
+    A call raises `NotKeptError` if the plan cache has no program for the values of its parameters.
+    """
+
+    def __init__(self, kept: KeptRegion, options: BackendOptions) -> None:
+        self._kept, self._options = kept, options
+        self.single = kept.single
+        self._frozen: Frozen[Run] = Frozen(kept.constant, self._compiled)
+
+    def __call__(self, args: Sequence[object]) -> list[torch.Tensor]:
+        return self._frozen.find(args)(args)
+
+    def _compiled(self, args: Sequence[Any], constant: Sequence[int]) -> Run:
+        kept = self._kept
+        if list(constant) != list(kept.constant):
+            raise NotKeptError
+        constants = {kept.names[place]: args[place].detach().contiguous() for place in constant}
+        target = self._options.target or "cpu"
+        made = compiled_program(kept.text, constants, target, self._options.compile)
+        return runner(Lowered(made, kept.inputs, kept.results, target), args)
+
+
 def _lengths(graph_module: GraphModule) -> list[Any]:
     """Return the lengths of a graph's inputs, and the inputs that are numbers."""
     values = [node.meta.get("val") for node in graph_module.graph.find_nodes(op="placeholder")]
     return [n for x in values for n in (x.shape if isinstance(x, torch.Tensor) else [x])]
 
 
+class NotKeptError(Exception):
+    """The plan cache lacks the program of a graph of which only the text is at hand."""
+
+
 def compiled_program(
-    graph_module: GraphModule,
+    graph: GraphModule | str,
     constants: Mapping[str, torch.Tensor],
     target: str,
     options: Mapping[str, Any],
@@ -129,18 +160,24 @@ def compiled_program(
 
     With ``parks``, large constants move to a file.
 
+    Args:
+        graph: the graph, or its text.
+
     Raises:
         MgxError: the graph has an operator that the frontend lacks, or compilation fails.
+        NotKeptError: the plan cache has no program of the text.
     """
     from ..api.parsing import Parsed, read_model
 
     def parse(content: Any, external: Any) -> Parsed:
+        if isinstance(graph, str):
+            raise NotKeptError
         whole_module("mgx_numba.frontends.torch.parser")
         from ..frontends.torch.parser import parse_graph
 
-        return Parsed(parse_graph(graph_module, constants=given))
+        return Parsed(parse_graph(graph, constants=given))
 
-    text = graph_text(graph_module)
+    text = graph if isinstance(graph, str) else graph_text(graph)
     asked = f"torch {digest_of(constants)}" if options.get("plan_cache", True) else ""
     given = {name: parked(x) for name, x in constants.items()} if parks else constants
     found, _ = read_model(text.encode(), asked, parse)
@@ -158,6 +195,8 @@ class Lowered:
         results: of each result the order of axes that gives PyTorch's form back, likewise.
         target: name of the target.
         on_device: inputs and results are tensors on a CUDA device.
+        names: names of the graph's inputs.
+        text: the graph's text.
     """
 
     program: program
@@ -165,6 +204,8 @@ class Lowered:
     results: Sequence[Sequence[int] | None]
     target: str
     on_device: bool = False
+    names: Sequence[str] = ()
+    text: str = ""
 
 
 def lower(graph_module: GraphModule, args: Sequence[Any], constant: Sequence[int], options: BackendOptions) -> Lowered:
@@ -201,10 +242,11 @@ def lower(graph_module: GraphModule, args: Sequence[Any], constant: Sequence[int
     if options.calibrates:
         tensors = {name: x for name, x in given.items() if isinstance(x, torch.Tensor) and name not in constants}
         asked["calibration"] = [{name: host_array(ordered(x, orders.get(name))) for name, x in tensors.items()}]
+    text = "" if on_device else graph_text(graph_module)
     made = compiled_program(graph_module, constants, target, asked, options.parks)
     wanted = set(made.get_parameter_names())
     inputs = [(name, place, orders.get(name)) for place, name in enumerate(names) if name in wanted]
-    return Lowered(made, inputs, back, target, on_device)
+    return Lowered(made, inputs, back, target, on_device, names, text)
 
 
 def _declare_types(graph_module: GraphModule, given: Mapping[str, Any]) -> None:
@@ -232,6 +274,8 @@ def _row_major(graph_module: GraphModule, constants: Mapping[str, torch.Tensor])
 def runner(lowered: Lowered, args: Sequence[object]) -> Run:
     """Return a function that runs a compiled graph on lists of inputs like ``args``."""
     if lowered.on_device:
+        from .device_calls import device_runner
+
         return device_runner(lowered, _device(args), args)
     run, results = lowered.program.run, lowered.results
     turned = any(order is not None for order in results)
@@ -327,6 +371,8 @@ def transpose_results(graph_module: GraphModule, results: Sequence[Node]) -> tup
 
 def _order(node: Node) -> Order | None:
     """Return the axes from the slowest to the quickest of a dense tensor that is not row-major; else None."""
+    from ..frontends.torch.symbols import hint
+
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.dim() < 2 or value.layout is not torch.strided:
         return None

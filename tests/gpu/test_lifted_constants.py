@@ -111,3 +111,16 @@ def test_types_that_share_a_sum_have_an_operand_each() -> None:
     assert [p.shape.type for p in body.parameters()] == [F32, *kinds]
     for got, one in zip(reference(program, {"x": x}).results, wanted, strict=True):
         np.testing.assert_array_equal(got, one)
+
+
+def test_names_of_parameters_are_not_taken_twice() -> None:
+    """Bodies of reductions in parts have other names: a second ``x1`` was an error."""
+    program = Program()
+    m, body = program.main, program.create_module("main:pointwise0")
+    near = body.add_instruction("nearbyint", [body.add_parameter("x1", Shape(F32))])
+    total = body.add_instruction("add", [near, body.add_literal(np.float32(5))])
+    body.add_return([body.add_instruction("convert", [total], target_type=Type.int8_type)])
+    m.add_return([m.add_instruction("pointwise", [m.add_parameter("x", Shape(F32, (4, 3)))], [body])])
+    LiftConstants().run(program, Options())
+    validate(program)
+    assert len(body.parameters()) == 2

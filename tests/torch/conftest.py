@@ -31,11 +31,12 @@ def _operators_are_looked_up_once() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let no test see what Dynamo has compiled for another, and none pass because a graph ran in eager mode."""
+    """Let no test see what was compiled for another, and none pass because a graph ran in eager mode."""
     import torch
 
-    from mgx_numba.torch import logs
+    from mgx_numba.torch import backend, logs
 
+    monkeypatch.setattr(backend, "kept_path", lambda *args: None)
     lines: set[str] = set()
     monkeypatch.setattr(logs, "_warned", lines)
     torch.manual_seed(0)

@@ -80,6 +80,22 @@ def test_recurrent_layers() -> None:
     check(Stack(), [torch.randn(2, 5, 4)])
 
 
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_recurrent_layers_with_projections(target: str) -> None:
+    class Projected(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.both = nn.LSTM(4, 6, 2, proj_size=3, batch_first=True, bidirectional=True)
+            self.plain = nn.LSTM(6, 5, bias=False, proj_size=2)
+
+        def forward(self, x: Any, h: Any, c: Any) -> Any:
+            y, ends = self.both(x, (h, c))
+            return y, *ends, *self.plain(y)[1], *self.plain(y[0])[1]
+
+    given = [torch.randn(2, 5, 4), torch.randn(4, 2, 3), torch.randn(4, 2, 6)]
+    check(Projected(), given, target=target)
+
+
 def test_open_lengths_are_symbols_with_their_ranges() -> None:
     batch, steps = torch.export.Dim("batch", max=32), torch.export.Dim("steps", min=2, max=128)
     shapes = ({0: batch, 1: steps},)

@@ -55,9 +55,9 @@ def test_interpolations_and_recurrent_layers_stay_whole(monkeypatch: pytest.Monk
     seen: list[str] = []
     own = backends.compiled_graph
 
-    def noting(graph: Any, *args: Any) -> Any:
+    def noting(graph: Any, *args: Any, **kwargs: Any) -> Any:
         seen.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
-        return own(graph, *args)
+        return own(graph, *args, **kwargs)
 
     monkeypatch.setattr(backends, "compiled_graph", noting)
     models = [(kind(3, 4), torch.randn(5, 2, 3)) for kind in (nn.LSTM, nn.GRU, nn.RNN)]
@@ -86,6 +86,17 @@ def test_recurrent_layers_under_autocast_give_the_type_of_eager_mode(inside: boo
             pytest.skip(f"eager mode: {error}")
         found = torch.compile(run, backend=backends.mgx_numba)(x)
     torch.testing.assert_close(found, expected, atol=2e-2, rtol=2e-2)
+
+
+@torch.no_grad()
+@torch._dynamo.config.patch(allow_rnn=True)
+def test_projected_states_of_open_lengths() -> None:
+    """PyTorch ran layers with projections."""
+    model = nn.LSTM(4, 6, 2, bidirectional=True, proj_size=3)
+    found = torch.compile(model, backend=backends.mgx_numba, dynamic=True)
+    for steps, batch in ((5, 3), (7, 2), (1, 4)):
+        x = torch.randn(steps, batch, 4)
+        torch.testing.assert_close(found(x), model(x))
 
 
 @pytest.mark.parametrize("target", ["ref", "cpu"])

@@ -36,7 +36,8 @@ class AtenBuilder(GraphBuilder):
     def inner(self, suffix: str) -> AtenBuilder:
         """Return a builder of a new submodule, whose instructions may use values of this builder's module."""
         assert self.program is not None
-        made = AtenBuilder(self.program.unique_module(f"{self.symbols[0]}_{suffix}"), self.constants, self.program)
+        name = self.symbols[0] if self.symbols else self.module.name
+        made = AtenBuilder(self.program.unique_module(f"{name}_{suffix}"), self.constants, self.program)
         made.lengths, made.symbols = self.lengths, self.symbols
         return made
 

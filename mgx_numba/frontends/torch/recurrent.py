@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from ...ops.base import make_op
 from .builder import AtenBuilder, rank
+from .control_flow import scan
 from .node import AtenNode
 from .registry import register
 
@@ -79,15 +80,17 @@ def _layers(
         x = g.transpose(x, (1, 0, 2))
     directions = 2 if bidirectional else 1
     each = len(params) // (num_layers * directions)
-    if each != (4 if has_biases else 2):
-        raise UnsupportedError("recurrent layers with projections are not supported")
+    is_projected = each % 2 == 1
     last_hidden, last_cell = [], []
     for layer in range(num_layers):
         own = [params[(layer * directions + k) * each : (layer * directions + k + 1) * each] for k in range(directions)]
         first, last = layer * directions, (layer + 1) * directions
         start = g.slice(hidden, 0, first, last)
         cells = None if cell is None else g.slice(cell, 0, first, last)
-        states, ends = _layer(g, kind, x, own, has_biases, start, cells, functions)
+        if is_projected:
+            states, ends = _projected_layer(g, x, own, start, cells)
+        else:
+            states, ends = _layer(g, kind, x, own, has_biases, start, cells, functions)
         last_hidden.append(ends[0])
         last_cell += ends[1:]
         steps, d, batch, size = g.lens(states)
@@ -143,3 +146,52 @@ def _layer(
     if kind == "lstm":
         ends.append(g.op("rnn_last_cell_output", states))
     return states, ends
+
+
+def _projected_layer(
+    g: AtenBuilder,
+    x: Instruction,
+    own: Sequence[Sequence[Instruction]],
+    hidden: Instruction,
+    cell: Instruction | None,
+) -> tuple[Instruction, list[Instruction]]:
+    """Emit one layer whose hidden states are projections, as a loop for each direction; return what `_layer` returns.
+
+    Args:
+        own: of each direction the weights of inputs and hidden states, both biases if there are any, the projection.
+    """
+    assert cell is not None
+    every, hiddens, cells = [], [], []
+    for direction, (w, r, *biases, projection) in enumerate(own):
+        gates = g.matmul(x, g.swap_last(w))
+        for bias in biases:
+            gates = g.pointwise("add", gates, bias)
+        start = [g.squeeze(g.slice(v, 0, direction, direction + 1), [0]) for v in (hidden, cell)]
+        inline = functools.partial(_projected_step, weights=(g.swap_last(r), g.swap_last(projection)))
+        h, c, rows = scan(g, inline, None, start, [g.op("reverse", gates, axes=(0,)) if direction else gates])
+        every.append(g.op("reverse", rows, axes=(0,)) if direction else rows)
+        hiddens.append(h)
+        cells.append(c)
+
+    def stacked(values: Sequence[Instruction], axis: int) -> Instruction:
+        wide = [g.unsqueeze(v, [axis]) for v in values]
+        return g.op("concat", *wide, axis=axis) if len(wide) > 1 else wide[0]
+
+    return stacked(every, 1), [stacked(hiddens, 0), stacked(cells, 0)]
+
+
+def _projected_step(
+    _: object, values: Sequence[Any], g: AtenBuilder, weights: tuple[Instruction, Instruction]
+) -> list[Any]:
+    """Emit a step of a direction: from the states and the inputs' part of the gates, the states and a row of results.
+
+    Args:
+        weights: those of hidden states [projected, 4 * size], and the projection [size, projected].
+    """
+    h, c, rows = values
+    found, size = g.pointwise("add", rows, g.matmul(h, weights[0])), g.lens(c)[1]
+    i, f, z, o = (g.slice(found, 1, k * size, (k + 1) * size) for k in range(4))
+    i, f, o = (g.op("sigmoid", v) for v in (i, f, o))
+    c = g.pointwise("add", g.pointwise("mul", f, c), g.pointwise("mul", i, g.op("tanh", z)))
+    h = g.matmul(g.pointwise("mul", o, g.op("tanh", c)), weights[1])
+    return [h, c, h]

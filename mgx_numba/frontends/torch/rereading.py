@@ -22,11 +22,11 @@ class AtenReader:
     """A reader of deferred ATen nodes into the modules of one program; see `graph.deferred.Reader`."""
 
     def __init__(self, program: Program, constants: Constants) -> None:
-        self._constants = constants
+        self._program, self._constants = program, constants
 
     def expand(self, module: Module, op: Deferred, inputs: Sequence[Instruction]) -> list[Instruction]:
         node, args, kwargs, numbers = decoded(op.source, inputs)
-        g = AtenBuilder(module, self._constants)
+        g = AtenBuilder(module, self._constants, self._program)
         g.lengths = {x for x, number in zip(inputs, numbers) if number}
         try:
             results = build(g, node, args, kwargs)

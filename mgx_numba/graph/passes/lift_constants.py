@@ -6,6 +6,7 @@ instruction cache, and no kernel that ships with the package would serve a model
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -118,7 +119,9 @@ class _Lifted:
         value, shape = uniform_value(number), number.shape.with_type(type)
         key = np.asarray(value).astype(type.numpy).tobytes(), shape
         if key not in self._known:
-            self._known[key] = self._body.add_parameter(parameter_name(len(self._body.parameters())), shape)
+            names = map(parameter_name, itertools.count(len(self._body.parameters())))
+            free = next(name for name in names if self._body.parameter(name) is None)
+            self._known[key] = self._body.add_parameter(free, shape)
             first = next(i for i in self._body if not i.is_param and not i.is_literal)
             self._body.move_before(self._known[key], first)
             seen = self._ins.inputs[0].shape if self._ins.name == "pointwise" else shape
