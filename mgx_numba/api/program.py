@@ -48,11 +48,9 @@ class program:
     ``save`` does.
     """
 
-    _source, _file, _form = (
-        AfterCompilation[PortableForm](),
-        AfterCompilation[FileForm](),
-        AfterCompilation["CompiledForm | None"](),
-    )
+    _source = AfterCompilation[PortableForm]()
+    _file = AfterCompilation[FileForm]()
+    _form = AfterCompilation["CompiledForm | None"]()
     _now_form: CompiledForm | None
     _background: PendingCompilation | None = None
 
@@ -131,8 +129,7 @@ class program:
         return [*self._parameters(), *self._buffers()]
 
     def get_parameter_shapes(self) -> shape_map:
-        """Return the shape of each of `get_parameter_names`, by name; an integer key gives the shape at that
-        position."""
+        """Return the shape of each of `get_parameter_names`; keys are names, or integers for positions."""
         return shape_map({name: shape.wrap(s) for name, s in {**self._parameters(), **self._buffers()}.items()})
 
     def _running(self) -> PendingCompilation | None:

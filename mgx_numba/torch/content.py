@@ -26,7 +26,7 @@ def graph_text(graph_module: GraphModule) -> str:
     lines = [torch.__version__, *_ranges(graph_module)]
     for node, number in numbers.items():
         own = node.name if node.op == "placeholder" else ""
-        arguments = _shown((node.args, node.kwargs), numbers)
+        arguments = argument_text((node.args, node.kwargs), numbers)
         lines.append(f"{number} {node.op} {own} {_target(node)} {arguments} {_value(node.meta.get('val'))}")
     for node in graph_module.graph.find_nodes(op="get_attr"):
         value = operator.attrgetter(str(node.target))(graph_module)
@@ -53,14 +53,22 @@ def _target(node: Node) -> str:
     return f"{getattr(node.target, '__module__', '')} {node.target}"
 
 
-def _shown(value: object, numbers: Mapping[Node, str]) -> str:
+def argument_text(value: object, numbers: Mapping[Node, str], constant: Callable[[object], str] = repr) -> str:
+    """Return the text of a node's argument, with other nodes by their ``numbers``; ``constant`` gives that of a
+    constant."""
+
+    def text(member: object) -> str:
+        return argument_text(member, numbers, constant)
+
     if isinstance(value, Node):
         return numbers[value]
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_shown(v, numbers) for v in value)}]"
+        return f"{type(value).__name__}({', '.join(map(text, value))})"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{k}: {_shown(v, numbers)}' for k, v in value.items())}}}"
-    return repr(value)
+        return f"{{{', '.join(f'{k!r}: {text(v)}' for k, v in value.items())}}}"
+    if isinstance(value, slice):
+        return f"slice{text((value.start, value.stop, value.step))}"
+    return constant(value)
 
 
 def _value(value: object) -> str:

@@ -72,6 +72,8 @@ def _by_addresses(lowered: Lowered, device: torch.device, args: Sequence[object]
         example, wanted = args[place], unwrap_shape(shapes[name])
         if not isinstance(example, torch.Tensor) or example.device != device or not is_in_a_row(wanted):
             return None
+        if example.is_complex():  # conjugates are lazy
+            return None
         inputs.append((place, order, example.dtype, tuple(ordered(example, order).shape), wanted))
         if ir_type(example.dtype) is not wanted.type or inputs[-1][3] != wanted.array_lens:
             return None
@@ -102,6 +104,6 @@ def _by_addresses(lowered: Lowered, device: torch.device, args: Sequence[object]
 
 
 def _result_dtype(type: Type) -> torch.dtype | None:
-    """Return PyTorch's element type; None for complex numbers, whose conjugates are lazy, and for types it lacks."""
+    """Return PyTorch's element type; None for complex numbers, as for inputs, and for types that it lacks."""
     found: torch.dtype | None = _DTYPES.get(type)
     return None if found is None or found.is_complex else found

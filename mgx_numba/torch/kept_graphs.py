@@ -32,6 +32,7 @@ from ..api.parsing import option_text
 from ..codegen.files import mark_used, read_trusted
 from ..dataclass import dataclass
 from ..digest import digest, text_digest
+from .content import argument_text
 
 if TYPE_CHECKING:
     from .options import BackendOptions
@@ -203,7 +204,7 @@ def _nodes(graph_module: GraphModule) -> Iterable[str]:
             name = ""
         else:  # modules and attributes
             raise _NoKeyError
-        yield f"{node.op} {name} {_shown(node.args, numbers)} {_shown(node.kwargs, numbers)}"
+        yield f"{node.op} {name} {argument_text((node.args, node.kwargs), numbers, _constant)}"
 
 
 def _function(target: Any) -> str:
@@ -218,16 +219,8 @@ def _function(target: Any) -> str:
     raise _NoKeyError
 
 
-def _shown(value: object, numbers: Mapping[Node, str]) -> str:
-    """Return the text of an argument."""
-    if isinstance(value, Node):
-        return numbers[value]
-    if isinstance(value, (list, tuple)):
-        return f"{type(value).__name__}({', '.join(_shown(v, numbers) for v in value)})"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{k!r}: {_shown(v, numbers)}' for k, v in value.items())}}}"
-    if isinstance(value, slice):
-        return f"slice{_shown((value.start, value.stop, value.step), numbers)}"
+def _constant(value: object) -> str:
+    """Return the text of a constant argument."""
     if type(value) in _PLAIN or value is ...:
         return repr(value)
     raise _NoKeyError

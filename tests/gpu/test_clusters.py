@@ -180,6 +180,18 @@ def test_a_convolution_of_few_of_the_channels(first: int, type: Type, on: Engine
 
 
 @pytest.mark.parametrize("type", [F32, F16])
+def test_products_of_whole_rows_that_begin_between_vectors(type: Type, on: Engine) -> None:
+    def build(m: Module) -> None:
+        x = m.add_parameter("x", Shape(type, (1281,)))
+        x = m.add_instruction("slice", [x], axes=(0,), starts=(1,), ends=(1281,))
+        x = m.add_instruction("reshape", [x], dims=(1, 40, 32))
+        x = m.add_instruction("multibroadcast", [x], out_lens=(3, 40, 32))
+        m.add_return([m.add_instruction("dot", [x, m.add_parameter("w", Shape(type, (3, 32, 16)))])])
+
+    agree(build, on)
+
+
+@pytest.mark.parametrize("type", [F32, F16])
 @pytest.mark.parametrize("repeated", [False, True])
 @pytest.mark.parametrize("turned", [False, True])
 def test_products_of_few_of_the_columns(turned: bool, repeated: bool, type: Type, on: Engine) -> None:

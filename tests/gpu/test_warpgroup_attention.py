@@ -11,6 +11,7 @@ from bench.gpu_attention import problem_of
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.attention import flash, warpgroups
 from mgx_numba.codegen.gpu.attention.flash import attention_solution
+from mgx_numba.codegen.gpu.attention.mask_bits import words_of
 from mgx_numba.codegen.gpu.attention.warpgroups import AttentionTile
 from mgx_numba.codegen.gpu.machine import H200, planning_for
 from mgx_numba.codegen.gpu.toolchain.compiler import assembly
@@ -102,6 +103,13 @@ def qkv(lens: tuple[int, ...]) -> tuple[Program, dict[str, np.ndarray]]:
     heads = [m.add_parameter(n, Shape(F16, lens)) for n in "qkv"]
     m.add_return([m.add_instruction("attention", heads, scale=0.3)])
     return program, {n: rng.standard_normal(lens).astype(np.float16) for n in "qkv"}
+
+
+@pytest.mark.parametrize("words", [2, 3, 4])
+def test_rows_of_a_mask_in_bits_hold_whole_tiles(words: int) -> None:
+    """A tile of 96 keys that began at key 96 of 100 read two words behind the mask."""
+    for keys in range(1, 700):
+        assert words_of(keys) % 4 == 0 and -(-keys // (32 * words)) * words <= words_of(keys)
 
 
 def test_layers_share_a_mask_in_bits(on: Engine) -> None:

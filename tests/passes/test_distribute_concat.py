@@ -84,6 +84,14 @@ def test_even_and_odd_elements_are_rotated_apart(lens: tuple[int, ...], special:
     assert found.count("neg") == 1 and found.count("exp") == 2
 
 
+def test_elements_that_are_only_interleaved_stay() -> None:
+    g = Graph()
+    x = g.param("x", (3, 8))
+    pieces = [g.op("unsqueeze", v, axes=(2,)) for v in (g.op("neg", x), x)]
+    program = g.ret(g.op("reshape", g.op("concat", *pieces, axis=2), dims=(3, 16)))
+    assert str(check(program, DistributeConcat())) == str(program)
+
+
 def test_even_and_odd_elements_with_other_readers_stay() -> None:
     after = check(interleaved((3, 4, 8), shared=True), DistributeConcat())
     assert names(after).count("exp") == 1

@@ -18,7 +18,7 @@ from .support import Graph, check, find
 
 
 def joining(factor: int, group: int = 6, fast_math: bool = True) -> Options:
-    """Let convolutions of ``group`` groups join ``factor`` of them."""
+    """Return options with which convolutions of ``group`` groups are computed with ``factor`` groups in one."""
 
     def factor_of(ins: Instruction) -> int:
         return factor if ins.op.attributes()["group"] == group else 1

@@ -31,7 +31,7 @@ class DistributeConcat(Pass):
     def apply(self, program: Program, module: Module, options: Options) -> None:
         for ins in [i for i in module if i.name == "concat"]:
             last = _last(ins)
-            if last is ins:
+            if last in (ins, _interleaved(ins)):
                 continue
             reason = _refused(ins, last)
             if reason:
@@ -79,10 +79,11 @@ def _refused(concat: Instruction, last: Instruction) -> str:
     pieces = concat.inputs
     if concat.shape.is_dynamic or len(pieces) != 2 or any(is_symbolic(i.shape.lens[axis]) for i in pieces):
         return "it is no concatenation of two values of known lengths along its axis"
-    made = [i.inputs[0] if i.name == "unsqueeze" and len(i.users) == 1 else i for i in pieces]
+    interleaved = _interleaved(concat) is not None
+    made = [i.inputs[0] if interleaved and i.name == "unsqueeze" and len(i.users) == 1 else i for i in pieces]
     if not any(_is_pointwise(i) and len(i.users) == 1 and not is_constant(i) for i in made):
         return "no operation computes a value for the concatenation alone"
-    if _interleaved(concat) is not None:
+    if interleaved:
         return ""
     inner = axis % concat.shape.ndim == concat.shape.ndim - 1
     sizes = [i.shape.lens[-1] * t.size for i in pieces for t in (concat.shape.type, last.shape.type)]

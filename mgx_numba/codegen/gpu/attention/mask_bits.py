@@ -21,8 +21,10 @@ WORD = 32
 
 
 def words_of(keys: int) -> int:
-    """Return the words of a row of so many keys."""
-    return -(-keys // (WORD * MASK_WORDS)) * MASK_WORDS
+    """Return the words of a row of a mask: a multiple of `MASK_WORDS`, with whole tiles of each count of words up to
+    that, since kernels load tiles of keys whole."""
+    needed = max(-(-keys // (WORD * count)) * count for count in range(1, MASK_WORDS + 1))
+    return -(-needed // MASK_WORDS) * MASK_WORDS
 
 
 def mask_bits_launch(mask: Tensor, origin: str = "") -> Launch:

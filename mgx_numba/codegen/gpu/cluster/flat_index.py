@@ -33,14 +33,13 @@ class Axes:
         """
         self._lengths = tuple(lens)
         self.lens = [arguments.integer(f"{prefix}n{d}", n) if d else "" for d, n in enumerate(lens)]
+        steps = [(*own[:-1], *(s * lanes for s in own[-1:])) for own in strides]
         self.strides = [
             [
-                str(s * lanes if d == len(own) - 1 else s)
-                if known_in(s, 0, 1)
-                else arguments.integer(f"{prefix}s{k}_{d}", s)
-                for d, s in enumerate(own)
+                str(step) if known_in(s, 0, 1) else arguments.integer(f"{prefix}s{k}_{d}", step)
+                for d, (s, step) in enumerate(zip(own, apart))
             ]
-            for k, own in enumerate(strides)
+            for k, (own, apart) in enumerate(zip(strides, steps))
         ]
 
     @cached_property

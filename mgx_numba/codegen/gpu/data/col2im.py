@@ -12,9 +12,7 @@ from ...printer import VectorValue
 from ...problems.cluster import Tensor
 from ..printer import ThreadPrinter
 from .elements import ElementText
-
-FEW = 16
-"""Most taps that are unrolled, so that their loads are in flight together; as `pooling.FEW`."""
+from .pooling import FEW
 
 
 def col2im_launch(op: Col2Im, x: Tensor, out: Tensor, origin: str = "") -> Launch:

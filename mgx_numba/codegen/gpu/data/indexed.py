@@ -28,9 +28,7 @@ def indexed_launch(problem: IndexedCopy) -> Launch:
     most = most_lanes(out.type.size)
     wide = [stored] if along else moving
     lanes = contiguous_lanes(min(MOST_GATHERED, most) if along else most, space.lens[-1], wide)
-    # of vectors along the last axis, which `Axes` counts as such where neighbours have a stride of 0 or 1
-    strides = [(*own[:-1], own[-1] if known_in(own[-1], 0, 1) else own[-1] * lanes) for own in space.strides]
-    text = ElementText([("x", source), *_operands(terms), ("out", out)], space.lens, strides, lanes)
+    text = ElementText([("x", source), *_operands(terms), ("out", out)], space.lens, space.strides, lanes)
     apart = [own[-1] for own in space.strides[:-1]] if along else []
     beside = [text.arguments.integer(f"beside{k}", stride) for k, stride in enumerate(apart)]
     walk = _Positions(text, terms)

@@ -89,6 +89,7 @@ def aligned(low: Lowering, ins: Instruction, view: View) -> View:
     once = view.with_shape(Shape(view.type, [1 if r else n for r, n in zip(repeated, view.lens)], view.strides))
     order = sorted(range(len(view.lens)), key=lambda axis: typical(view.strides[axis]), reverse=True)
     dense = Shape.from_permutation(view.type, once.lens, order)
-    copied = low.materialized(once, dense.strides, ins)
+    copied = low.allocate(dense)
+    low.copy(once, copied, ins)
     strides = [0 if r else s for r, s in zip(repeated, dense.strides)]
     return copied.with_shape(Shape(view.type, view.lens, strides))
