@@ -326,3 +326,22 @@ def test_few_keys_of_one_query_are_not_divided(keys: int, parts: int, monkeypatc
     with planning_for(H200):
         (launch,) = attention_solution(problem, "high").launches
     assert launch.geometry.blocks[2] == parts  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("warpgroups", [False, True])
+def test_heads_that_begin_between_vectors(warpgroups: bool, on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that follow one another were not copied, wherever the first one began."""
+    if warpgroups:
+        monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    program, rng = Program(), np.random.default_rng(0)
+    m = program.main
+    lens = (1, 2, 40, 16)
+    heads = []
+    for name in "qkv":
+        flat = m.add_parameter(name, Shape(F16, (1 + 2 * 40 * 16,)))
+        own = m.add_instruction("slice", [flat], axes=(0,), starts=(1,), ends=(1 + 2 * 40 * 16,))
+        heads.append(m.add_instruction("reshape", [own], dims=lens))
+    m.add_return([m.add_instruction("attention", heads, scale=0.25)])
+    inputs = {name: rng.standard_normal(1 + 2 * 40 * 16).astype(np.float16) for name in "qkv"}
+    (got,), (wanted,) = compiled(program, on).run(inputs), reference(program, inputs).results
+    assert np.abs(got.astype(np.float64) - wanted).max() < 5e-3

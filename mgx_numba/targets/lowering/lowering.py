@@ -432,6 +432,10 @@ class Lowering(PlanConstants):
         """Return the view if it has these strides (except along axes of length 1), else a copy with them."""
         if all(known_equal(a, b) or known_equal(n, 1) for a, b, n in zip(view.strides, strides, view.lens)):
             return view
+        return self.copied(view, strides, ins)
+
+    def copied(self, view: View, strides: Sequence[int], ins: Instruction) -> View:
+        """Return a copy of the view with these strides, in memory of its own, which is aligned to vectors."""
         target = self.allocate(Shape(view.type, view.lens, strides))
         self.copy(view, target, ins)
         return target

@@ -255,7 +255,7 @@ def _in_vectors(low: Lowering, ins: Instruction, view: View) -> View:
     if (whole and known_equal(view.byte_offset % VECTOR_BYTES, 0)) or view.lens[3] % lanes:
         strides = apart
         return view.with_shape(Shape(view.type, view.lens, (*strides, view.strides[3])))
-    return low.materialized(view, row_major_strides(view.lens), ins)
+    return low.copied(view, row_major_strides(view.lens), ins)
 
 
 VIEWS = frozenset(("concat", "contiguous", "reshape", "squeeze", "transpose", "unsqueeze"))

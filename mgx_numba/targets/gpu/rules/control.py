@@ -248,11 +248,8 @@ def _packed(shape: Shape) -> Shape:
 def _given(low: Lowering, view: View, ins: Instruction) -> View:
     """Return a value in the form of a plan's parameter: row-major and aligned to vectors."""
     view = low.materialized(view, row_major_strides(view.lens), ins)
-    if not known_equal(view.byte_offset % VECTOR_BYTES, 0):
-        copied = low.allocate(_packed(view.shape))
-        low.copy(view, copied, ins)
-        view = copied
-    return view
+    is_aligned = known_equal(view.byte_offset % VECTOR_BYTES, 0)
+    return view if is_aligned else low.copied(view, row_major_strides(view.lens), ins)
 
 
 def _zeros(low: Lowering, shape: Shape, ins: Instruction) -> View:

@@ -83,13 +83,10 @@ def aligned(low: Lowering, ins: Instruction, view: View) -> View:
         return view
     repeated = [known_in(s, 0) for s in view.strides]
     if not any(repeated) and not known_less(2 * view.shape.elements, view.shape.element_space):
-        copied = low.allocate(view.shape)
-        low.copy(view, copied, ins)
-        return copied
+        return low.copied(view, view.strides, ins)
     once = view.with_shape(Shape(view.type, [1 if r else n for r, n in zip(repeated, view.lens)], view.strides))
     order = sorted(range(len(view.lens)), key=lambda axis: typical(view.strides[axis]), reverse=True)
     dense = Shape.from_permutation(view.type, once.lens, order)
-    copied = low.allocate(dense)
-    low.copy(once, copied, ins)
+    copied = low.copied(once, dense.strides, ins)
     strides = [0 if r else s for r, s in zip(repeated, dense.strides)]
     return copied.with_shape(Shape(view.type, view.lens, strides))
