@@ -55,8 +55,8 @@ def _by_addresses(lowered: Lowered, device: torch.device, args: Sequence[object]
     PyTorch frees meanwhile is used again in the order of the stream.
 
     Returns:
-        None if lengths are not known, or an input is no tensor on the device. Other tensors than ``args`` had are left
-        to ``general``.
+        None if lengths are not known, or an input is no tensor on the device or in host memory, which is copied. Other
+        tensors than ``args`` had are left to ``general``.
     """
     compiled = lowered.program.compiled
     execute = compiled.entry() if isinstance(compiled, OnDevice) else None
@@ -70,7 +70,9 @@ def _by_addresses(lowered: Lowered, device: torch.device, args: Sequence[object]
             continue  # memory for a result
         place, order = known[name]
         example, wanted = args[place], unwrap_shape(shapes[name])
-        if not isinstance(example, torch.Tensor) or example.device != device or not is_in_a_row(wanted):
+        if not isinstance(example, torch.Tensor) or not is_in_a_row(wanted):
+            return None
+        if example.device not in (device, torch.device("cpu")):
             return None
         if example.is_complex():  # conjugates are lazy
             return None
@@ -87,8 +89,10 @@ def _by_addresses(lowered: Lowered, device: torch.device, args: Sequence[object]
         given = []
         for place, order, dtype, lens, shape in inputs:
             tensor = args[place] if order is None else args[place].permute(order)
-            if tensor.dtype is not dtype or tensor.shape != lens or tensor.is_neg() or tensor.device != device:
+            if tensor.dtype is not dtype or tensor.shape != lens or tensor.is_neg():
                 return general(args)
+            if tensor.device != device:
+                tensor = tensor.to(device)
             if not tensor.is_contiguous():
                 tensor = tensor.contiguous()
             given.append(DeviceArray(shape, tensor.data_ptr(), number, tensor))

@@ -231,7 +231,7 @@ def lower(graph_module: GraphModule, args: Sequence[Any], constant: Sequence[int
     new, back = transpose_results(graph_module, results)  # type: ignore[arg-type]
     output.args = (tuple(new),)
     graph_module.recompile()
-    device = _device(given.values())
+    device = _device(given.values(), results)
     target = options.target or ("cpu" if device.type == "cpu" else "gpu")
     on_device = device.type == "cuda"
     if on_device and target != "gpu":
@@ -276,7 +276,8 @@ def runner(lowered: Lowered, args: Sequence[object]) -> Run:
     if lowered.on_device:
         from .device_calls import device_runner
 
-        return device_runner(lowered, _device(args), args)
+        device = next(x.device for x in args if isinstance(x, torch.Tensor) and x.device.type == "cuda")
+        return device_runner(lowered, device, args)
     run, results = lowered.program.run, lowered.results
     turned = any(order is not None for order in results)
     inputs = [(name, place, _entry(name, args[place], order)) for name, place, order in lowered.inputs]
@@ -314,8 +315,15 @@ def _entry(name: str, example: object, order: Sequence[int] | None) -> Callable[
     return entry
 
 
-def _device(values: Iterable[object]) -> torch.device:
+def _device(values: Iterable[object], results: Iterable[Any]) -> torch.device:
     """Return the device of tensors; tensors without axes may lie elsewhere.
+
+    Inputs in host memory are copied to the CUDA device of the others at each call, if all results lie there: a table
+    of positions that is no buffer of its module is moved by the graph itself.
+
+    Args:
+        values: tensors and other inputs.
+        results: nodes of the graph's results.
 
     Raises:
         UnsupportedError: they lie on several devices, or on one of a kind that no target has.
@@ -323,6 +331,10 @@ def _device(values: Iterable[object]) -> torch.device:
     found = {value.device for value in values if isinstance(value, torch.Tensor) and value.dim()}
     found = found or {value.device for value in values if isinstance(value, torch.Tensor)} or {torch.device("cpu")}
     kinds = sorted(map(str, found))
+    elsewhere = found - {torch.device("cpu")}
+    if len(elsewhere) == 1 and len(found) == 2:
+        made = {x.device for node in results if isinstance(x := node.meta.get("val"), torch.Tensor)}
+        found = elsewhere if made <= elsewhere else found
     if len(found) > 1 or next(iter(found)).type not in ("cpu", "cuda"):
         raise UnsupportedError(f"tensors lie on {', '.join(kinds)}; one CPU or one CUDA device is expected")
     return next(iter(found))

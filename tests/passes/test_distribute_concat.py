@@ -16,7 +16,7 @@ from mgx_numba.graph.substitution import settled
 from mgx_numba.graph.symbolic import symbolic_program
 from mgx_numba.targets.ref.interpreter import evaluate
 
-from .support import Graph, check, names, random_inputs
+from .support import Graph, check, find, names, random_inputs
 
 
 def rotated(lens: tuple[int, ...], axis: int, *, shared: bool = False, computed: bool = True) -> Program:
@@ -56,6 +56,23 @@ def test_a_concatenation_that_gains_nothing_stays(program: Program, reason: str)
     after = check(program, DistributeConcat(), rtol=1e-3, atol=1e-3)
     assert names(after) == names(program)
     assert [r.reason for r in after.log.refusals("distribute_concat")] == [reason]
+
+
+@pytest.mark.parametrize("axis", [1, 3])
+@pytest.mark.parametrize("shared", [False, True])
+def test_halves_are_rotated_apart_behind_a_transpose(axis: int, shared: bool) -> None:
+    g = Graph()
+    lens = (2, 6, 4, 32)
+    x, half = g.param("x", lens), lens[axis] // 2
+    a, b = (g.op("slice", x, axes=(axis,), starts=(k,), ends=(k + half,)) for k in (0, half))
+    joined = g.op("concat", g.op("neg", b), a, axis=axis)
+    turned = g.op("transpose", joined, permutation=(0, 2, 1, 3))
+    y = g.op("mul", turned, g.spread(g.random(6, 32), *turned.shape.lens))
+    after = check(g.ret(g.op("exp", y), *([g.op("sqrt", joined)] if shared else [])), DistributeConcat())
+    found = names(after)
+    assert found.count("exp") == (1 if shared else 2)
+    if not shared:  # the negation is fused with what follows
+        assert find(after, "neg").inputs[0].name == "transpose"
 
 
 def interleaved(lens: tuple[int, ...], shared: bool = False) -> Program:

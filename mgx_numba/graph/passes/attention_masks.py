@@ -19,9 +19,10 @@ from ...core.dim import hint, is_symbolic, known_equal, known_less_equal, known_
 from ...core.shape import Shape, common_lens
 from ...core.types import Type
 from ...dataclass import dataclass
-from ..constants import compact, constant_array, is_causal
+from ..constants import compact, constant_array, is_causal, uniform_value
 from ..instruction import Instruction
 from .build import RewriteBuilder
+from .causal_masks import is_causal_mask, leaves
 
 Lens = tuple[int, ...]
 
@@ -138,6 +139,8 @@ def read_masks(b: RewriteBuilder, steps: Sequence[MaskStep], type: Type, target:
             return Masks(causal=True)
         if fills[0] is not None:
             return Masks((fitted(b, _keeps(b, steps[0]), steps[0].lens, target),))
+    elif len(steps) == 1 and _is_causal_step(steps[0], fills[0], target, fast_math):
+        return Masks(causal=True)
     if None not in fills and len({*fills}) == 1:
         kept = [(_keeps(b, step), step.lens) for step in steps]
         return Masks((_joined(b, "logical_and", kept, target),), fill=float(fills[0] or 0))
@@ -152,6 +155,24 @@ def read_masks(b: RewriteBuilder, steps: Sequence[MaskStep], type: Type, target:
             below = _joined(b, "add", added, target) if added else b.scalar(0, Shape(type, keep.shape.lens))
             added = [(_where(b, keep, below, fill, target), target)]
     return Masks((_joined(b, "add", added, target),) if added else ())
+
+
+def without_causal_masks(b: RewriteBuilder, mask: Instruction) -> Masks:
+    """Return the masks of which a bool mask that fills with minus infinity consists, without those that ``causal``
+    expresses or that keep everything."""
+    others: list[Instruction] = []
+    causal = False
+    for leaf in leaves(mask):
+        if is_causal_mask(leaf):
+            causal = True
+        elif uniform_value(leaf) is None or not uniform_value(leaf):
+            others.append(before_broadcast(leaf))
+    if not others:
+        return Masks(causal=causal)
+    joined = others[0]
+    for other in others[1:]:
+        joined = _join(b, "logical_and", joined, other, joined.shape.lens)
+    return Masks((joined,), causal)
 
 
 def before_broadcast(ins: Instruction) -> Instruction:
@@ -182,6 +203,29 @@ def _constant_keep(steps: Sequence[MaskStep], target: Lens) -> np.ndarray | None
         return array.astype(bool) != step.fill_first
     hides = step.factor == 1 and bool(((array == 0) | (array <= -HUGE)).all())
     return array == 0 if hides else None
+
+
+def _is_causal_step(step: MaskStep, fill: float | None, target: Lens, fast_math: bool) -> bool:
+    """Return whether the only step hides later keys: a comparison of positions that selects scores, or a number beyond
+    `HUGE` to add to them."""
+    if not known_same(step.lens[-2:], target[-2:]):
+        return False
+    keep = before_broadcast(step.value)
+    if step.fill is not None:
+        return _alone_hides(fill, target, fast_math) and is_causal_mask(keep, not step.fill_first)
+    if keep.name != "where" or step.factor != 1:
+        return False
+    values = [uniform_value(i) for i in keep.inputs[1:]]
+    for keeps, (seen, hidden) in ((True, values), (False, values[::-1])):
+        if seen == 0 and hidden is not None and _alone_hides(float(hidden), target, False):
+            return is_causal_mask(keep.inputs[0], keeps)
+    return False
+
+
+def _alone_hides(fill: float | None, target: Lens, fast_math: bool) -> bool:
+    """Return whether later keys have no weight if their scores become, or are lowered by, ``fill``."""
+    sees_one = known_less_equal(target[-2], target[-1])
+    return fill == -math.inf or (fill is not None and sees_one and fill <= (-LARGE if fast_math else -HUGE))
 
 
 def _hides(keep: np.ndarray, fill: float | None, fast_math: bool) -> bool:

@@ -322,7 +322,7 @@ _SUMS = frozenset({"quant_dot", "quant_convolution", "quant_convolution_backward
 
 NEEDED: Mapping[str, frozenset[str]] = {
     "eliminate_pad": frozenset({"pad"}),
-    "fuse_attention": frozenset({"softmax"}),
+    "fuse_attention": frozenset({"attention", "softmax"}),
     "fuse_matmul_nbits": frozenset({"dequantizelinear", "matmul_nbits"}),
     "layout_convolution": _CONVOLUTIONS,
     "merge_rnn_outputs": frozenset({"rnn", "gru", "lstm"}),

@@ -1,8 +1,9 @@
 """Compute what follows a concatenation of two values for each of them, and concatenate the results.
 
 A kernel writes its part of a concatenation in place, so that two kernels are left of three: rotary positions (Su et
-al., 2021) turn ``x`` into ``x * cos + concat(-b, a) * sin`` for its halves ``a`` and ``b``. In another form ``a`` and
-``b`` are the even and the odd elements, and the concatenation along an axis of length 2 is followed by a reshape.
+al., 2021) turn ``x`` into ``x * cos + concat(-b, a) * sin`` for its halves ``a`` and ``b``; the concatenation may be
+transposed before. In another form ``a`` and ``b`` are the even and the odd elements, and the concatenation along an
+axis of length 2 is followed by a reshape.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ...core.dim import is_symbolic, known_equal, known_same
+from ...ops.base import Operator
 from ..constants import is_constant
 from ..instruction import Instruction, Return
 from ..module import Module
@@ -31,7 +33,7 @@ class DistributeConcat(Pass):
     def apply(self, program: Program, module: Module, options: Options) -> None:
         for ins in [i for i in module if i.name == "concat"]:
             last = _last(ins)
-            if last in (ins, _interleaved(ins)):
+            if last is _first(ins):
                 continue
             reason = _refused(ins, last)
             if reason:
@@ -48,10 +50,28 @@ def _is_pointwise(ins: Instruction) -> bool:
     return all(known_same(i.shape.lens, ins.shape.lens) for i in ins.inputs)
 
 
+def _first(concat: Instruction) -> Instruction:
+    """Return the value that a chain of operations on a concatenation reads: the concatenation, its transpose, or the
+    reshape that interleaves its values."""
+    return _interleaved(concat) or _transposed(concat) or concat
+
+
+def _transposed(concat: Instruction) -> Instruction | None:
+    """Return the transpose that is a concatenation's only user."""
+    (user,) = concat.users if len(concat.users) == 1 else (None,)
+    return user if user is not None and user.name == "transpose" and user.module is concat.module else None
+
+
+def _axis(concat: Instruction) -> int:
+    """Return the axis of a concatenation in the value that a chain of operations reads."""
+    axis: int = concat.op.axis % concat.shape.ndim  # type: ignore[attr-defined]
+    turned = _transposed(concat)
+    return axis if turned is None else list(turned.op.attributes()["permutation"]).index(axis)
+
+
 def _last(concat: Instruction) -> Instruction:
-    """Return the last operation of a chain of pointwise operations that starts at a concatenation, or at the reshape
-    that interleaves its values."""
-    last = _interleaved(concat) or concat
+    """Return the last operation of a chain of pointwise operations that starts at a concatenation."""
+    last = _first(concat)
     while len(last.users) == 1:
         (user,) = last.users
         if isinstance(user.op, Return) or user.module is not concat.module or not _is_pointwise(user):
@@ -85,22 +105,23 @@ def _refused(concat: Instruction, last: Instruction) -> str:
         return "no operation computes a value for the concatenation alone"
     if interleaved:
         return ""
-    inner = axis % concat.shape.ndim == concat.shape.ndim - 1
-    sizes = [i.shape.lens[-1] * t.size for i in pieces for t in (concat.shape.type, last.shape.type)]
+    inner = _axis(concat) == concat.shape.ndim - 1
+    sizes = [i.shape.lens[axis] * t.size for i in pieces for t in (concat.shape.type, last.shape.type)]
     return "parts of rows are no whole vectors" if inner and any(n % VECTOR_BYTES for n in sizes) else ""
 
 
 def _distribute(module: Module, concat: Instruction, last: Instruction) -> None:
     """Replace ``last`` by a concatenation of its windows."""
-    axis = concat.op.axis % concat.shape.ndim  # type: ignore[attr-defined]
-    merged = _interleaved(concat)
-    first = merged or concat
+    axis = _axis(concat)
+    merged, turned, first = _interleaved(concat), _transposed(concat), _first(concat)
     chain, ins = set(), first
     while ins is not last:
         (ins,) = ins.users
         chain.add(ins)
     start, results = 0, []
     for piece in concat.inputs:
+        if turned is not None:
+            piece = _turned(last, turned.op, piece)
         end = start + piece.shape.lens[axis]
         if merged is None:
             results.append(_Window(last, chain, axis, start, end).of(last, {first: piece}))
@@ -108,13 +129,25 @@ def _distribute(module: Module, concat: Instruction, last: Instruction) -> None:
             window = _Interleaved(last, chain, axis, start, end)
             results.append(window.of(last, {first: window.unsqueezed(piece)}))
         start = end
-    joined = module.insert_instruction(last, concat.op, results)
+    joined = module.insert_instruction(last, concat.op.with_attributes(axis=axis), results)
     joined.debug_symbols = last.debug_symbols
     if merged is not None:
         joined = module.insert_instruction(last, merged.op, [joined])
         joined.debug_symbols = last.debug_symbols
     module.replace_instruction(last, joined)
     remove_dead(module, [last])
+
+
+def _turned(last: Instruction, turn: Operator, piece: Instruction) -> Instruction:
+    """Return a view of a piece: the operation that computes the piece, if any, on views of its operands, so that
+    operations on the piece are fused with that one."""
+    assert last.module is not None
+    if len(piece.users) > 1 or is_constant(piece) or not _is_pointwise(piece):
+        return last.module.insert_instruction(last, turn, [piece])
+    views = [last.module.insert_instruction(last, turn, [i]) for i in piece.inputs]
+    made = last.module.insert_instruction(last, piece.op, views)
+    made.debug_symbols = piece.debug_symbols
+    return made
 
 
 class _Window(NamedTuple):
@@ -173,13 +206,7 @@ class _Interleaved(_Window):
         return self._insert("slice", [pairs], axes=[len(lens) - 1], starts=[self.start], ends=[self.end])
 
     def unsqueezed(self, piece: Instruction) -> Instruction:
-        """Return a piece with the operation that computes it, if any, behind its ``unsqueeze``, so that operations on
-        the piece are fused with that one."""
-        if piece.name != "unsqueeze" or len(piece.users) > 1 or not _is_pointwise(piece.inputs[0]):
+        """Return a piece with the operation that computes it, if any, behind its ``unsqueeze``."""
+        if piece.name != "unsqueeze" or len(piece.users) > 1:
             return piece
-        (inner,) = piece.inputs
-        if len(inner.users) > 1 or is_constant(inner):
-            return piece
-        made = self._insert(inner.op, [self._insert(piece.op, [i]) for i in inner.inputs])
-        made.debug_symbols = inner.debug_symbols
-        return made
+        return _turned(self.last, piece.op, piece.inputs[0])

@@ -18,11 +18,13 @@ import numpy as np
 from ...core.dim import known_equal, known_same
 from ...core.types import Type
 from ...dataclass import dataclass
+from ...ops.attention import Attention
 from ...ops.dot import Dot
 from ..constants import is_constant, uniform_value
 from ..instruction import Instruction
-from .attention_masks import MaskStep, before_broadcast, fitted, read_masks, repeated
+from .attention_masks import MaskStep, before_broadcast, fitted, read_masks, repeated, without_causal_masks
 from .build import RewriteBuilder
+from .causal_masks import is_causal_mask, leaves
 from .match import Match, either, op, rule, some
 from .rewriter import rule_pass
 from .storage_types import STORAGE, widens
@@ -296,4 +298,20 @@ def _before_swap(kt: Instruction, k: Instruction) -> Instruction:
     return k
 
 
-FuseAttention = rule_pass("fuse_attention", find_attention_with_low_fills, find_attention)
+def _has_causal_mask(m: Match) -> str | None:
+    if len(m.ins.inputs) < 4:
+        return "there is no mask"
+    mask = m.ins.inputs[3]
+    if mask.shape.type is not Type.bool_type or m.ins.operator(Attention).fill != -math.inf:
+        return "the mask is added to scores, or hidden scores are finite"
+    return None if any(map(is_causal_mask, leaves(mask))) else "no part of the mask hides later keys"
+
+
+@rule("find_causal_mask", op("attention"), _has_causal_mask, exact=True)
+def find_causal_mask(m: Match, b: RewriteBuilder) -> object:
+    """``attention(q, k, v, key <= query and mask) -> attention(q, k, v, mask, causal=True)``."""
+    *given, mask = m.ins.inputs
+    return b.op(m.ins.op.with_attributes(causal=True), *given, *without_causal_masks(b, mask).operands)
+
+
+FuseAttention = rule_pass("fuse_attention", find_attention_with_low_fills, find_attention, find_causal_mask)
