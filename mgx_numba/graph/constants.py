@@ -132,11 +132,11 @@ def uniform_value(ins: Instruction) -> Any:
 
 def is_causal(keep: np.ndarray) -> bool:
     """Return whether a boolean array [..., s, t] is true exactly where ``j <= i + t - s``, equally in all batches."""
-    if keep.ndim < 2 or keep.size != keep.shape[-1] * keep.shape[-2]:
+    if keep.ndim < 2:
         return False
     s, t = keep.shape[-2:]
     expected = np.arange(t) <= np.arange(s)[:, None] + (t - s)
-    return s > 1 and t >= s and bool((keep.reshape(s, t) == expected).all())
+    return s > 1 and t >= s and keep.size > 0 and bool((keep == expected).all())
 
 
 def compact(array: np.ndarray) -> np.ndarray:

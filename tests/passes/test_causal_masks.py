@@ -189,3 +189,35 @@ def test_positions_of_views() -> None:
     assert positions(half, -1) is None
     assert positions(g.op("convert", row, target_type=Type.int32_type), -1) == 3
     assert not math.isnan(positions(g.op("sub", row, g.scalar(2, row)), -1) or math.nan)
+
+
+@pytest.mark.parametrize("form", ["where", "inverted", "constant", "rounded", "finite", "wide"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_zeros_and_minus_infinities_are_truth_values(form: str, causal: bool) -> None:
+    """PyTorch's decompositions add such masks."""
+    s, t = 4, 6
+    g = Graph()
+    key, query = key_and_query(g, s, t, np.int64)
+    keep = g.op("less_or_equal", key, query) if causal else g.param("keep", (1, 1, s, t), "bool")
+    low = {"rounded": float(np.finfo(np.float32).min), "finite": -1e9}.get(form, -math.inf)
+    zeros, low_mask = (g.spread(g.lit(n), 1, 1, s, t) for n in (0, low))
+    if form == "constant":
+        array = np.arange(t) <= np.arange(s)[:, None] + (t - s if causal else 1)
+        mask = g.spread(g.lit(np.where(array, 0, low)), B, 1, s, t)
+    elif form == "inverted":
+        mask = g.op("where", g.op("not", keep), low_mask, zeros)
+    else:
+        mask = g.op("where", keep, zeros, low_mask)
+    if form == "rounded":  # beyond the range of float16
+        mask = g.op("convert", mask, target_type=Type.half_type)
+    if form == "wide":
+        mask = g.spread(mask, B, H, s, t)
+    q, k, v = (g.param(n, (B, H, m, D), "half" if form == "rounded" else "float") for n, m in zip("qkv", (s, t, t)))
+    program = g.ret(g.op("attention", q, k, v, mask))
+    after = find(check(program, FuseAttention(), rtol=1e-3, atol=1e-3), "attention")
+    masks = after.inputs[3:]
+    if form == "finite":
+        assert masks[0].shape.type is Type.float_type
+    else:
+        assert after.op.attributes()["causal"] is causal and len(masks) == (not causal)
+        assert all(m.shape.type is Type.bool_type for m in masks)

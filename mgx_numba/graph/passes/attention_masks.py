@@ -157,6 +157,45 @@ def read_masks(b: RewriteBuilder, steps: Sequence[MaskStep], type: Type, target:
     return Masks((_joined(b, "add", added, target),) if added else ())
 
 
+def truth_values(b: RewriteBuilder, mask: Instruction) -> Instruction | None:
+    """Return the bool mask for which a mask of zeros and minus infinities is added; None for other masks.
+
+    PyTorch's decompositions of attention convert masks so.
+    """
+    mask = before_broadcast(mask)
+    if mask.shape.type is Type.bool_type:
+        return mask
+    inner, types = mask, [mask.shape.type]
+    while inner.name == "convert" and inner.shape.type.is_floating:
+        inner = before_broadcast(inner.inputs[0])
+        types.append(inner.shape.type)
+    array = constant_array(inner)
+    if array is not None and inner.shape.type.is_floating:
+        array = compact(_converted(array, types))
+        keep = array == 0
+        return b.literal(keep) if (keep | (array == -np.inf)).all() else None
+    if inner.name != "where":
+        return None
+    values = [uniform_value(i) for i in inner.inputs[1:]]
+    if None in values:
+        return None
+    first, second = (float(_converted(np.asarray(value), types)) for value in values)
+    keep = before_broadcast(inner.inputs[0])
+    if (first, second) == (-math.inf, 0):
+        keep = before_broadcast(keep.inputs[0]) if keep.name == "not" else b.op("not", keep)
+    elif (first, second) != (0, -math.inf):
+        return None
+    return keep
+
+
+def _converted(array: np.ndarray, types: Sequence[Type]) -> np.ndarray:
+    """Return values of the last of some types in the first, by way of those between."""
+    with np.errstate(over="ignore"):
+        for type in reversed(types):
+            array = array.astype(type.numpy)
+    return array
+
+
 def without_causal_masks(b: RewriteBuilder, mask: Instruction) -> Masks:
     """Return the masks of which a bool mask that fills with minus infinity consists, without those that ``causal``
     expresses or that keep everything."""

@@ -22,7 +22,15 @@ from ...ops.attention import Attention
 from ...ops.dot import Dot
 from ..constants import is_constant, uniform_value
 from ..instruction import Instruction
-from .attention_masks import MaskStep, before_broadcast, fitted, read_masks, repeated, without_causal_masks
+from .attention_masks import (
+    MaskStep,
+    before_broadcast,
+    fitted,
+    read_masks,
+    repeated,
+    truth_values,
+    without_causal_masks,
+)
 from .build import RewriteBuilder
 from .causal_masks import is_causal_mask, leaves
 from .match import Match, either, op, rule, some
@@ -298,20 +306,28 @@ def _before_swap(kt: Instruction, k: Instruction) -> Instruction:
     return k
 
 
-def _has_causal_mask(m: Match) -> str | None:
+def _has_mask(m: Match) -> str | None:
     if len(m.ins.inputs) < 4:
         return "there is no mask"
     mask = m.ins.inputs[3]
-    if mask.shape.type is not Type.bool_type or m.ins.operator(Attention).fill != -math.inf:
-        return "the mask is added to scores, or hidden scores are finite"
-    return None if any(map(is_causal_mask, leaves(mask))) else "no part of the mask hides later keys"
+    if mask.shape.type is not Type.bool_type:
+        return None
+    if m.ins.operator(Attention).fill != -math.inf:
+        return "hidden scores are finite"
+    hides = any(is_causal_mask(leaf) or uniform_value(leaf) for leaf in leaves(mask))
+    return None if hides else "no part of the mask hides later keys or keeps all"
 
 
-@rule("find_causal_mask", op("attention"), _has_causal_mask, exact=True)
-def find_causal_mask(m: Match, b: RewriteBuilder) -> object:
-    """``attention(q, k, v, key <= query and mask) -> attention(q, k, v, mask, causal=True)``."""
+@rule("simplify_mask", op("attention"), _has_mask, exact=True)
+def simplify_mask(m: Match, b: RewriteBuilder) -> object:
+    """``attention(q, k, v, where(key <= query and mask, 0, -inf)) -> attention(q, k, v, mask, causal=True)``."""
     *given, mask = m.ins.inputs
-    return b.op(m.ins.op.with_attributes(causal=True), *given, *without_causal_masks(b, mask).operands)
+    keep = truth_values(b, mask)
+    if keep is None:
+        return "the mask has other numbers than zeros and minus infinities"
+    masks = without_causal_masks(b, keep)
+    causal = masks.causal or m.ins.operator(Attention).causal
+    return b.op(m.ins.op.with_attributes(causal=causal), *given, *masks.operands)
 
 
-FuseAttention = rule_pass("fuse_attention", find_attention_with_low_fills, find_attention, find_causal_mask)
+FuseAttention = rule_pass("fuse_attention", find_attention_with_low_fills, find_attention, simplify_mask)
