@@ -165,7 +165,8 @@ def truth_values(b: RewriteBuilder, mask: Instruction) -> Instruction | None:
     mask = before_broadcast(mask)
     if mask.shape.type is Type.bool_type:
         return mask
-    inner, types = mask, [mask.shape.type]
+    inner = mask
+    types: list[Type] = [mask.shape.type]
     while inner.name == "convert" and inner.shape.type.is_floating:
         inner = before_broadcast(inner.inputs[0])
         types.append(inner.shape.type)
