@@ -19,7 +19,7 @@ from mgx_numba.graph.substitution import settled
 from mgx_numba.graph.symbolic import symbolic_program
 from mgx_numba.targets.ref.interpreter import evaluate
 
-from .support import Graph, assert_same, check, find, names, random_inputs
+from .support import FAST, STRICT, Graph, assert_same, check, find, names, random_inputs
 
 B, H, D = 2, 3, 4
 
@@ -191,15 +191,16 @@ def test_positions_of_views() -> None:
     assert not math.isnan(positions(g.op("sub", row, g.scalar(2, row)), -1) or math.nan)
 
 
-@pytest.mark.parametrize("form", ["where", "inverted", "constant", "rounded", "finite", "wide"])
+@pytest.mark.parametrize("form", ["where", "inverted", "constant", "rounded", "finite", "cudnn", "wide"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_zeros_and_minus_infinities_are_truth_values(form: str, causal: bool) -> None:
+@pytest.mark.parametrize("fast", [False, True])
+def test_zeros_and_minus_infinities_are_truth_values(form: str, causal: bool, fast: bool) -> None:
     """PyTorch's decompositions add such masks."""
     s, t = 4, 6
     g = Graph()
     key, query = key_and_query(g, s, t, np.int64)
     keep = g.op("less_or_equal", key, query) if causal else g.param("keep", (1, 1, s, t), "bool")
-    low = {"rounded": float(np.finfo(np.float32).min), "finite": -1e9}.get(form, -math.inf)
+    low = {"rounded": float(np.finfo(np.float32).min), "finite": -1e3, "cudnn": -65504.0}.get(form, -math.inf)
     zeros, low_mask = (g.spread(g.lit(n), 1, 1, s, t) for n in (0, low))
     if form == "constant":
         array = np.arange(t) <= np.arange(s)[:, None] + (t - s if causal else 1)
@@ -214,10 +215,25 @@ def test_zeros_and_minus_infinities_are_truth_values(form: str, causal: bool) ->
         mask = g.spread(mask, B, H, s, t)
     q, k, v = (g.param(n, (B, H, m, D), "half" if form == "rounded" else "float") for n, m in zip("qkv", (s, t, t)))
     program = g.ret(g.op("attention", q, k, v, mask))
-    after = find(check(program, FuseAttention(), rtol=1e-3, atol=1e-3), "attention")
+    values = random_inputs(program)
+    if "keep" in values:
+        values["keep"][..., 0] = True  # each row sees a key
+    options = FAST if fast else STRICT
+    after = find(check(program, FuseAttention(), options=options, rtol=1e-3, atol=1e-3, inputs=values), "attention")
     masks = after.inputs[3:]
-    if form == "finite":
+    if form == "finite" or (form == "cudnn" and not fast):
         assert masks[0].shape.type is Type.float_type
     else:
         assert after.op.attributes()["causal"] is causal and len(masks) == (not causal)
+        assert after.op.attributes().get("fill", -math.inf) == (low if masks and form == "cudnn" else -math.inf)
         assert all(m.shape.type is Type.bool_type for m in masks)
+
+
+def test_a_row_before_the_first_key_keeps_its_finite_mask() -> None:
+    """Its scores are all hidden: they are lowered alike, and their softmax stays."""
+    s, t = 6, 4
+    g = Graph()
+    key, query = key_and_query(g, s, t, np.int64)
+    zeros, low = (g.spread(g.lit(n), 1, 1, s, t) for n in (0, -65504))
+    program = attend(g, s, t, g.op("where", g.op("less_or_equal", key, query), zeros, low))
+    assert len(find(check(program, FuseAttention(), options=FAST, rtol=2e-2, atol=2e-2), "attention").inputs) == 4

@@ -157,14 +157,18 @@ def read_masks(b: RewriteBuilder, steps: Sequence[MaskStep], type: Type, target:
     return Masks((_joined(b, "add", added, target),) if added else ())
 
 
-def truth_values(b: RewriteBuilder, mask: Instruction) -> Instruction | None:
-    """Return the bool mask for which a mask of zeros and minus infinities is added; None for other masks.
+def truth_values(b: RewriteBuilder, mask: Instruction, least: float) -> tuple[Instruction, float] | None:
+    """Return the bool mask for which a mask of zeros and of one low number is added, and that number; None for other
+    masks.
 
-    PyTorch's decompositions of attention convert masks so.
+    PyTorch's decompositions of attention convert masks so, for cuDNN with -65504.
+
+    Args:
+        least: the largest number that hides a key.
     """
     mask = before_broadcast(mask)
     if mask.shape.type is Type.bool_type:
-        return mask
+        return mask, -math.inf
     inner = mask
     types: list[Type] = [mask.shape.type]
     while inner.name == "convert" and inner.shape.type.is_floating:
@@ -174,7 +178,8 @@ def truth_values(b: RewriteBuilder, mask: Instruction) -> Instruction | None:
     if array is not None and inner.shape.type.is_floating:
         array = compact(_converted(array, types))
         keep = array == 0
-        return b.literal(keep) if (keep | (array == -np.inf)).all() else None
+        low = float(array.min(initial=0))
+        return (b.literal(keep), low) if low <= least and (keep | (array == low)).all() else None
     if inner.name != "where":
         return None
     values = [uniform_value(i) for i in inner.inputs[1:]]
@@ -182,11 +187,11 @@ def truth_values(b: RewriteBuilder, mask: Instruction) -> Instruction | None:
         return None
     first, second = (float(_converted(np.asarray(value), types)) for value in values)
     keep = before_broadcast(inner.inputs[0])
-    if (first, second) == (-math.inf, 0):
+    if first <= least and second == 0:
         keep = before_broadcast(keep.inputs[0]) if keep.name == "not" else b.op("not", keep)
-    elif (first, second) != (0, -math.inf):
+    elif first != 0 or not second <= least:
         return None
-    return keep
+    return keep, min(first, second)
 
 
 def _converted(array: np.ndarray, types: Sequence[Type]) -> np.ndarray:
@@ -198,8 +203,8 @@ def _converted(array: np.ndarray, types: Sequence[Type]) -> np.ndarray:
 
 
 def without_causal_masks(b: RewriteBuilder, mask: Instruction) -> Masks:
-    """Return the masks of which a bool mask that fills with minus infinity consists, without those that ``causal``
-    expresses or that keep everything."""
+    """Return the masks of which a bool mask consists, without those that ``causal`` expresses or that keep
+    everything."""
     others: list[Instruction] = []
     causal = False
     for leaf in leaves(mask):

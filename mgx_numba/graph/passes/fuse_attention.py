@@ -15,7 +15,7 @@ from dataclasses import field
 
 import numpy as np
 
-from ...core.dim import known_equal, known_same
+from ...core.dim import known_equal, known_less_equal, known_same
 from ...core.types import Type
 from ...dataclass import dataclass
 from ...ops.attention import Attention
@@ -23,6 +23,7 @@ from ...ops.dot import Dot
 from ..constants import is_constant, uniform_value
 from ..instruction import Instruction
 from .attention_masks import (
+    LARGE,
     MaskStep,
     before_broadcast,
     fitted,
@@ -318,16 +319,39 @@ def _has_mask(m: Match) -> str | None:
     return None if hides else "no part of the mask hides later keys or keeps all"
 
 
+@rule("simplify_mask", op("attention"), _has_mask, exact=False)
+def simplify_low_mask(m: Match, b: RewriteBuilder) -> object:
+    """As `simplify_mask`, for masks with numbers below -1e4, too.
+
+    A row that sees no key gets the mean of the values; the program weights them by its scores, rounded to 1/128.
+    """
+    return _with_simpler_mask(m, b, -LARGE)
+
+
 @rule("simplify_mask", op("attention"), _has_mask, exact=True)
 def simplify_mask(m: Match, b: RewriteBuilder) -> object:
     """``attention(q, k, v, where(key <= query and mask, 0, -inf)) -> attention(q, k, v, mask, causal=True)``."""
+    return _with_simpler_mask(m, b, -math.inf)
+
+
+def _with_simpler_mask(m: Match, b: RewriteBuilder, least: float) -> object:
     *given, mask = m.ins.inputs
-    keep = truth_values(b, mask)
-    if keep is None:
-        return "the mask has other numbers than zeros and minus infinities"
+    found = truth_values(b, mask, least)
+    if found is None:
+        return "the mask has other numbers than zeros and one that hides keys"
+    keep, fill = found
     masks = without_causal_masks(b, keep)
-    causal = masks.causal or m.ins.operator(Attention).causal
-    return b.op(m.ins.op.with_attributes(causal=causal), *given, *masks.operands)
+    if fill > -math.inf:
+        if masks.causal and not known_less_equal(m.ins.shape.lens[2], given[1].shape.lens[2]):
+            return "there are queries before the first key"
+        if not masks.causal and (keep.shape.ndim < 2 or known_equal(keep.shape.lens[-2], 1)):
+            return "a number for each key is added as quickly"
+    attributes = {"causal": masks.causal or m.ins.operator(Attention).causal}
+    if masks.operands:
+        attributes["fill"] = fill
+    return b.op(m.ins.op.with_attributes(**attributes), *given, *masks.operands)
 
 
-FuseAttention = rule_pass("fuse_attention", find_attention_with_low_fills, find_attention, simplify_mask)
+FuseAttention = rule_pass(
+    "fuse_attention", find_attention_with_low_fills, find_attention, simplify_low_mask, simplify_mask
+)

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from ...codegen.problems.cluster import NumbersProblem, PointwiseProblem, RangeProblem, ReductionProblem, Tensor
 from ...codegen.reductions import REDUCTIONS
-from ...core.dim import known_equal, known_in
+from ...core.dim import hint, known_equal, known_in
 from ...core.shape import Shape
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
@@ -16,6 +18,7 @@ from ...ops import OPERATORS, POINTWISE_FILES
 from ...ops.base import Pointwise, make_op, operator_class
 from ...ops.lengths import Lengths
 from ...ops.reduce_parts import ReduceParts
+from ...runtime.plan import Region
 from .buffers import View
 from .lowering import Lowering
 from .rules import RuleTable
@@ -105,8 +108,35 @@ def compute_pointwise(
     low: Lowering, ins: Instruction, module: Module, inputs: Sequence[View], outputs: Sequence[View]
 ) -> None:
     """Append the steps that evaluate a scalar module, which may be part of the instruction's computation."""
+    inputs = [in_order_of(low, v, outputs[0]) for v in inputs]
     tensors = tuple(v.tensor for v in inputs), tuple(v.tensor for v in outputs)
     low.compute(PointwiseProblem(module, *tensors, low.options.fast_math, low.origin(ins)), inputs, outputs, ins)
+
+
+def in_order_of(low: Lowering, view: View, like: View) -> View:
+    """Return a constant with its axes in the memory order of another value, copied when the plan is made; return other
+    views as they are.
+
+    Tables of rotary positions are transposed where PyTorch computed them by a product: each kernel would read lines of
+    memory across.
+    """
+    if view.buffer.region is not Region.CONSTANT or len(view.lens) != len(like.lens) or like.shape.symbolic:
+        return view
+    array = low.constant_of(view)
+    if array is None or array.size == 0 or array.itemsize != view.type.size:
+        return view
+    varying = [axis for axis, n in enumerate(view.lens) if n > 1 and view.strides[axis]]
+    order = sorted(varying, key=lambda axis: -like.strides[axis])
+    if order == sorted(varying, key=lambda axis: -view.strides[axis]):
+        return view
+    once = array[tuple(slice(None if axis in varying else 1) for axis in range(array.ndim))]
+    rest = [axis for axis in range(array.ndim) if axis not in varying]
+    how = ("axes in order", *rest, *order)
+    packed = low.packed_constant(once, how, lambda: np.ascontiguousarray(once.transpose(*rest, *order)))
+    strides = [0] * array.ndim
+    for axis, stride in zip(order, packed.strides[len(rest) :]):
+        strides[axis] = stride
+    return packed.with_shape(Shape(view.type, view.lens, strides))
 
 
 ProblemOf = Callable[[Sequence[Tensor], Sequence[Tensor]], ReductionProblem]
@@ -188,6 +218,10 @@ def _lower(low: Lowering, ins: Instruction, problem: ProblemOf, outputs: Sequenc
     kernel takes these strides, the cluster is computed on copies with the shapes' strides.
     """
     inputs = low.inputs(ins)
+    computed = [v for v in inputs if v.buffer.region is not Region.CONSTANT]
+    if computed:
+        largest = max(computed, key=lambda v: hint(v.shape.elements))
+        inputs = [in_order_of(low, v, largest) for v in inputs]
     whole = problem([v.tensor for v in inputs], [v.tensor for v in outputs])
     try:
         low.compute(whole, inputs, outputs, ins)
