@@ -8,6 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from mgx_numba.core.argument import Argument
+from mgx_numba.runtime.plan import Region
+from mgx_numba.targets.lowering import common
+
 from ..values import normal
 from .programs import broadcast, check, softmax
 
@@ -173,3 +177,37 @@ def test_results_that_are_parameters_constants_and_views():
         return [p[0], literal, m.add_instruction("transpose", [p[0]], permutation=[1, 0]), p[0]]
 
     check([data(4, 5)], build)
+
+
+@pytest.mark.parametrize("lens", [(2, 5, 7, 8), (1, 5, 1, 8), (3, 1, 1, 1)])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1)])
+@pytest.mark.parametrize("reduced", [False, True])
+def test_constants_lie_in_the_order_of_what_they_meet(lens, order, reduced, monkeypatch):
+    """Tables of rotary positions are transposed where PyTorch computed them by a product."""
+    found = []
+    own = common.in_order_of
+
+    def noting(low, view, like):
+        found.append((own(low, view, like), like))
+        return found[-1][0]
+
+    monkeypatch.setattr(common, "in_order_of", noting)
+    table = np.arange(1.0, 57, dtype=np.float32).reshape(8, 7)[:, : lens[2]].T
+    planes = data(8, 5, 7, seed=2).transpose(1, 2, 0)[: lens[1], : lens[2]]
+    inverse = [order.index(axis) for axis in range(4)]
+
+    def build(m, p):
+        x = m.add_instruction("transpose", [p[0]], permutation=inverse)
+        y = m.add_instruction("mul", [x, broadcast(m, m.add_literal(Argument.from_array(table[:, : lens[3]])), lens)])
+        y = m.add_instruction(
+            "add", [y, broadcast(m, m.add_literal(Argument.from_array(planes[..., : lens[3]])), lens)]
+        )
+        return m.add_instruction("reduce_sum", [y], axes=(3,)) if reduced else y
+
+    check([data(*(lens[axis] for axis in order))], build)
+    constants = [(view, like) for view, like in found if view.buffer.region is Region.CONSTANT]
+    assert constants
+    for view, like in constants:
+        axes = [axis for axis in range(4) if view.lens[axis] > 1 and view.strides[axis]]
+        given, wanted = (sorted(axes, key=lambda axis: -v.strides[axis]) for v in (view, like))
+        assert given == wanted

@@ -346,7 +346,7 @@ def _with_simpler_mask(m: Match, b: RewriteBuilder, least: float) -> object:
             return "there are queries before the first key"
         if not masks.causal and (keep.shape.ndim < 2 or known_equal(keep.shape.lens[-2], 1)):
             return "a number for each key is added as quickly"
-    attributes = {"causal": masks.causal or m.ins.operator(Attention).causal}
+    attributes: dict[str, object] = {"causal": masks.causal or m.ins.operator(Attention).causal}
     if masks.operands:
         attributes["fill"] = fill
     return b.op(m.ins.op.with_attributes(**attributes), *given, *masks.operands)
