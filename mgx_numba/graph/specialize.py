@@ -107,8 +107,7 @@ class Specializer:
                 raise type(error)(ins.located(str(error))) from error
 
     def _late(self, ins: Instruction, target: Module) -> Instruction | None:
-        """Append an instruction as it is, if some of its inputs have open lengths and all have the shapes that they had;
-        else None.
+        """Append an instruction as it is, if some inputs have open lengths and all have their former shapes; else None.
 
         A program of many stages is copied for each stage: most of its instructions belong to a later one.
         """

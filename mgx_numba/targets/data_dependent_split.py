@@ -350,9 +350,7 @@ def _part(
     return part
 
 
-def _needed(
-    main: Module, results: Sequence[Instruction], known: Collection[Instruction]
-) -> dict[Instruction, None]:
+def _needed(main: Module, results: Sequence[Instruction], known: Collection[Instruction]) -> dict[Instruction, None]:
     """Return the instructions that ``results`` depend on, results included, and those with side effects; ``known``
     values and what only these depend on are left out."""
     found: dict[Instruction, None] = {}
