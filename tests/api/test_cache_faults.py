@@ -42,7 +42,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def check(model: Path, folder: Path, limit: int | None = None) -> None:
-    """Run the model in a process with this cache folder that writes no file over ``limit`` bytes; compare the result."""
+    """Run the model in a process with this cache folder that writes files up to ``limit`` bytes; compare the result."""
     if limit is not None:  # the result is small
         limits = limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     found = model.parent / "found.npy"

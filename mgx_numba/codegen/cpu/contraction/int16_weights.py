@@ -280,7 +280,7 @@ def pack_by_kernel(weights: np.ndarray, out: np.ndarray, lanes: int, load: LoadK
         run(arguments.ctypes.data, block, min(block + PART_BLOCKS, blocks))
 
     parts = [(panel, block) for panel in range(0, panels, together) for block in range(0, blocks, PART_BLOCKS)]
-    on_threads(pack, parts, allowed_cpus())
+    on_threads(pack, parts, allowed_cpus() if out.nbytes >= SHARED_BYTES else 1)
     refuse_unsuited(exceeds.sum(0, np.float64))
 
 
