@@ -351,8 +351,8 @@ def _part(
 
 
 def _needed(main: Module, results: Sequence[Instruction], known: Collection[Instruction]) -> dict[Instruction, None]:
-    """Return the instructions that ``results`` depend on, results included, and those with side effects; ``known``
-    values and what only these depend on are left out."""
+    """Return ``results``, instructions with side effects, and the instructions that both depend on. The search stops at
+    ``known`` values."""
     found: dict[Instruction, None] = {}
     pending = [*results, *(ins for ins in main if ins.op.name in SIDE_EFFECTS)]
     while pending:
