@@ -66,7 +66,7 @@ class Alternative(Generic[T]):
 
 
 def alternatives(
-    problem: object, solve: Callable[[Any], T], samples: Sequence[Mapping[Dim, int]] = ()
+    problem: object, solve: Callable[[Any], T], samples: Sequence[Mapping[Dim, int]] = (), within: Length = 1
 ) -> list[Alternative[T]]:
     """Return the distinct results of a function of a problem; their conditions exclude each other.
 
@@ -76,6 +76,7 @@ def alternatives(
         problem: dataclasses, tuples, lists, dictionaries and lengths.
         solve: computes a result; its questions are not recorded in the scope of the problem's symbols.
         samples: values of the problem's symbols to try, besides the hints of their scope and its samples.
+        within: a condition; samples for which it does not hold are not tried. It holds for the hints.
 
     Raises:
         UnsupportedError: raised by ``solve`` for the hints. Other lengths for which it raises are not covered.
@@ -84,7 +85,7 @@ def alternatives(
     if not symbols:
         return [Alternative(1, solve(problem))]
     scope = symbols[0].scope
-    holds = scope.holds()  # only lengths that satisfy the program's guards matter
+    holds = all_of(scope.holds(), within)  # only lengths that satisfy the program's guards matter
     hints, *given = scope.samples_of(symbols_of([*symbols, holds]), samples)
     tries = SampleValues([hints, *(one for one, fits in zip(given, SampleValues(given).of(holds)) if fits)])
     tried: set[tuple[int, ...]] = set()
@@ -449,7 +450,7 @@ def _planned(
     everything = {**scope.hints(), **inside[0]}
     with scope.trial(everything):
         try:
-            found = alternatives(problem, solve, inside)
+            found = alternatives(problem, solve, inside, limit)
         except UnsupportedError:
             return []
     return [one for one in found if any(evaluate(one.condition, {**everything, **sample}) for sample in inside)]

@@ -202,8 +202,9 @@ class Scope:
         hints = {s: self._hints[s.terms[0][0][0]] for s in symbols}
         found = {tuple(hints.values()): hints}
         for sample in (*self.samples, *more):
-            own = {s: sample.get(s, hints[s]) for s in symbols}  # a symbol may have been created after the samples
-            found.setdefault(tuple(own.values()), own)
+            if not hints.keys().isdisjoint(sample):
+                own = {s: sample.get(s, hints[s]) for s in symbols}
+                found.setdefault(tuple(own.values()), own)
         return list(found.values())
 
     def value(self, length: Length) -> int:

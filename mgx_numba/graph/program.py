@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import islice
 
 from ..core.shape import Shape
@@ -147,18 +148,37 @@ class Program:
         """
         copy = Program()
         copy.copy_metadata(self)
-        modules: dict[int, Module] = {id(self.main): copy.main}
-        for module in [*self.modules, *self.reachable_modules()]:
-            if id(module) not in modules:
-                taken = module.name in copy._modules
-                modules[id(module)] = copy.unique_module(module.name) if taken else copy.create_module(module.name)
-        mapped: dict[Instruction, Instruction] = {}
-        for module in self._outer_first():
-            target = modules[id(module)]
-            for ins in module:
-                mapped[ins] = _copied(ins, target, mapped, modules)
-            target._parameters = module._parameters
+        copy.append_copies(self, {})
         return copy
+
+    def append_copies(
+        self, source: Program, mapped: dict[Instruction, Instruction], kept: Collection[Instruction] | None = None
+    ) -> None:
+        """Append copies of another program's instructions, with the submodules that they run.
+
+        Args:
+            source: the other program; literals share memory.
+            mapped: the copies by original, to which the new copies are added. An original that has one is not copied.
+            kept: the instructions of the main module to copy; None: all.
+
+        Raises:
+            ValidationError: an instruction takes a value that has no copy before it.
+        """
+        modules: dict[int, Module] = {id(source.main): self.main}
+        run = None if kept is None else {id(m) for ins in kept for b in ins.module_args for m in (b, *b.submodules())}
+        for module in [*source.modules, *source.reachable_modules()]:
+            if id(module) not in modules and (run is None or id(module) in run):
+                taken = module.name in self._modules
+                modules[id(module)] = self.unique_module(module.name) if taken else self.create_module(module.name)
+        for module in source._outer_first():
+            target = modules.get(id(module))
+            if target is None:
+                continue
+            chosen = module if kept is None or module is not source.main else [ins for ins in module if ins in kept]
+            for ins in chosen:
+                if ins not in mapped:
+                    mapped[ins] = _copied(ins, target, mapped, modules)
+            target._parameters = max(target._parameters, module._parameters)
 
     @classmethod
     def of_module(cls, module: Module) -> tuple[Program, list[Instruction]]:

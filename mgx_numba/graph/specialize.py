@@ -102,9 +102,22 @@ class Specializer:
             if ins in self.mapped or (isinstance(ins.op, Return) and not returns):
                 continue
             try:
-                self.mapped[ins] = self._twin(ins, target)
+                self.mapped[ins] = self._late(ins, target) or self._twin(ins, target)
             except MgxError as error:
                 raise type(error)(ins.located(str(error))) from error
+
+    def _late(self, ins: Instruction, target: Module) -> Instruction | None:
+        """Append an instruction as it is, if some inputs have open lengths and all have their former shapes; else None.
+
+        A program of many stages is copied for each stage: most of its instructions belong to a later one.
+        """
+        if ins.module_args or isinstance(ins.op, (Deferred, Return)) or not ins.shape.is_dynamic:
+            return None
+        inputs = [self.mapped[i] for i in ins.inputs]
+        shapes = [i.shape for i in inputs]
+        if shapes != [i.shape for i in ins.inputs] or not any(s.is_dynamic for s in shapes):
+            return None
+        return self._add(ins, ins.op, inputs, target, shape=ins.shape)
 
     def _twin(self, ins: Instruction, target: Module) -> Instruction:
         if isinstance(ins.op, Return):

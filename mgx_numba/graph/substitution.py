@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.dim import Dim, evaluate
 from ..core.shape import Shape
+from .instruction import Return
 from .program import Program
 
 
@@ -36,8 +37,10 @@ def lengths_of(program: Program) -> list[Dim]:
         if isinstance(value, Dim):
             found[value] = None
         elif isinstance(value, Shape):
-            for shape in value.flatten():
-                look((shape.lens, shape.strides, shape.dyn_dims))
+            for shape in value.flatten() if value.symbolic or value.is_dynamic else ():
+                look([d for d in shape.dyn_dims if isinstance(d.min, Dim)])
+                if shape.symbolic:
+                    look((shape.lens, shape.strides))
         elif isinstance(value, (tuple, list)):
             for one in value:
                 look(one)
@@ -46,7 +49,10 @@ def lengths_of(program: Program) -> list[Dim]:
 
     for module in program.modules:
         for ins in module:
-            look((ins.op, ins.shape))
+            if ins.op.symbolic:
+                look(ins.op)
+            if not isinstance(ins.op, Return):  # its shape is made of those of its inputs
+                look(ins.shape)
     return list(found)
 
 

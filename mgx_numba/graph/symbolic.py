@@ -171,13 +171,11 @@ class _Inputs:
 
     def _samples(self, scope: Scope) -> Iterator[dict[Dim, int]]:
         """Yield sample lengths for which kernels are chosen: optimal lengths, equal lengths, and length 1 for single
-        symbols."""
+        symbols; then the samples of outer programs and earlier stages."""
         hints = scope.hints()
         ranges = {s: self._ranges[str(s)] for s in hints if str(s) in self._ranges}
-        earlier = [{**hints, **sample} for sample in scope.samples]
-        for sample in self._own_samples(hints, ranges):
-            yield {**hints, **sample}
-        yield from earlier
+        yield from self._own_samples(hints, ranges)
+        yield from scope.samples
 
     @staticmethod
     def _own_samples(hints: Mapping[Dim, int], ranges: Mapping[Dim, DynamicDimension]) -> Iterator[dict[Dim, int]]:

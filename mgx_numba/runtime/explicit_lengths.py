@@ -6,22 +6,33 @@ Each symbol of a plan has to be the length of a parameter's axis, so each such s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ..core.dim import Dim
+from ..core.dim import Dim, symbols_of
 from .plan import ParameterSpec, Plan
 
 _PREFIX = "length of "  # no name of a submodule's parameter has spaces
 
 
-def with_explicit_lengths(plan: Plan) -> Plan:
-    """Return the plan with one more parameter, of shape ``(symbol, 0)``, for each symbol that no parameter has."""
+def with_explicit_lengths(plan: Plan, used: Callable[[], Iterable[Dim]] | None = None) -> Plan:
+    """Return the plan with one more parameter, of shape ``(symbol, 0)``, for each symbol that no parameter has.
+
+    Args:
+        plan: the plan.
+        used: returns the lengths in the program and in those that run after it. A symbol that neither these nor the
+            plan's condition nor a parameter has is dropped. None: no symbol is dropped.
+    """
     own = {id(length) for parameter in plan.parameters for length in parameter.lens}
     missing = [symbol for symbol in plan.symbols if id(symbol) not in own]
+    if missing and used is not None:
+        taken = set(map(id, symbols_of([*used(), plan.condition])))
+        missing = [symbol for symbol in missing if id(symbol) in taken]
+        own.update(map(id, missing))
+        plan = replace(plan, symbols=tuple([symbol for symbol in plan.symbols if id(symbol) in own]))
     added = [ParameterSpec(explicit_name(symbol), "bool", (symbol, 0)) for symbol in missing]  # type: ignore[arg-type]
     return replace(plan, parameters=[*plan.parameters, *added])
 

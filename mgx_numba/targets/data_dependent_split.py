@@ -7,8 +7,9 @@ fallback step (`Operator.counted`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from itertools import islice
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from ..core.types import Type
 from ..dataclass import dataclass
 from ..graph.instruction import Instruction
 from ..graph.module import Module
-from ..graph.passes import run_passes
+from ..graph.passes.dead_code_elimination import SIDE_EFFECTS
 from ..graph.program import Program
 from ..ops.base import Operator
 from ..ops.deferred import Deferred
@@ -88,18 +89,18 @@ def split(program: Program, on_host: bool = False, by_sizes: bool = False) -> Pr
     results = program.main.results()
     kept = [ins for ins in dict.fromkeys(results) if ins not in late]
     passed = list(_passed(late, sizes))
-    optional = not any(map(_is_worthwhile, late)) and sum(map(_is_light, late)) < FEWEST_LIGHT
+    light = len(list(islice(filter(_is_light, late), FEWEST_LIGHT)))
+    optional = not any(map(_is_worthwhile, late)) and light < FEWEST_LIGHT
     if optional and not (on_host and _is_native(late, [*kept, *passed], bool(sizes))):
         return None
     shared = [ins for ins in passed if on_host and ins.is_param and ins not in sizes]
     passed = [ins for ins in passed if ins not in shared and ins not in sizes]
     count = sum(one.shape.elements for one in sizes)
-    position = {ins: k for k, ins in enumerate(program.main)}
-    head = _clone(program, position, [*kept, *passed, *sizes])
+    head = _part(program, [*kept, *passed, *sizes], program.main.parameters())
     _spread(head.main, list(sizes))
     completed = _completed(head.main, len(passed) + count) if on_host else ()
     ending = [ins for ins in dict.fromkeys(results) if ins in late]
-    tail = _clone(program, position, ending, passed, shared, list(sizes))
+    tail = _part(program, ending, shared, passed, list(sizes))
     names = tuple(ins.op.parameter for ins in shared)  # type: ignore[attr-defined]
     inputs = tuple(name for name in tail.parameter_shapes() if name not in names)
     places = tuple((r not in late, (ending if r in late else kept).index(r)) for r in results)
@@ -191,7 +192,8 @@ def _late(main: Module, sizes: dict[Instruction, None] | None) -> dict[Instructi
     for ins in main:
         if ins.name == "@return":
             break
-        late = any(i in found or (_is_open(i) and ins.name != "get_tuple_elem") for i in ins.dependencies)
+        needed = ins.dependencies
+        late = not found.keys().isdisjoint(needed) or (ins.name != "get_tuple_elem" and any(map(_is_open, needed)))
         own = _sizes(ins, found, constants) if sizes is not None and _is_open(ins) else None
         if late or own:
             found[ins] = None
@@ -315,64 +317,69 @@ def _is_constant(ins: Instruction, known: dict[Instruction, bool]) -> bool:
     return known[ins]
 
 
-def _clone(
+def _part(
     program: Program,
-    position: dict[Instruction, int],
     results: list[Instruction],
-    given: list[Instruction] | None = None,
-    shared: list[Instruction] | None = None,
+    shared: list[Instruction],
+    given: Sequence[Instruction] = (),
     sizes: Sequence[Instruction] = (),
 ) -> Program:
-    """Return a copy of the program that computes ``results`` of the main module.
+    """Return a program that computes ``results`` of the main module; only what they depend on is copied.
 
     Args:
         program: the whole program.
-        position: number of each instruction in the main module.
-        results: instructions that become the copy's results.
-        given: instructions that become the copy's inputs; None: the copy has the program's own inputs.
-        shared: the program's inputs that the copy has, too.
-        sizes: tensors of sizes that the copy takes as further inputs, an element in each; see `SplitPoint.sizes`.
+        results: instructions that become the part's results.
+        shared: the program's inputs that the part has, too.
+        given: instructions that become further inputs of the part.
+        sizes: tensors of sizes that the part takes as further inputs, an element in each; see `SplitPoint.sizes`.
     """
-    copy = program.clone()
-    main = copy.main
-    twins, own = list(main), main.parameters()
-    mark = "#"
-    while any(p.op.parameter.startswith(mark) for p in own):  # type: ignore[attr-defined]
+    part = Program()
+    part.copy_metadata(program)
+    main, mark = part.main, "#"
+    main._parameters = program.main._parameters
+    while any(p.op.parameter.startswith(mark) for p in program.main.parameters()):  # type: ignore[attr-defined]
         mark += "#"
-    for k, ins in enumerate(given or ()):
-        main.replace_instruction(twins[position[ins]], main.add_parameter(f"{mark}{k}", ins.shape))
-    first = len(given or ())
+    mapped = {ins: main.add_parameter(f"{mark}{k}", ins.shape) for k, ins in enumerate(given)}
+    first = len(mapped)
     for ins in sizes:
         names = [f"{mark}{k}" for k in range(first, first + ins.shape.elements)]
-        _take_sizes(main, names, twins[position[ins]])
+        mapped[ins] = _taken_sizes(main, names, ins.shape)
         first += len(names)
-    main.replace_return([twins[position[ins]] for ins in results])
-    run_passes(copy, ["dead_code_elimination"])
-    if given is not None:
-        kept = {twins[position[ins]] for ins in shared or ()}
-        for parameter in own:
-            if parameter not in kept:
-                main.remove_instruction(parameter)
-    return copy
+    part.append_copies(program, mapped, _needed(program.main, results, mapped) | dict.fromkeys(shared))
+    main.replace_return([mapped[ins] for ins in results])
+    return part
 
 
-def _take_sizes(main: Module, names: Sequence[str], twin: Instruction) -> None:
-    """Replace a tensor of sizes by lengths of new parameters, one for each element, which `size_array` returns in a
+def _needed(main: Module, results: Sequence[Instruction], known: Collection[Instruction]) -> dict[Instruction, None]:
+    """Return ``results``, instructions with side effects, and the instructions that both depend on. The search stops at
+    ``known`` values."""
+    found: dict[Instruction, None] = {}
+    pending = [*results, *(ins for ins in main if ins.op.name in SIDE_EFFECTS)]
+    while pending:
+        ins = pending.pop()
+        if ins not in found and ins not in known:
+            found[ins] = None
+            pending += ins.dependencies
+    return found
+
+
+def _taken_sizes(main: Module, names: Sequence[str], shape: Shape) -> Instruction:
+    """Append a tensor of sizes made of lengths of new parameters, one for each element, which `size_array` returns in a
     run."""
-    before, elements = main.first, []
+    elements = []
     most = LARGEST_SIZE
     lens = DynamicDimension(1, most + 1), DynamicDimension(0, most, frozenset({0})), DynamicDimension(0, 0)
     for name in names:
         array = main.add_parameter(name, Shape.dynamic(Type.bool_type, lens))
-        above, below = (main.insert_instruction(before, "dimensions_of", [array], start=k, end=k + 1) for k in (0, 1))
-        above = main.insert_instruction(before, "sub", [above, main.insert_literal(before, np.ones(1, np.int64))])
-        elements.append(main.insert_instruction(before, "sub", [above, below]))
+        above, below = (main.add_instruction("dimensions_of", [array], start=k, end=k + 1) for k in (0, 1))
+        above = main.add_instruction("sub", [above, main.add_literal(np.ones(1, np.int64))])
+        elements.append(main.add_instruction("sub", [above, below]))
     if not elements:
-        own = main.insert_literal(before, np.zeros(0, np.int64))
+        own = main.add_literal(np.zeros(0, np.int64))
     else:
-        own = elements[0] if len(elements) == 1 else main.insert_instruction(before, "concat", elements, axis=0)
-    if twin.shape.without_axes:
-        own = main.insert_instruction(before, "squeeze", [own], axes=[0])
-    elif twin.shape.lens != own.shape.lens:
-        own = main.insert_instruction(before, "reshape", [own], dims=twin.shape.lens)
-    main.replace_instruction(twin, own)
+        own = elements[0] if len(elements) == 1 else main.add_instruction("concat", elements, axis=0)
+    if shape.without_axes:
+        own = main.add_instruction("squeeze", [own], axes=[0])
+    elif shape.lens != own.shape.lens:
+        own = main.add_instruction("reshape", [own], dims=shape.lens)
+    return own

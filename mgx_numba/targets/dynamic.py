@@ -144,8 +144,24 @@ class OpenPlans(ServingPlans[P], ABC):
             tell("symbolic", INFO, "plans are made when the program runs: %s", error)
 
     @abstractmethod
-    def _lowered(self, program: Program, scope: Scope, trees: list[Tree] | None, progress: Progress | None) -> P:
-        """Return a program with symbolic lengths, after the passes and lowering."""
+    def _lowered(
+        self,
+        program: Program,
+        scope: Scope,
+        trees: list[Tree] | None,
+        progress: Progress | None,
+        later: Program | None = None,
+    ) -> P:
+        """Return a program with symbolic lengths, after the passes and lowering; ``later`` is that of later stages."""
+
+    def _used_lengths(self, program: Program, later: Program | None) -> Callable[[], list[Dim]] | None:
+        """Return what `with_explicit_lengths` takes for a stage: a function of the lengths in it and in later stages.
+
+        None for a submodule: its plans take all symbols that the outer plan gives.
+        """
+        if self._outer is not None:
+            return None
+        return lambda: [length for one in (program, later) if one is not None for length in lengths_of(one)]
 
     @abstractmethod
     def _in_two(self, head: P, tail: P, split_point: SplitPoint, trees: list[Tree] | None, whole: Program) -> P:
@@ -190,7 +206,8 @@ class OpenPlans(ServingPlans[P], ABC):
         stages = split(program, self.on_host, self.by_sizes)
         if stages is None:
             return self._lowered(program, scope, trees, progress)
-        head, by_sizes = self._lowered(stages.head, scope, None, progress), stages.split_point.sizes > 0
+        head = self._lowered(stages.head, scope, None, progress, stages.tail)
+        by_sizes = stages.split_point.sizes > 0
         try:
             with scope.tentative():
                 tail = symbolic_program(stages.tail, scope, late[0] if late else None)

@@ -421,7 +421,7 @@ def test_an_entry_of_another_package_is_not_found(path: Path, monkeypatch: pytes
     assert work == ["read", "compiled"]
 
 
-@pytest.mark.parametrize("fault", ["full", "read-only", "gone", "a file"])
+@pytest.mark.parametrize("fault", ["full", "read-only", "gone", "a file", "a long name"])
 def test_a_folder_that_cannot_be_written(path: Path, folder: Path, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from mgx_numba.graph import atomic_file
 
@@ -432,6 +432,8 @@ def test_a_folder_that_cannot_be_written(path: Path, folder: Path, fault: str, m
         monkeypatch.setattr(saved_plans, "make_folder", lambda folder: shutil.rmtree(default_folder()))
     elif fault == "a file":
         monkeypatch.setenv("MGX_CACHE_DIR", str(path))
+    elif fault == "a long name":  # nothing in it can be looked up, as in a folder of another user
+        monkeypatch.setenv("MGX_CACHE_DIR", str(folder / ("x" * 300)))
     else:
         monkeypatch.setattr(atomic_file, "_write_pieces", refused)
     with warnings.catch_warnings():

@@ -59,6 +59,22 @@ def test_each_sample_gets_what_is_best_for_it() -> None:
     assert [taken(found, {n: k}) for k in (1, 20, 21, 9999)] == [["narrow"], ["narrow"], ["wide"], ["wide"]]
 
 
+def test_lengths_that_another_part_serves_were_tried() -> None:
+    _, n = scope_of(2, 37, 500, 9000)
+    tried: list[int] = []
+
+    def solve(n: Length) -> str:
+        assert isinstance(n, Dim)
+        tried.append(n.scope.value(n))
+        if n > 100:
+            raise UnsupportedError("too long")
+        return "wide" if preferred(less(20, n)) else "narrow"
+
+    found = alternatives(n, solve, [{n: 3}], less(n, 100))
+    assert sorted(tried) == [2, 37]
+    assert [taken(found, {n: k}) for k in (1, 20, 21, 99)] == [["narrow"], ["narrow"], ["wide"], ["wide"]]
+
+
 def test_what_needs_a_length_has_another_solution_beside_it() -> None:
     _, n = scope_of()
     found = alternatives(n, lambda n: "blocks" if permitted(less_equal(8, n)) else "single")

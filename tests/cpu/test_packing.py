@@ -10,6 +10,7 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.plan import Step
+from mgx_numba.targets.lowering import shared_weights
 from mgx_numba.targets.lowering.shared_weights import SharedWeights
 
 RNG = np.random.default_rng(5)
@@ -143,3 +144,36 @@ def test_what_was_made_of_a_constant_is_found_while_both_are_held() -> None:
     shared.note_made(base, "how", (base, shape, 0))
     del base
     assert not shared._made
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_weights_that_no_step_reads_were_copied_to_aligned_memory(
+    opened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unaligned(*lens: int) -> np.ndarray:
+        """Random numbers that begin 4 bytes behind a cache line, as in a file."""
+        memory = np.empty(4 * int(np.prod(lens)) + 128, np.uint8)
+        found = memory[(60 - memory.ctypes.data) % 64 + 8 :][: 4 * int(np.prod(lens))].view(np.float32).reshape(lens)
+        found[...] = RNG.standard_normal(lens, dtype=np.float32)
+        assert found.ctypes.data % 64 == 4
+        return found
+
+    copied: list[int] = []
+    original = shared_weights.aligned_copy
+    monkeypatch.setattr(shared_weights, "aligned_copy", lambda array: copied.append(array.nbytes) or original(array))
+    net = migraphx.program()
+    mm = net.get_main_module()
+    weights, bias = unaligned(64, 48), unaligned(1, 48)
+    rows = migraphx.dynamic_dimension(1, 64)
+    shape = migraphx.shape(dyn_dims=[rows, 64]) if opened else migraphx.shape(type="float_type", lens=[7, 64])
+    x = mm.add_parameter("x", shape)
+    product = mm.add_instruction(migraphx.op("dot"), [x, mm.add_literal(weights)])
+    spread = mm.add_instruction(migraphx.op("multibroadcast"), [mm.add_literal(bias), product])
+    mm.add_return([mm.add_instruction(migraphx.op("add"), [product, spread])])
+    net.compile(migraphx.get_target("cpu"))
+    assert weights.nbytes not in copied
+    assert net.compiled is not None
+    for plan in net.compiled.own_plans():
+        assert all(array.ctypes.data % 64 == 0 for array in plan.constants if array.nbytes)
+    given = RNG.standard_normal((7, 64), dtype=np.float32)
+    np.testing.assert_allclose(np.asarray(net.run({"x": given})[0]), given @ weights + bias, 1e-4, 1e-4)

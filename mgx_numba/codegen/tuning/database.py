@@ -114,7 +114,7 @@ class Database:
             limit = time.gmtime(max(0.0, time.time() - older_than_days * _DAY_SECONDS))
             clauses.append("date < ?")
             values.append(time.strftime("%Y-%m-%dT%H:%M:%SZ", limit))
-        if not clauses or not self.path.exists():
+        if not clauses or not os.path.exists(self.path):
             return 0
         with self._opened(create=True) as connection:
             assert connection is not None
@@ -146,7 +146,7 @@ class Database:
     @contextlib.contextmanager
     def _opened(self, create: bool) -> Iterator[sqlite3.Connection | None]:
         """Open a connection inside a transaction; None if the file does not exist and ``create`` is false."""
-        if not create and not self.path.exists():
+        if not create and not os.path.exists(self.path):
             yield None
             return
         connection: sqlite3.Connection | None = None

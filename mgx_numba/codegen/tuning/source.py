@@ -103,7 +103,7 @@ class UserLayer:
         """Return all rows by `Problem.work`."""
         if self._rows is None:
             # Without a file, SQLite need not be imported.
-            exists = (default_folder() / "tuning.sqlite").exists()
+            exists = os.path.exists(default_folder() / "tuning.sqlite")
             self._rows = (self._ask(lambda database: database.rows()) if exists else None) or {}
         return self._rows
 

@@ -62,14 +62,20 @@ class DynamicProgram(OpenPlans[LoweredProgram], PlanChoice):
         self.open(source, options, progress, known, outer)
 
     def _lowered(
-        self, program: Program, scope: Scope, trees: list[Tree] | None, progress: Progress | None
+        self,
+        program: Program,
+        scope: Scope,
+        trees: list[Tree] | None,
+        progress: Progress | None,
+        later: Program | None = None,
     ) -> LoweredProgram:
         options = self._options
         with compile_in_background(options.store) as ahead:
             run_passes(program, PASSES, pass_options(options), disabled=options.disabled_passes)
             program.remove_unused_modules()
             job = LoweringJob(program, options, scope, self._weights)
-            plan = with_explicit_lengths(lowering(job, self._body, ahead).run())
+            plan = lowering(job, self._body, ahead).run()
+            plan = with_explicit_lengths(plan, self._used_lengths(program, later))
             executable = Executable(plan, options.num_threads or None, progress, options.store, ahead)
         return LoweredProgram(executable, trees, lambda: program, options.store)
 

@@ -58,11 +58,17 @@ class DynamicGpuProgram(OpenPlans[Any], OpenLengthsProgram):
         self.open(source, options, progress, known)
 
     def _lowered(
-        self, program: Program, scope: Scope, trees: list[Tree] | None, progress: Progress | None
+        self,
+        program: Program,
+        scope: Scope,
+        trees: list[Tree] | None,
+        progress: Progress | None,
+        later: Program | None = None,
     ) -> DeviceProgram:
         options, on = self._options, self._engine
         optimize(program, options)
-        plan = with_explicit_lengths(lowering(LoweringJob(program, options, scope, self._weights), self._body).run())
+        plan = lowering(LoweringJob(program, options, scope, self._weights), self._body).run()
+        plan = with_explicit_lengths(plan, self._used_lengths(program, later))
         made = DeviceProgram(on, options, plan, trees, lambda: program)
         made.executable = DeviceExecutable(plan, on, progress, options.store, self._constants)
         return made

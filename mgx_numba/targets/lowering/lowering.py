@@ -558,7 +558,7 @@ class Lowering(PlanConstants):
         return Plan(
             steps=steps,
             arena_bytes=arena_bytes,
-            constants=referenced(self.constants, self.draft.steps),
+            constants=self.aligned_constants(referenced(self.draft.steps)),
             parameters=[
                 ParameterSpec(i.op.parameter, i.shape.type.dtype_name, i.shape.array_lens)  # type: ignore[attr-defined]
                 for i in self.parameters

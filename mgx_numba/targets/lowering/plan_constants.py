@@ -3,7 +3,7 @@ packed form alone are freed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +23,14 @@ from ...parallel import run_all
 from ...runtime.memory import address_of
 from ...runtime.plan import Region
 from .buffers import Buffer, View
-from .shared_weights import SharedWeights, stored
+from .shared_weights import SharedWeights, aligned, flat
 
 if TYPE_CHECKING:
     from .lowering import Lowering
+
+
+_UNUSED = np.empty(0, np.uint8)
+"""Placeholder in a plan for a constant that no step refers to."""
 
 
 class PlanConstants:
@@ -62,8 +66,7 @@ class PlanConstants:
         if key not in self._constant_views:
             if array.dtype.hasobject and any(isinstance(value, Dim) for value in array.flat):
                 raise SymbolicLengthError("a constant of a plan would hold symbolic lengths")
-            shared = self.shared
-            storage, own = stored(array) if shared is None else shared.stored(array)
+            storage, own = flat(array)
             self.constants.append(storage)
             self._constant_owners.append(array)
             self._constant_views[key] = View(Buffer(Region.CONSTANT, len(self.constants) - 1), shape or own)
@@ -79,6 +82,19 @@ class PlanConstants:
             self._unfilled += pieces
         else:
             run_all(pieces)
+
+    def aligned_constants(self, used: Collection[int]) -> list[np.ndarray]:
+        """Return the constants as a plan keeps them, with a placeholder for each whose number is not in ``used``.
+
+        Most weights are packed for solvers, and no step reads them: they are not copied to aligned memory.
+        """
+        made = []
+        for k, (owner, storage) in enumerate(zip(self._constant_owners, self.constants)):
+            if k not in used:
+                made.append(_UNUSED)
+            else:
+                made.append(aligned(storage) if self.shared is None else self.shared.aligned(owner, storage))
+        return made
 
     def owner_of(self, view: View) -> np.ndarray:
         """Return the array that was passed to `constant` for a view."""

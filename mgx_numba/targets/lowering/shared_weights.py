@@ -41,7 +41,7 @@ class SharedWeights:
         arrays = [ins.literal.array for module in program.modules for ins in module if ins.literal is not None]
         self._places = sorted(np.lib.array_utils.byte_bounds(a) for a in arrays if a is not None)
         self._packed: weakref.WeakValueDictionary[Hashable, np.ndarray] = weakref.WeakValueDictionary()
-        self._stored: dict[int, tuple[weakref.ref[np.ndarray], np.ndarray | None, Shape]] = {}
+        self._copies: dict[int, tuple[weakref.ref[np.ndarray], np.ndarray]] = {}
         self._made: dict[Hashable, tuple[weakref.ref[np.ndarray], weakref.ref[np.ndarray], Any]] = {}
         self._digests: dict[int, tuple[weakref.ref[np.ndarray], dict[Hashable, bytes]]] = {}
 
@@ -66,17 +66,15 @@ class SharedWeights:
         gone = partial(_forget, self._made, key)
         self._made[key] = weakref.ref(base, gone), weakref.ref(array), rest
 
-    def stored(self, array: np.ndarray) -> tuple[np.ndarray, Shape]:
-        """Return the result of the function `stored`; the same copy as long as the constant lives."""
-        known = self._stored.get(id(array))
+    def aligned(self, array: np.ndarray, storage: np.ndarray) -> np.ndarray:
+        """Return `aligned` of ``storage``, the elements of a constant; the same copy as long as the constant lives."""
+        known = self._copies.get(id(array))
         if known is not None and known[0]() is array:
-            return array if known[1] is None else known[1], known[2]
-        storage, shape = stored(array)
-        own = None if storage is array else storage
-        if own is None or not np.may_share_memory(own, array):  # a copy that shares memory would keep the array alive
-            gone = partial(_forget, self._stored, id(array))
-            self._stored[id(array)] = weakref.ref(array, gone), own, shape
-        return storage, shape
+            return known[1]
+        found = aligned(storage)
+        if found is not storage:
+            self._copies[id(array)] = weakref.ref(array, partial(_forget, self._copies, id(array))), found
+        return found
 
     def identity(self, weights: np.ndarray) -> Hashable:
         """Return a key that identifies weights among weights of the same type and shape, in all plans of the
@@ -96,18 +94,19 @@ class SharedWeights:
         return found
 
 
-def stored(array: np.ndarray) -> tuple[np.ndarray, Shape]:
-    """Return a constant in the form that a plan stores, contiguous and (unless large) aligned, and the shape of its
-    view."""
+def flat(array: np.ndarray) -> tuple[np.ndarray, Shape]:
+    """Return a contiguous array over the memory of a constant, and the shape of the constant's view of it."""
     shape = Shape(from_numpy(array.dtype), array.shape, [s // array.itemsize for s in array.strides])
-    if array.dtype.hasobject:
+    if array.dtype.hasobject or array.flags.c_contiguous:
         return array, shape
-    if not array.flags.c_contiguous:
-        raw = array.view(f"u{array.itemsize}")
-        flat = np.lib.stride_tricks.as_strided(raw, (shape.element_space,), (array.itemsize,))
-        return flat.view(array.dtype), shape
-    small = array.nbytes <= _SMALL
-    return (aligned_copy(array) if small and address_of(array) % ALIGNMENT else array), shape
+    raw = array.view(f"u{array.itemsize}")
+    return np.lib.stride_tricks.as_strided(raw, (shape.element_space,), (array.itemsize,)).view(array.dtype), shape
+
+
+def aligned(storage: np.ndarray) -> np.ndarray:
+    """Return a contiguous array in aligned memory, unless it is large."""
+    small = storage.nbytes <= _SMALL and not storage.dtype.hasobject
+    return aligned_copy(storage) if small and address_of(storage) % ALIGNMENT else storage
 
 
 def _forget(known: dict[Any, Any], key: Hashable, gone: weakref.ref[np.ndarray]) -> None:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-import numpy as np
-
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Callee, Launch, Mark, Operand, TensorMap
 from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
@@ -31,9 +29,6 @@ from ...runtime.plan import (
 )
 from .buffers import View
 from .function_call import FunctionCall
-
-_UNUSED = np.empty(0, np.uint8)
-"""Placeholder in a plan for a constant that no step refers to."""
 
 
 @dataclass
@@ -171,15 +166,15 @@ def resolved(step: PendingStep, number: int, text: Callable[[Instruction], str])
     )
 
 
-def referenced(constants: Sequence[np.ndarray], steps: Sequence[PendingStep]) -> list[np.ndarray]:
-    """Return the constants, with a placeholder for each constant that no step refers to."""
+def referenced(steps: Sequence[PendingStep]) -> set[int]:
+    """Return the numbers of the constants that steps refer to."""
     used: set[int] = set()
     for step in steps:
         views = [*step.inputs, *step.outputs]
         if step.launch is not None:
             views += [step.operands[name] for name in step.launch.operands]
         used.update([view.buffer.index for view in views if view.buffer.region is Region.CONSTANT])
-    return [array if k in used else _UNUSED for k, array in enumerate(constants)]
+    return used
 
 
 def _plan_view(view: View) -> TensorView:

@@ -24,6 +24,7 @@ own cache. Each panel is then scanned for its largest weights, and once more to 
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -279,7 +280,7 @@ def pack_by_kernel(weights: np.ndarray, out: np.ndarray, lanes: int, load: LoadK
         run(arguments.ctypes.data, block, min(block + PART_BLOCKS, blocks))
 
     parts = [(panel, block) for panel in range(0, panels, together) for block in range(0, blocks, PART_BLOCKS)]
-    on_threads(pack, parts, allowed_cpus())
+    on_threads(pack, parts, allowed_cpus() if out.nbytes >= SHARED_BYTES else 1)
     refuse_unsuited(exceeds.sum(0, np.float64))
 
 
@@ -292,6 +293,7 @@ def kernel_for(weights: np.ndarray, lens: Sequence[int], lanes: int) -> KernelSo
     return packing_kernel(_by_columns(weights), 2 * lens[2] // lanes, lanes)
 
 
+@functools.cache  # each weight of a network asks for it twice
 def packing_kernel(by_columns: bool, vectors: int, lanes: int) -> KernelSource:
     """Return the packing kernel for panels of ``vectors`` vectors.
 

@@ -212,7 +212,7 @@ def _feature(problem: GemmProblem | ConvProblem) -> Dim | None:
 def _samples(open_: _Open) -> Samples:
     """Return assignments of the symbols at which solvers are compared: the example first, then increasing features."""
     scope = open_.symbols[0].scope
-    found: Samples = [{s: one[s] for s in open_.symbols} for one in (scope.hints(), *scope.samples)]
+    found: Samples = scope.samples_of(open_.symbols)
     problem: Any = open_.request.problem
     feature = open_.feature
     inside = symbols_of(problem.in_lens) if isinstance(problem, ConvProblem) else []
