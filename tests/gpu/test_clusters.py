@@ -82,12 +82,33 @@ def test_reductions_over_any_axes(axes: tuple[int, ...], name: str, on: Engine) 
 @pytest.mark.parametrize("type", [F32, F16, F64])
 @pytest.mark.parametrize(
     "lens",
-    [(2, 3, 8), (1, 8, 4), (2, 9, 5, 4), (1, 40, 12), (1, 64, 8), (2, 100, 4), (1, 128, 36), (1, 250, 4), (1, 300, 4)],
+    [
+        *[
+            (2, 3, 8),
+            (1, 8, 4),
+            (2, 9, 5, 4),
+            (1, 40, 12),
+            (1, 64, 8),
+            (2, 100, 4),
+            (1, 128, 36),
+            (1, 250, 4),
+            (1, 300, 4),
+        ],
+        *[(3, 290, 20), (1, 200, 3), (5, 65, 152)],
+    ],
 )
 def test_columns_of_any_number_of_vectors(type: Type, lens: tuple[int, ...], on: Engine) -> None:
     def build(m: Module) -> None:
         x = m.add_parameter("x", Shape(type, lens))
         m.add_return([m.add_instruction("softmax", [x], axis=1)])
+
+    agree(build, on, special=True)
+
+
+@pytest.mark.parametrize("lens", [(3, 785, 20), (1, 1500, 8), (2, 600, 3)])
+def test_long_columns_that_are_few(lens: tuple[int, ...], on: Engine) -> None:
+    def build(m: Module) -> None:
+        m.add_return([m.add_instruction("softmax", [m.add_parameter("x", Shape(F16, lens))], axis=1)])
 
     agree(build, on, special=True)
 

@@ -184,22 +184,9 @@ class Positions(nn.Module):
 
 
 @torch.no_grad()
-def test_tables_in_host_memory_are_copied_to_the_device(programs: list[Any]) -> None:
+def test_tables_in_host_memory_are_copied_to_the_device() -> None:
     model = Positions().cuda().half().eval()
     run, x = compiled(model), torch.randn(4, 8, 16, device="cuda", dtype=torch.float16)
     agree(run(x), model(x), 1e-2)
     model.table.mul_(2)
     agree(run(x), model(x), 1e-2)
-    assert len(programs) == 1
-
-
-@torch.no_grad()
-def test_results_in_host_memory_are_not_computed_on_the_device() -> None:
-    def both(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return (x + 1) * 2, (y + x.shape[0]) * 3
-
-    x, y = torch.randn(8, 8, device="cuda"), torch.randn(8)
-    one, other = compiled(both)(x, y)
-    assert (one.device, other.device) == (x.device, y.device)
-    agree(one, (x + 1) * 2, 1e-6)
-    agree(other, (y + 8) * 3, 1e-6)

@@ -28,6 +28,7 @@ from ...reductions import Reduction
 from ...space import Space, collapse
 from ..architecture import WARP
 from ..driver.device import known_architecture
+from ..machine import multiprocessors
 from ..printer import ThreadPrinter, dtype_name, most_lanes
 from .flat_index import contiguous_lanes
 
@@ -47,6 +48,11 @@ MOST_HELD_OF_COLUMNS = 16
 MOST_COLUMN_LANES = 2048
 """Most lanes of a block that holds columns: shared memory has two arrays of 8 bytes each per lane
 (`lang.blocks.MOST_SHARED`)."""
+FEW_COLUMN_TEAMS = ((256, 64), (512, 64), (1024, 16))
+"""(threads per block, most elements of all operands per thread) of teams that hold few columns in registers; the first
+sufficient one is used. 1024 threads have 64 registers each. No figures kept."""
+SECTOR_BYTES = 32
+"""Bytes of memory that are loaded together: CUDA C++ best practices guide, "Coalesced access to global memory"."""
 HELD = 4
 """Vectors of a row per thread to aim at: as many loads of each operand are in flight. Of single elements a thread holds
 as many as it can."""
@@ -180,6 +186,10 @@ def row_layout(
     items = prod(reduce.lens)
     holding = None if parts > 1 or isinstance(items, Dim) else _of_columns(items, lanes, operands)
     team = holding or ColumnTeam(COLUMN_THREADS, COLUMN_THREADS // WARP, lanes)
+    if parts == 1 and not isinstance(items, Dim):
+        width = min((tensors[k].type.size for k in whole), default=4)
+        few = _of_few_columns(items, prod(keep.lens), team, lanes, operands, width)
+        team, holding = few or team, few or holding
     held = ceil_div(items, team.size) if holding else HELD
     exact = holding is not None and items == held * team.size
     return RowLayout(full, keep, reduce, team, team.row_lanes, held, not holding, exact, walked, parts, share)
@@ -229,6 +239,37 @@ def _of_columns(items: int, lanes: int, operands: int) -> ColumnTeam | None:
         lanes //= 2
         if lanes * operands < HELD:  # too little to read at once
             return None
+    return None
+
+
+def _of_few_columns(
+    items: int, columns: Length, team: ColumnTeam, lanes: int, operands: int, width: int
+) -> ColumnTeam | None:
+    """Return a team of more threads, with fewer columns per block than lanes of a warp, where ``team`` would leave half
+    of the multiprocessors without a block; None if it does not, or no such team holds the columns in registers.
+
+    Args:
+        items: elements per column.
+        columns: number of columns.
+        team: the team for many columns.
+        lanes: columns per vector.
+        operands: operands that are read.
+        width: bytes of the smallest element.
+    """
+    if isinstance(columns, Dim) or 2 * ceil_div(columns, team.row_lanes * team.teams) > multiprocessors():
+        return None
+    teams = WARP
+    fewest = FEW_COLUMN_TEAMS[0][0]
+    while teams * lanes * width > SECTOR_BYTES and columns < multiprocessors() * teams * lanes:
+        if teams == 1 or fewest // teams > items:
+            break
+        teams //= 2
+    if teams == WARP:
+        return None
+    for threads, elements in FEW_COLUMN_TEAMS:
+        held = min(MOST_HELD_OF_COLUMNS, elements // (lanes * operands))
+        if items <= threads // teams * held:
+            return ColumnTeam(threads, threads // teams, lanes)
     return None
 
 
@@ -376,7 +417,7 @@ class RowTeam:
 
 @dataclass(frozen=True)
 class ColumnTeam:
-    """Threads whole warps apart, whose vectors lie across rows: each lane of a vector is another row."""
+    """Threads that are ``teams`` apart, whose vectors lie across rows: each lane of a vector is another row."""
 
     threads: int
     size: int
@@ -395,25 +436,41 @@ class ColumnTeam:
     def row(self) -> str:
         return f"block_index(0) * {self.teams} + imod(thread_index(0), {self.teams})"
 
+    @property
+    def shared_vectors(self) -> int:
+        """Return the vectors that are joined through shared memory: one of each thread, or of each warp and team."""
+        return self.threads // max(1, WARP // self.teams)
+
     def begin(self, buffer: CodeBuffer, sums: Mapping[str, Type]) -> None:
         """See `Team`. Two arrays per type alternate, so that one barrier per join is enough."""
         arrays: dict[Type, list[str]] = {}
         for name, dtype in sums.items() if self.size > 1 else ():
             own = arrays.setdefault(dtype, [])
-            fresh = f"shared_{dtype_name(dtype)}({self.threads * self.row_lanes})"
+            fresh = f"shared_{dtype_name(dtype)}({self.shared_vectors * self.row_lanes})"
             buffer.line(f"{name} = {own[-2] if len(own) > 1 else fresh}")
             own.append(name)
 
     def joined(self, printer: ThreadPrinter, reduction: Reduction, own: VectorValue, name: str) -> VectorValue:
-        """See `Team`. Join through shared memory, in the order of members."""
+        """See `Team`. Join threads of a warp by shuffles, then warps through shared memory, in their order."""
         buffer, lanes = printer.buffer, self.row_lanes
         if self.size == 1:
             return own
-        buffer.line(f"store({name}, thread_index(0) * {lanes}, {own.name})")
+        mask = self.teams
+        while mask < WARP:
+            other = VectorValue(buffer.emit(f"shuffle_xor({own.name}, {mask})"), own.dtype)
+            own = getattr(printer, reduction.combine)(own, other)
+            mask *= 2
+        if self.teams < WARP:
+            first = f"imod(thread_index(0), {WARP}) < {self.teams}"
+            place = f"idiv(thread_index(0), {WARP}) * {self.teams} + imod(thread_index(0), {WARP})"
+            with buffer.block(f"if {first}:"):
+                buffer.line(f"store({name}, ({place}) * {lanes}, {own.name})")
+        else:
+            buffer.line(f"store({name}, thread_index(0) * {lanes}, {own.name})")
         buffer.line("barrier()")
         column = buffer.emit(f"imod(thread_index(0), {self.teams})")
         value = own
-        for k in range(self.size):
+        for k in range(self.shared_vectors // self.teams):
             loaded = VectorValue(
                 buffer.emit(f"load({name}, ({column} + {self.teams * k}) * {lanes}, {lanes})"), own.dtype
             )
