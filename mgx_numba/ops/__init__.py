@@ -39,9 +39,7 @@ OPERATORS = {
     "pooling": "pooling",
     "quantize": "quantizelinear dequantizelinear nearest_float8 pack_int4 unpack_int4 pack_fp4 unpack_fp4",
     "recurrent_steps": "recurrent_steps",
-    "reduce": (
-        "reduce_sum reduce_mean reduce_prod reduce_max reduce_max_nnan reduce_min reduce_any reduce_all argmax argmin"
-    ),
+    "reduce": ("reduce_sum reduce_mean reduce_prod reduce_max reduce_min reduce_any reduce_all argmax argmin"),
     "reduce_parts": "reduce_parts head_mean",
     "reshape": "reshape reshape_lazy contiguous layout",
     "resize": "resize",

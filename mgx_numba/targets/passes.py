@@ -217,11 +217,6 @@ ORDER: tuple[PassRun, ...] = (
         targets=CPU,
     ),
     PassRun(
-        "rewrite_reduce_max",
-        after={"fuse_reduce": "it rewrites bodies of fused reductions"},
-        targets=CPU,
-    ),
-    PassRun(
         "lift_constants",
         after={
             "fuse_pointwise": "it adds operands to the bodies of fused kernels",
@@ -229,7 +224,6 @@ ORDER: tuple[PassRun, ...] = (
             "fuse_gated": "it compares the numbers of two bodies",
             "split_reduce": "it recognises numbers in bodies",
             "one_pass_variance": "it recognises numbers in bodies",
-            "rewrite_reduce_max": "it recognises numbers in bodies",
         },
         before={"schedule": "it adds instructions"},
     ),

@@ -20,7 +20,7 @@ from mgx_numba.targets.ref.interpreter import evaluate
 
 FUSION = (
     "fuse_contraction", "fuse_reduce", "fuse_pointwise", "dead_code_elimination",
-    "split_reduce", "one_pass_variance", "rewrite_reduce_max",
+    "split_reduce", "one_pass_variance",
 )  # fmt: skip
 
 Build = Callable[[Module, list[Instruction]], Sequence[Instruction] | Instruction]
