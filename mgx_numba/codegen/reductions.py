@@ -50,7 +50,7 @@ class Reduction:
             return 1
         if self.name in ("reduce_any", "reduce_all"):
             return self.name == "reduce_all"
-        greatest = self.name in ("reduce_max", "reduce_max_nnan")
+        greatest = self.name == "reduce_max"
         if type.is_floating:
             return -math.inf if greatest else math.inf
         if type is Type.bool_type:
@@ -73,7 +73,6 @@ REDUCTIONS: dict[str, Reduction] = {
         Reduction(reduce.ReduceSum, "add"),
         Reduction(reduce.ReduceMean, "add"),
         Reduction(reduce.ReduceMax, "max"),
-        Reduction(reduce.ReduceMaxNnan, "first_greater"),
         Reduction(reduce.ReduceMin, "min"),
         Reduction(reduce.ReduceProd, "mul"),
         Reduction(reduce.ReduceAny, "logical_or"),

@@ -39,10 +39,8 @@ OPERATORS = {
     "pooling": "pooling",
     "quantize": "quantizelinear dequantizelinear nearest_float8 pack_int4 unpack_int4 pack_fp4 unpack_fp4",
     "recurrent_steps": "recurrent_steps",
-    "reduce": (
-        "reduce_sum reduce_mean reduce_prod reduce_max reduce_max_nnan reduce_min reduce_any reduce_all argmax argmin"
-    ),
-    "reduce_parts": "reduce_parts head_mean",
+    "reduce": ("reduce_sum reduce_mean reduce_prod reduce_max reduce_min reduce_any reduce_all argmax argmin"),
+    "reduce_parts": "reduce_parts",
     "reshape": "reshape reshape_lazy contiguous layout",
     "resize": "resize",
     "rnn": "rnn gru lstm recurrent rnn_last_hs_output rnn_last_cell_output",

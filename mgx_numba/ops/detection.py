@@ -65,7 +65,7 @@ class RoiAlign(Operator):
         return result.astype(output.type.numpy)
 
     def _samples(self, start: float, end: float, bins: int, length: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """Neighbour positions [2, samples], weights [2, samples] and samples a bin along one axis."""
+        """Return neighbour positions [2, samples], weights [2, samples] and the samples of each bin along one axis."""
         offset = 0.5 if self.coordinate_transformation_mode == "half_pixel" else 0.0
         start, end = start - offset, end - offset
         size = end - start if offset else max(end - start, 1.0)
@@ -164,7 +164,7 @@ class NonMaxSuppression(Operator):
         return np.pad(found, ((0, output.lens[0] - found.shape[0]), (0, 0)))
 
     def _corners(self, boxes: np.ndarray) -> np.ndarray:
-        """Boxes [boxes, 4] as lower y, lower x, upper y, upper x."""
+        """Return boxes [boxes, 4] as lower y, lower x, upper y, upper x."""
         if self.center_point_box:
             centre, half = boxes[:, 1::-1], boxes[:, :1:-1] / 2
             first, second = centre - half, centre + half
@@ -174,7 +174,10 @@ class NonMaxSuppression(Operator):
 
 
 def _suppress(corners: np.ndarray, scores: np.ndarray, keep: int, overlap: float, lowest: float | None) -> list[int]:
-    """Boxes kept of one class: again and again the best one left, until ``keep`` are found."""
+    """Return the numbers of the boxes of one class that stay, best first, at most ``keep``.
+
+    Each box that stays removes the worse boxes that overlap it by more than ``overlap``.
+    """
     order = np.argsort(-scores, kind="stable")
     order = order[~np.isnan(scores[order])]
     if lowest is not None:

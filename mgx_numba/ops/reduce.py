@@ -195,27 +195,6 @@ class ReduceMax(ReduceOperator):
 
 @register
 @dataclass(frozen=True)
-class ReduceMaxNnan(ReduceOperator):
-    """``reduce_max`` of floats among which there is no NaN, as LLVM's flag ``nnan`` says.
-
-    With a NaN it may be any value of the type; here it is the largest number, or the lowest value if there is none.
-    """
-
-    name: ClassVar[str] = "reduce_max_nnan"
-    repeated: ClassVar[str] = "same"
-
-    def output_type(self, type: Type) -> Type:
-        if not type.is_floating:
-            raise self.fail(f"needs floats, got {type.name}")
-        return type
-
-    def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-        wide = widened(x)
-        return _extreme(np.where(np.isnan(wide), wide.dtype.type(-np.inf), wide), axes, np.max, -np.inf)
-
-
-@register
-@dataclass(frozen=True)
 class ReduceMin(ReduceOperator):
     """Smallest element; NaN if one is NaN, the highest value (infinity for floats) over no elements."""
 

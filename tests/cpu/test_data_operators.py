@@ -9,16 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
-from mgx_numba.graph.program import Program
-from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.plan import FallbackStep
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
-from mgx_numba.targets.ref.interpreter import evaluate
 
 from ..values import normal
 from .programs import check, program_of
@@ -151,23 +147,6 @@ def test_long_rows_in_parts(k: int, lens: tuple[int, ...], axis: int, dtype: Any
     plan = lower(program_of([x], build), TargetOptions())
     sorts = sum("topk_sort" in step.label for step in plan.steps)  # of bytes: one step, not two
     assert len(plan.steps) + sorts >= 9
-
-
-@pytest.mark.parametrize("type_", ["float_type", "double_type", "half_type", "bf16_type", "int32_type"])
-@pytest.mark.parametrize("lens", [(1,), (0,), (311,), (2, 156), (313,), (7, 5, 31)], ids=str)
-def test_random_numbers_are_those_of_the_mersenne_twister(lens: tuple[int, ...], type_: str) -> None:
-    """Bit by bit those of NumPy's generator, which the operator is defined by; the kernel makes vectors of words."""
-    program = Program()
-    seed = program.main.add_parameter("seed", Shape(Type.uint64_type, (1,)))
-    like = program.main.add_literal(np.zeros(lens, Type[type_].numpy))
-    program.main.add_return([program.main.add_instruction("random_uniform", [seed, like])])
-    plan = lower(program, TargetOptions())
-    assert not any(isinstance(step, FallbackStep) for step in plan.steps)
-    executable = Executable(plan, 1)
-    for number in (0, 1, 5489, 2**32 - 1, 2**40 + 3, 2**64 - 1):
-        feeds = {"seed": np.array([number], np.uint64)}
-        (found,), (wanted,) = executable.run(list(feeds.values())), evaluate(program, feeds)
-        assert found.dtype == wanted.dtype and found.tobytes() == np.ascontiguousarray(wanted).tobytes()
 
 
 def test_copies_between_layouts() -> None:

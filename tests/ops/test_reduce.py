@@ -126,7 +126,7 @@ def test_prefix_scan_sum(exclusive: bool, reverse: bool, axis: int) -> None:
 
 
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 2), (1, 2), (0, 1, 2)])
-@pytest.mark.parametrize("operation", ["reduce_sum", "reduce_max", "reduce_max_nnan", "reduce_min", "reduce_prod"])
+@pytest.mark.parametrize("operation", ["reduce_sum", "reduce_max", "reduce_min", "reduce_prod"])
 def test_results_of_parts_reduce_to_that_of_the_whole(operation: str, axes: tuple) -> None:
     for x in (normal(6, 5, 8), normal(8, 5, 6).T, np.broadcast_to(normal(1, 5, 1), (6, 5, 8))):
         cut = axes[:1] if len(axes) < 3 else axes[:2]
@@ -166,23 +166,3 @@ def test_which_elements_a_part_has() -> None:
 def test_parts_that_are_none(attributes: dict, message: str) -> None:
     with pytest.raises(ShapeError, match=message):
         shape("reduce_parts", np.zeros((4, 6), np.float32), **attributes)
-
-
-def test_maxima_without_nan_are_those_of_the_numbers() -> None:
-    x = np.array([[1, np.nan, 5], [np.nan, np.nan, np.nan], [-np.inf, -3, np.nan]], np.float32)
-    assert call("reduce_max_nnan", x, axes=(1,)).tolist() == [[5], [-np.inf], [-3]]
-    assert call("reduce_max_nnan", x.astype(np.float16), axes=(1,)).dtype == np.float16
-    with pytest.raises(ShapeError, match="needs floats"):
-        shape("reduce_max_nnan", np.zeros((2, 3), np.int32), axes=(1,))
-
-
-def test_means_of_heads() -> None:
-    x = np.arange(128, dtype=np.float32).reshape(2, 64)
-    assert call("head_mean", x, axes=(1,)).tolist() == [[0.5], [64.5]]
-    assert call("head_mean", x, axes=(0, 1), share=2).tolist() == [[31.5]]
-    assert call("head_mean", np.full((2, 8), np.inf, np.float32), axes=(1,)).tolist() == [[0], [0]]
-    assert call("head_mean", np.zeros((3, 0), np.float32), axes=(1,)).tolist() == [[0], [0], [0]]
-    for value, head in ((3e30, np.float32(3e30)), (3e38, 0)):  # what is as large, of the other sign, would be infinite
-        assert call("head_mean", np.full((1, 2), value, np.float32), axes=(1,), share=1).tolist() == [[head]]
-    with pytest.raises(ShapeError, match="needs floats"):
-        shape("head_mean", np.zeros((2, 3), np.int32), axes=(1,))

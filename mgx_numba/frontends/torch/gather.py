@@ -283,22 +283,6 @@ def index_fill(
     return index_add(g, node, x, dim, index, g.broadcast(g.like(value, x), lens))
 
 
-@register("index_reduce")
-def index_reduce(
-    g: AtenBuilder,
-    node: AtenNode,
-    x: Instruction,
-    dim: int,
-    index: Instruction,
-    source: Instruction,
-    reduce: str,
-    include_self: bool = True,
-) -> Instruction:
-    """Emit ``x`` with slices of ``source`` reduced into slices of an axis."""
-    own, axis, places, rows = _slices(g, x, dim, index, source)
-    return g.reshape(scatter_reduce(g, node, own, axis, places, rows, reduce, include_self), g.lens(x))
-
-
 @register("unfold_backward")
 def unfold_backward(
     g: AtenBuilder, node: AtenNode, x: Instruction, input_sizes: Lens, dim: int, size: int, step: int
@@ -314,15 +298,6 @@ def unfold_backward(
     rows = g.reshape(g.transpose(windows, order), lens)
     aligned = g.reshape(g.literal(places.reshape(-1)), [frames * size if k == axis else 1 for k in range(len(lens))])
     return _scattered(g, "add", g.zeros(input_sizes, node.type), axis, g.broadcast(aligned, lens), rows)
-
-
-@register("put")
-def put(
-    g: AtenBuilder, node: AtenNode, x: Instruction, index: Instruction, source: Instruction, accumulate: bool = False
-) -> Instruction:
-    """Emit ``x`` with elements at flat positions replaced or added to."""
-    made = _scattered(g, "add" if accumulate else "none", g.flat(x), 0, g.flat(index), g.flat(source), wraps=True)
-    return g.reshape(made, g.lens(x))
 
 
 @register("repeat_interleave.Tensor")

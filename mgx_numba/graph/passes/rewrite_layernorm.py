@@ -7,7 +7,7 @@ difference, and the square root on reduced values.
 from __future__ import annotations
 
 from .build import RewriteBuilder
-from .match import Match, becomes, op, rule, scalar, some, spread
+from .match import Match, op, rule, some, spread
 from .rewriter import rule_pass
 from .rules.units import divide_by_root, reciprocal_of_root, square
 
@@ -18,14 +18,4 @@ def squared_difference(m: Match, b: RewriteBuilder) -> object:
     return b.op("mul", difference, difference)  # sqdiff(x, mean) -> (x - mean) * (x - mean)
 
 
-divide_by_power = becomes(
-    "standard_deviation",
-    op("div", some("d"), spread(op("pow", some("v"), scalar(0.5)))),
-    op("mul", some("d"), spread(op("rsqrt", some("v")))),
-    exact=False,
-)
-
-
-RewriteLayernorm = rule_pass(
-    "rewrite_layernorm", squared_difference, divide_by_power, square, divide_by_root, reciprocal_of_root
-)
+RewriteLayernorm = rule_pass("rewrite_layernorm", squared_difference, square, divide_by_root, reciprocal_of_root)

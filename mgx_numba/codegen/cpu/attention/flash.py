@@ -261,8 +261,8 @@ class PrefillAttention(AttentionKernel):
     def _turned(self, vectors: int) -> list[str]:
         """Return statements that transpose the mask of the keys ``block`` to ``block + some``.
 
-        ``transposed`` then has, from row ``back``, the mask elements of ``vectors`` vectors of successive queries
-        contiguously. Padding is left as it is.
+        The buffer ``turned`` then has, from row ``back``, contiguous mask elements of ``vectors`` vectors of successive
+        queries. Padding is left as it is.
         """
         lanes = self.lanes
         lines = [

@@ -14,7 +14,6 @@ _ACROSS = {
     "add": "reduce_add",
     "max": "reduce_max",
     "min": "reduce_min",
-    "first_greater": "reduce_first_greater",
     "mul": "reduce_mul",
     "logical_or": "reduce_or",
     "logical_and": "reduce_and",

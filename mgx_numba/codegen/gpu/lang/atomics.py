@@ -7,7 +7,7 @@ from llvmlite import ir
 from ...lang.memory import scalar_dtype
 from ...lang.vector import Definition, Values, kernel_function, pointer_dtype, scalar_type
 from ...toolchain.numba_core import TypingError, types
-from .threads import inline, target
+from .threads import effect, target
 
 _PTX = {
     "float32": ("f32", "f"), "float64": ("f64", "d"), "int32": ("s32", "r"), "uint32": ("u32", "r"),
@@ -28,7 +28,7 @@ def atomic_add(p: types.Type, i: types.Type, x: types.Type) -> Definition:
         place = builder.gep(values[0], [values[1]])
         if target().nvidia:
             text = f"red.relaxed.gpu.add.{kind} [$0], $1;"
-            inline(builder, text, f"l,{register},~{{memory}}", ir.VoidType(), [place, values[2]], True)
+            effect(builder, text, f"l,{register}", [place, values[2]])
         else:
             builder.atomic_rmw("fadd" if dtype.startswith("float") else "add", place, values[2], "monotonic")
 

@@ -24,7 +24,7 @@ from ...lang.vector import (
 )
 from ...toolchain.numba_core import TypingError, types
 from .mbarriers import shared_address
-from .threads import call, inline, target
+from .threads import call, effect, expect, target
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _ARRIVE, _ARRIVE_RELAXED = "barrier.cluster.arrive.release;", "barrier.cluster.arrive.relaxed;"
@@ -39,8 +39,7 @@ _SENT_BITS = (32, 64)  # of one thread: PTX ISA, "st.async"
 
 
 def _check(name: str) -> None:
-    if not target().clusters:
-        raise TypingError(f"{name}: {target().name} has no clusters of blocks")
+    expect(name, target().clusters, "clusters of blocks")
 
 
 @emits(types.int64())
@@ -54,7 +53,7 @@ def _barrier(name: str, *texts: str) -> KernelFunction:
         def emit(builder: ir.IRBuilder, values: Values) -> None:
             _check(name)
             for text in texts:
-                inline(builder, text, "~{memory}", ir.VoidType(), [], True)
+                effect(builder, text)
 
         return types.void(), emit
 
@@ -76,8 +75,7 @@ def cluster_send(p: types.Type, i: types.Type, x: types.Type, rank: types.Type, 
         to = shared_address(builder, builder.gep(values[0], [values[1]]))
         word = builder.bitcast(values[2], ir.IntType(bits))
         operands = [to, shared_address(builder, values[4]), word, builder.trunc(values[3], _I32)]
-        kinds = f"r,r,{'r' if bits == 32 else 'l'},r,~{{memory}}"
-        inline(builder, _SEND.format(bits=bits), kinds, ir.VoidType(), operands, True)
+        effect(builder, _SEND.format(bits=bits), f"r,r,{'r' if bits == 32 else 'l'},r", operands)
 
     return types.void(p, types.int64, x, types.int64, b), emit
 

@@ -70,7 +70,7 @@ def _codes(dtype: str) -> KernelFunction:
 def _bfloat16_differences(builder: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     """Return ``x - y`` of two bfloat16 pairs whose differences are exact."""
     ones, negative = _I32(0x3F803F80), builder.xor(y, _I32(0x80008000 - (1 << 32)))
-    return inline(builder, "fma.rn.bf16x2 $0, $1, $2, $3;", "=r,r,r,r", _I32, [x, ones, negative], False)
+    return inline(builder, "fma.rn.bf16x2 $0, $1, $2, $3;", "=r,r,r,r", [x, ones, negative], _I32)
 
 
 codes_float16, codes_bfloat16 = _codes("float16"), _codes("bfloat16")

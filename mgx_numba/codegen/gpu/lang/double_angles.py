@@ -71,8 +71,8 @@ def _words_from(b: ir.IRBuilder, start: ir.Value, count: int) -> list[ir.Value]:
     return words[:count]
 
 
-def _reduced_by_payne_hanek(b: VectorBuilder, x: ir.Value) -> tuple[Pair, ir.Value]:
-    """Return r and an integer whose low bits are k, with x = k pi/2 + r, for finite |x| of at least `_LARGE`."""
+def reduced_by_payne_hanek(b: VectorBuilder, x: ir.Value) -> tuple[Pair, ir.Value]:
+    """Return r and an integer whose low bits are k, with x = k pi/2 + r, for finite |x| of at least 2**19."""
     ib = b.ir
     bits = ib.bitcast(x, _I64)
     whole = ib.or_(ib.and_(bits, _I64((1 << _FRACTION) - 1)), _I64(1 << _FRACTION))
@@ -105,7 +105,7 @@ def _reduced(b: VectorBuilder, x: ir.Value) -> tuple[Pair, ir.Value]:
     for place, value in zip(places, (*r, k)):
         b.ir.store(value, place)
     with b.ir.if_then(b.fcmp(">=", b.fabs(x), _LARGE), likely=False):
-        r, k = _reduced_by_payne_hanek(b, x)
+        r, k = reduced_by_payne_hanek(b, x)
         for place, value in zip(places, (*r, k)):
             b.ir.store(value, place)
     hi, lo, k = (b.ir.load(place) for place in places)

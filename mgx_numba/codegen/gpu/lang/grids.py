@@ -12,7 +12,7 @@ from llvmlite import ir
 
 from ...lang.vector import Definition, KernelFunction, Values, make_intrinsic, pointer_dtype
 from ...toolchain.numba_core import TypingError, types
-from .threads import block_barrier, first_thread, inline, target
+from .threads import block_barrier, effect, first_thread, target
 
 _I32 = ir.IntType(32)
 _SCOPE = "agent"  # a whole device: LLVM's AMDGPU usage, "Memory Scopes"
@@ -34,7 +34,7 @@ def _meet(builder: ir.IRBuilder, place: ir.Value, count: ir.Value) -> None:
     block_barrier(builder)
     with builder.if_then(first_thread(builder)):
         if target().nvidia:
-            inline(builder, _MEET, "l,r,~{memory}", ir.VoidType(), [place, count], True)
+            effect(builder, _MEET, "l,r", [place, count])
         else:
             _meet_on_amd(builder, place, count)
     block_barrier(builder)
@@ -59,7 +59,7 @@ def _leave(builder: ir.IRBuilder, place: ir.Value, count: ir.Value) -> None:
 
 def _is_last(builder: ir.IRBuilder, place: ir.Value, count: ir.Value) -> ir.Value:
     if target().nvidia:
-        before = inline(builder, _ADD, "=r,l,~{memory}", _I32, [place], True)
+        before = effect(builder, _ADD, "=r,l", [place], _I32)
     else:
         before = builder.atomic_rmw("add", place, _I32(1), "acq_rel")
     last = builder.icmp_unsigned("==", builder.add(before, _I32(1)), count)

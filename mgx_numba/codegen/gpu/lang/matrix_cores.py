@@ -8,7 +8,7 @@ from ...lang.target import itemsize
 from ...lang.vector import Definition, KernelFunction, Values, Vec, make_intrinsic
 from ...toolchain.numba_core import TypingError, types
 from ..matrix_tiles import TILES, MatrixTile
-from .threads import call, target
+from .threads import call, expect, target
 
 _I1, _I32 = ir.IntType(1), ir.IntType(32)
 _REGISTERS = {
@@ -61,8 +61,7 @@ def _product(tile: MatrixTile) -> KernelFunction:
             raise TypingError(f"{tile.name}: expected {expected}, got {sums}, {a} and {b}")
 
         def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
-            if target().name not in tile.architectures:
-                raise TypingError(f"{tile.name}: {target().name} has no such instruction")
+            expect(tile.name, target().name in tile.architectures)
             left, right = (_bits(builder, v, _operand(tile, t)) for v, t in zip(values[1:], (tile.a, tile.b)))
             if tile.family == "mfma":
                 operands = [left, right, values[0], *[_I32(0)] * 3]  # no part of an operand goes to other lanes

@@ -11,7 +11,7 @@ from llvmlite import ir
 from ...lang.vector import Definition, KernelFunction, Values, emits, kernel_function, make_intrinsic, pointer_dtype
 from ...toolchain.numba_core import TypingError, types
 from .blocks import SHARED_SPACE
-from .threads import call, inline, target
+from .threads import call, effect, expect, target
 
 _I32 = ir.IntType(32)
 _LEAST_CAPABILITY = (9, 0)
@@ -46,10 +46,9 @@ def _of_barrier(name: str, text: str, numbers: int) -> KernelFunction:
             raise TypingError(f"{name}: a barrier is an int64 of the block's memory, got {p}")
 
         def emit(builder: ir.IRBuilder, values: Values) -> None:
-            if target().capability < _LEAST_CAPABILITY:
-                raise TypingError(f"{name}: {target().name} has no such instruction")
+            expect(name, target().capability >= _LEAST_CAPABILITY)
             operands = [shared_address(builder, values[0]), *(builder.trunc(v, _I32) for v in values[1:])]
-            inline(builder, text, ",".join("r" * len(operands)) + ",~{memory}", ir.VoidType(), operands, True)
+            effect(builder, text, ",".join("r" * len(operands)), operands)
 
         return types.void(p, *[types.int64] * numbers), emit
 
@@ -62,17 +61,16 @@ def mbarrier_arrive_at(p: types.Type, rank: types.Type) -> Definition:
         raise TypingError(f"mbarrier_arrive_at: a barrier is an int64 of the block's memory, got {p}")
 
     def emit(builder: ir.IRBuilder, values: Values) -> None:
-        if not target().clusters:
-            raise TypingError(f"mbarrier_arrive_at: {target().name} has no clusters of blocks")
+        expect("mbarrier_arrive_at", target().clusters, "clusters of blocks")
         operands = [shared_address(builder, values[0]), builder.trunc(values[1], _I32)]
-        inline(builder, _ARRIVE_AT, "r,r,~{memory}", ir.VoidType(), operands, True)
+        effect(builder, _ARRIVE_AT, "r,r", operands)
 
     return types.void(p, types.int64), emit
 
 
 @emits(types.void())
 def mbarrier_fence(builder: ir.IRBuilder) -> None:
-    inline(builder, "fence.mbarrier_init.release.cluster;", "~{memory}", ir.VoidType(), [], True)
+    effect(builder, "fence.mbarrier_init.release.cluster;")
 
 
 @emits(types.void())

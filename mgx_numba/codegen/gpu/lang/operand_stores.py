@@ -13,7 +13,7 @@ from ...lang.target import itemsize
 from ...lang.vector import Definition, Values, describe, emits, kernel_function, pointer_dtype
 from ...toolchain.numba_core import TypingError, types
 from .mbarriers import shared_address
-from .threads import inline, target
+from .threads import effect, elements, expect, target
 
 _I32 = ir.IntType(32)
 _LEAST_CAPABILITY = (9, 0)
@@ -25,8 +25,7 @@ PIECES = 8
 
 
 def _check(name: str) -> None:
-    if target().capability < _LEAST_CAPABILITY:
-        raise TypingError(f"{name}: {target().name} has no such instruction")
+    expect(name, target().capability >= _LEAST_CAPABILITY)
 
 
 @kernel_function
@@ -41,10 +40,9 @@ def operand_store(p: types.Type, row: types.Type, piece: types.Type, v: types.Ty
         swapped = builder.xor(part, builder.and_(line, _I32(PIECES - 1)))
         place = builder.add(builder.mul(line, _I32(PIECES * PIECE)), builder.mul(swapped, _I32(PIECE)))
         words = builder.bitcast(values[3], ir.VectorType(_I32, PIECE // 4))
-        operands = [builder.extract_element(words, _I32(k)) for k in range(PIECE // 4)]
         address = builder.add(shared_address(builder, values[0]), place)
         text = "st.shared.v4.b32 [$0], {$1, $2, $3, $4};"
-        inline(builder, text, "r,r,r,r,r,~{memory}", ir.VoidType(), [address, *operands], True)
+        effect(builder, text, "r,r,r,r,r", [address, *elements(builder, words)])
 
     return types.void(p, types.int64, types.int64, v), emit
 
@@ -52,4 +50,4 @@ def operand_store(p: types.Type, row: types.Type, piece: types.Type, v: types.Ty
 @emits(types.void())
 def operand_fence(builder: ir.IRBuilder) -> None:
     _check("operand_fence")
-    inline(builder, "fence.proxy.async.shared::cta;", "~{memory}", ir.VoidType(), [], True)
+    effect(builder, "fence.proxy.async.shared::cta;")

@@ -3,42 +3,15 @@ reduced modulo pi/2 by the Payne-Hanek method in integers."""
 
 from __future__ import annotations
 
-import math
-
 from llvmlite import ir
 
 from ...lang import math64
 from ...lang.builder import VectorBuilder
+from .double_angles import reduced_by_payne_hanek
 
 __all__ = ["cos", "sin", "tan"]
 
-_TWO_OVER_PI = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163ABDE
-"""2 / pi times 2**232, rounded down. Times a float32's 24 bits it has 256; the truncation is below 2**-100 of a
-turn."""
-_LEAST_EXPONENT = 19
-"""Least exponent of reduced arguments: 2**19 is below the arguments for which `math64.large_angle` holds."""
-_FRACTION, _BIAS = 23, 127
-"""Mantissa bits and exponent bias of float32."""
-_POINT = 232 + _FRACTION - _LEAST_EXPONENT
-"""Fractional bits of the product after the shift by the exponent minus `_LEAST_EXPONENT`; bits of whole turns beyond
-the word are dropped."""
-_WIDE, _I64, _I32 = ir.IntType(256), ir.IntType(64), ir.IntType(32)
-_DOUBLE = ir.DoubleType()
-
-
-def _left(b: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return r (float64, |r| <= pi/4) and the low bits of k (int64) with x = k pi/2 + r, for a float32 of at least
-    2**19."""
-    bits = b.bitcast(x, _I32)
-    whole = b.or_(b.and_(bits, _I32((1 << _FRACTION) - 1)), _I32(1 << _FRACTION))
-    exponent = b.and_(b.lshr(bits, _I32(_FRACTION)), _I32(255))
-    product = b.mul(b.zext(whole, _WIDE), _WIDE(_TWO_OVER_PI))
-    shifted = b.shl(product, b.zext(b.sub(exponent, _I32(_BIAS + _LEAST_EXPONENT)), _WIDE))
-    part = b.trunc(b.lshr(shifted, _WIDE(_POINT - 64)), _I64)  # signed: more than half of a turn counts down
-    k = b.lshr(b.add(b.trunc(b.lshr(shifted, _WIDE(_POINT - 1)), _I64), _I64(1)), _I64(1))
-    r = b.fmul(b.sitofp(part, _DOUBLE), _DOUBLE(math.pi / 2 * 2.0**-64))
-    negative = b.icmp_signed("<", bits, _I32(0))
-    return b.select(negative, b.fneg(r), r), b.select(negative, b.neg(k), k)
+_I64, _I32 = ir.IntType(64), ir.IntType(32)
 
 
 def _turns(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -54,11 +27,12 @@ def _turns(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
         if lanes:
             angle, count = wide, ir.Constant(counts_type, [0] * lanes)
             for lane in range(lanes):
-                r, k = _left(b.ir, b.extract(x, lane))
-                angle = b.ir.insert_element(angle, r, _I32(lane))
+                r, k = reduced_by_payne_hanek(b, b.extract(wide, lane))
+                angle = b.ir.insert_element(angle, r.hi, _I32(lane))
                 count = b.ir.insert_element(count, k, _I32(lane))
         else:
-            angle, count = _left(b.ir, x)
+            r, count = reduced_by_payne_hanek(b, wide)
+            angle = r.hi
         b.ir.store(b.ir.select(large, angle, wide), angles)
         b.ir.store(b.ir.select(large, count, ir.Constant(counts_type, [0] * lanes if lanes else 0)), counts)
     return b.ir.load(angles), b.ir.load(counts)

@@ -24,7 +24,7 @@ from ...lang.vector import (
 )
 from ...toolchain.numba_core import TypingError, types
 from .mbarriers import shared_address
-from .threads import inline, target
+from .threads import effect, elements, expect, target, vector_of
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _WORDS = Vec("int32", 4)
@@ -34,32 +34,27 @@ _LEAST_MATRIX = (7, 5)
 """Least compute capability with ldmatrix."""
 
 
-def _check_target(name: str, has: bool) -> None:
-    if not has:
-        raise TypingError(f"{name}: {target().name} has no such instruction")
-
-
 @kernel_function
 def copy_async(to: types.Type, i: types.Type, source: types.Type, j: types.Type, inside: types.Type) -> Definition:
     if pointer_dtype("copy_async", to) != pointer_dtype("copy_async", source):
         raise TypingError(f"copy_async: expected pointers to one dtype, got {to} and {source}")
 
     def emit(builder: ir.IRBuilder, values: Values) -> None:
-        _check_target("copy_async", target().copies)
+        expect("copy_async", target().copies)
         place = shared_address(builder, builder.gep(values[0], [values[1]]))
         origin = builder.ptrtoint(builder.gep(values[2], [values[3]]), _I64)
         wanted = builder.icmp_unsigned("!=", values[4], ir.Constant(values[4].type, 0))
         count = builder.select(wanted, _I32(COPIED), _I32(0))
         text = f"cp.async.cg.shared.global [$0], [$1], {COPIED}, $2;"
-        inline(builder, text, "r,l,r,~{memory}", ir.VoidType(), [place, origin, count], True)
+        effect(builder, text, "r,l,r", [place, origin, count])
 
     return types.void(to, types.int64, source, types.int64, types.boolean), emit
 
 
 @emits(types.void())
 def copy_commit(builder: ir.IRBuilder) -> None:
-    _check_target("copy_commit", target().copies)
-    inline(builder, "cp.async.commit_group;", "~{memory}", ir.VoidType(), [], True)
+    expect("copy_commit", target().copies)
+    effect(builder, "cp.async.commit_group;")
 
 
 @literal_function
@@ -67,8 +62,8 @@ def copy_wait(pending: types.Type) -> Definition:
     groups = constant_int("copy_wait", "PENDING", pending, high=7)
 
     def emit(builder: ir.IRBuilder, values: Values) -> None:
-        _check_target("copy_wait", target().copies)
-        inline(builder, f"cp.async.wait_group {groups};", "~{memory}", ir.VoidType(), [], True)
+        expect("copy_wait", target().copies)
+        effect(builder, f"cp.async.wait_group {groups};")
 
     return types.void(pending), emit
 
@@ -80,7 +75,7 @@ def prefetch_l2(p: types.Type, i: types.Type) -> Definition:
     def emit(builder: ir.IRBuilder, values: Values) -> None:
         if target().nvidia:
             place = builder.ptrtoint(builder.gep(values[0], [values[1]]), _I64)
-            inline(builder, "prefetch.global.L2 [$0];", "l", ir.VoidType(), [place], True)
+            effect(builder, "prefetch.global.L2 [$0];", "l", [place])
 
     return types.void(p, types.int64), emit
 
@@ -92,15 +87,12 @@ def _ldmatrix(name: str, turned: bool) -> KernelFunction:
             raise TypingError(f"{name}: tiles of 16-bit elements can be turned, got {p}")
 
         def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
-            _check_target(name, target().capability >= _LEAST_MATRIX)
+            expect(name, target().capability >= _LEAST_MATRIX)
             place = shared_address(builder, builder.gep(values[0], [values[1]]))
             text = f"ldmatrix.sync.aligned.m8n8.x4{'.trans' * turned}.shared.b16 {{$0, $1, $2, $3}}, [$4];"
             four = ir.LiteralStructType([_I32] * 4)
-            found = inline(builder, text, "=r,=r,=r,=r,r,~{memory}", four, [place], True)
-            result = ir.Constant(ir.VectorType(_I32, 4), ir.Undefined)
-            for k in range(4):
-                result = builder.insert_element(result, builder.extract_value(found, k), _I32(k))
-            return result
+            found = effect(builder, text, "=r,=r,=r,=r,r", [place], four)
+            return vector_of(builder, [builder.extract_value(found, k) for k in range(4)])
 
         return _WORDS(p, types.int64), emit
 
@@ -113,10 +105,7 @@ def _half(name: str, first: int) -> KernelFunction:
             raise TypingError(f"{name}: expected a vector of four lanes, got {v}")
 
         def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
-            result = ir.Constant(ir.VectorType(values[0].type.element, 2), ir.Undefined)
-            for k in range(2):
-                result = builder.insert_element(result, builder.extract_element(values[0], _I32(first + k)), _I32(k))
-            return result
+            return vector_of(builder, elements(builder, values[0])[first : first + 2])
 
         return Vec(v.dtype, 2)(v), emit
 

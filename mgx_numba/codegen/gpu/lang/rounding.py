@@ -120,11 +120,11 @@ def _gelu_pairs(b: VectorBuilder, dtype: str, lanes: int, x: ir.Value, y: ir.Val
         own = [builder.extract_element(v, word(n)) for v in (x, halves) for n in (k, k + 1)]
         if shift is not None:
             own += [builder.extract_element(shift, word(n)) for n in (k, k + 1)]
-            pair = inline(builder, _pair_text(dtype), f"=r,{','.join('f' * 6)}", word, own, False)
+            pair = inline(builder, _pair_text(dtype), f"=r,{','.join('f' * 6)}", own, word)
             lane = builder.bitcast(pair, ir.VectorType(byte, 4))
             codes = [builder.extract_element(lane, word(n)) for n in (0, 2)]
         else:
-            pair = inline(builder, _pair_text(dtype), f"=h,{','.join('f' * 4)}", ir.IntType(16), own, False)
+            pair = inline(builder, _pair_text(dtype), f"=h,{','.join('f' * 4)}", own, ir.IntType(16))
             lane = builder.bitcast(pair, ir.VectorType(byte, 2))
             codes = [builder.extract_element(lane, word(n)) for n in (0, 1)]
         for n, code in enumerate(codes):

@@ -10,7 +10,7 @@ from llvmlite import ir
 
 from ...lang.vector import Definition, Values, describe, kernel_function, pointer_dtype, value_type
 from ...toolchain.numba_core import TypingError, types
-from .threads import inline, target
+from .threads import effect, expect, target, vector_of
 
 _I32, _F32 = ir.IntType(32), ir.FloatType()
 _WORDS = 4  # two loads of 16 bytes, a thread's widest
@@ -39,11 +39,6 @@ def _check(name: str, p: types.Type) -> None:
         raise TypingError(f"{name}: values with tags are words of int64, got {p}")
 
 
-def _expect_nvidia(name: str) -> None:
-    if not target().nvidia:
-        raise TypingError(f"{name}: {target().name} has no such instruction")
-
-
 @kernel_function
 def tagged_store(p: types.Type, i: types.Type, x: types.Type, tag: types.Type) -> Definition:
     _check("tagged_store", p)
@@ -51,9 +46,9 @@ def tagged_store(p: types.Type, i: types.Type, x: types.Type, tag: types.Type) -
         raise TypingError(f"tagged_store: expected a float32, got {x}")
 
     def emit(builder: ir.IRBuilder, values: Values) -> None:
-        _expect_nvidia("tagged_store")
+        expect("tagged_store", target().nvidia)
         operands = [builder.gep(values[0], [values[1]]), values[2], builder.trunc(values[3], _I32)]
-        inline(builder, _STORE, "l,f,r,~{memory}", ir.VoidType(), operands, True)
+        effect(builder, _STORE, "l,f,r", operands)
 
     return types.void(p, types.int64, x, types.int64), emit
 
@@ -63,13 +58,10 @@ def tagged_load4(p: types.Type, i: types.Type, tag: types.Type) -> Definition:
     _check("tagged_load4", p)
 
     def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
-        _expect_nvidia("tagged_load4")
+        expect("tagged_load4", target().nvidia)
         operands = [builder.gep(values[0], [values[1]]), builder.trunc(values[2], _I32)]
         kind = ir.LiteralStructType([_F32] * _WORDS)
-        found = inline(builder, _LOAD, "=&f,=&f,=&f,=&f,l,r,~{memory}", kind, operands, True)
-        result = ir.Constant(ir.VectorType(_F32, _WORDS), ir.Undefined)
-        for k in range(_WORDS):
-            result = builder.insert_element(result, builder.extract_value(found, k), _I32(k))
-        return result
+        found = effect(builder, _LOAD, "=&f,=&f,=&f,=&f,l,r", operands, kind)
+        return vector_of(builder, [builder.extract_value(found, k) for k in range(_WORDS)])
 
     return value_type("float32", _WORDS)(p, types.int64, types.int64), emit

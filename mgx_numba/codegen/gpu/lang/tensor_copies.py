@@ -28,7 +28,7 @@ from ...launch import DYNAMIC_ALIGNMENT
 from ...toolchain.numba_core import TypingError, types
 from .blocks import SHARED_SPACE
 from .mbarriers import shared_address
-from .threads import inline, target
+from .threads import effect, elements, expect, target, vector_of
 
 _I16, _I32, _I64, _I8 = (ir.IntType(bits) for bits in (16, 32, 64, 8))
 _PLACE = Vec("int32", 4)
@@ -83,7 +83,7 @@ def tensor_prefetch(tensor: types.Type) -> Definition:
     def emit(builder: ir.IRBuilder, values: Values) -> None:
         _check("tensor_prefetch")
         place = builder.ptrtoint(values[0], _I64)
-        inline(builder, "prefetch.tensormap [$0];", "l,~{memory}", ir.VoidType(), [place], True)
+        effect(builder, "prefetch.tensormap [$0];", "l", [place])
 
     return types.void(tensor), emit
 
@@ -91,10 +91,7 @@ def tensor_prefetch(tensor: types.Type) -> Definition:
 @kernel_function
 def place4(*parts: types.Type) -> Definition:
     def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
-        result = ir.Constant(ir.VectorType(_I32, 4), ir.Undefined)
-        for k, value in enumerate(values):
-            result = builder.insert_element(result, builder.trunc(value, _I32), _I32(k))
-        return result
+        return vector_of(builder, [builder.trunc(value, _I32) for value in values])
 
     return _PLACE(*[types.int64] * 4), emit
 
@@ -109,7 +106,7 @@ MOST_BLOCKS = 8
 
 def _load(name: str, window: bool) -> KernelFunction:
     text = _COPY.format("im2col" if window else "tile", "", ", {$7, $8}" * window)
-    constraints = "r,l,r,r,r,r,r" + ",h,h" * window + ",~{memory}"
+    constraints = "r,l,r,r,r,r,r" + ",h,h" * window
 
     def define(
         to: types.Type, tensor: types.Type, barrier: types.Type, place: types.Type, *taps: types.Type
@@ -119,7 +116,7 @@ def _load(name: str, window: bool) -> KernelFunction:
         def emit(builder: ir.IRBuilder, values: Values) -> None:
             _check(name)
             operands = [*_copied(builder, values), *(builder.trunc(v, _I16) for v in values[4:])]
-            inline(builder, text, constraints, ir.VoidType(), operands, True)
+            effect(builder, text, constraints, operands)
 
         return types.void(to, tensor, barrier, place, *[types.int64] * len(taps)), emit
 
@@ -129,7 +126,7 @@ def _load(name: str, window: bool) -> KernelFunction:
 def _load_to(name: str, window: bool) -> KernelFunction:
     shapes = ("im2col", ", {$7, $8}, $9") if window else ("tile", ", $7")
     text = _COPY.format(shapes[0], ".multicast::cluster", shapes[1])
-    constraints = "r,l,r,r,r,r,r" + ",h,h" * window + ",h,~{memory}"
+    constraints = "r,l,r,r,r,r,r" + ",h,h" * window + ",h"
 
     def define(
         to: types.Type, tensor: types.Type, barrier: types.Type, place: types.Type, *rest: types.Type
@@ -142,7 +139,7 @@ def _load_to(name: str, window: bool) -> KernelFunction:
             _check(name)
             mask = builder.shl(_I16(pattern), builder.trunc(values[-1], _I16))
             operands = [*_copied(builder, values), *(builder.trunc(v, _I16) for v in values[4:-2]), mask]
-            inline(builder, text, constraints, ir.VoidType(), operands, True)
+            effect(builder, text, constraints, operands)
 
         return types.void(to, tensor, barrier, place, *[types.int64] * len(taps), blocks, types.int64), emit
 
@@ -156,15 +153,13 @@ def _expect_place(name: str, to: types.Type, place: types.Type) -> None:
 
 
 def _check(name: str) -> None:
-    if target().capability < _LEAST_CAPABILITY:
-        raise TypingError(f"{name}: {target().name} has no copy engine")
+    expect(name, target().capability >= _LEAST_CAPABILITY, "copy engine")
 
 
 def _copied(builder: ir.IRBuilder, values: Any) -> list[ir.Value]:
     """Return the destination, the tensor map, the mbarrier and the coordinates of a box."""
-    place = [builder.extract_element(values[3], _I32(k)) for k in range(4)]
     to, barrier = shared_address(builder, values[0]), shared_address(builder, values[2])
-    return [to, builder.ptrtoint(values[1], _I64), barrier, *place]
+    return [to, builder.ptrtoint(values[1], _I64), barrier, *elements(builder, values[3])]
 
 
 tensor_load = _load("tensor_load", False)

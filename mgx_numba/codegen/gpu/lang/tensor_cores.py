@@ -14,7 +14,7 @@ from ...lang.target import itemsize
 from ...lang.vector import Definition, KernelFunction, Values, Vec, kernel_function, make_intrinsic, pointer_type
 from ...toolchain.numba_core import TypingError, types
 from ..products import PRODUCTS, Product
-from .threads import call, target
+from .threads import call, elements, expect, target, vector_of
 
 _I32, _F32 = ir.IntType(32), ir.FloatType()
 _A, _B = Vec("int32", 4), Vec("int32", 2)
@@ -45,7 +45,7 @@ QUARTERS: _Steps = (((0,), (0,), (0, 1)), ((2,), (1,), (0, 1)), ((1,), (0,), (2,
 
 def _words(vector: ir.Value, builder: ir.IRBuilder, product: Product) -> list[ir.Value]:
     """Return an operand's words as instruction operands."""
-    words = [builder.extract_element(vector, _I32(k)) for k in range(vector.type.count)]
+    words = elements(builder, vector)
     if product.a == "float16":
         words = [builder.bitcast(word, ir.VectorType(ir.HalfType(), 2)) for word in words]
     return words
@@ -74,14 +74,9 @@ def _mma(name: str, product: Product) -> KernelFunction:
             raise TypingError(f"{name}: expected {held}, {_A} and {_B}, got {sums}, {a} and {b}")
 
         def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
-            if target().capability < product.capability:
-                raise TypingError(f"{name}: {target().name} has no such instruction")
+            expect(name, target().capability >= product.capability)
             left, right = (_words(v, builder, product) for v in values[1:])
-            sums = [builder.extract_element(values[0], _I32(k)) for k in range(4)]
-            result = ir.Constant(values[0].type, ir.Undefined)
-            for k, total in enumerate(_added(builder, product, left, right, sums)):
-                result = builder.insert_element(result, total, _I32(k))
-            return result
+            return vector_of(builder, _added(builder, product, left, right, elements(builder, values[0])))
 
         return held(held, _A, _B), emit
 
@@ -111,11 +106,7 @@ def _join(count: int) -> KernelFunction:
         whole = Vec(first.dtype, count * first.lanes)
 
         def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
-            result = ir.Constant(ir.VectorType(values[0].type.element, whole.lanes), ir.Undefined)
-            for k in range(whole.lanes):
-                part, lane = divmod(k, first.lanes)
-                result = builder.insert_element(result, builder.extract_element(values[part], _I32(lane)), _I32(k))
-            return result
+            return vector_of(builder, [own for part in values for own in elements(builder, part)])
 
         return whole(*parts), emit
 

@@ -48,11 +48,40 @@ def call(builder: ir.IRBuilder, name: str, result: ir.Type, operands: Sequence[i
 
 
 def inline(
-    builder: ir.IRBuilder, text: str, constraints: str, result: ir.Type, operands: Sequence[ir.Value], effects: bool
+    builder: ir.IRBuilder, text: str, constraints: str, operands: Sequence[ir.Value], result: ir.Type
 ) -> ir.Value:
-    """Emit inline PTX."""
+    """Emit inline PTX without side effects."""
     kind = ir.FunctionType(result, [v.type for v in operands])
-    return builder.call(ir.InlineAsm(kind, text, constraints, effects), operands)
+    return builder.call(ir.InlineAsm(kind, text, constraints, False), operands)
+
+
+def effect(
+    builder: ir.IRBuilder, text: str, constraints: str = "", operands: Sequence[ir.Value] = (),
+    result: ir.Type | None = None,
+) -> ir.Value:  # fmt: skip
+    """Emit inline PTX with side effects, which may read and write memory."""
+    kind = ir.FunctionType(result or ir.VoidType(), [v.type for v in operands])
+    whole = ",".join([*([constraints] if constraints else []), "~{memory}"])
+    return builder.call(ir.InlineAsm(kind, text, whole, True), operands)
+
+
+def expect(name: str, has: bool, what: str = "such instruction") -> None:
+    """Raise unless the architecture that is compiled for has what the kernel function ``name`` needs."""
+    if not has:
+        raise TypingError(f"{name}: {target().name} has no {what}")
+
+
+def elements(builder: ir.IRBuilder, vector: ir.Value) -> list[ir.Value]:
+    """Emit the elements of a vector."""
+    return [builder.extract_element(vector, _I32(k)) for k in range(vector.type.count)]
+
+
+def vector_of(builder: ir.IRBuilder, values: Sequence[ir.Value]) -> ir.Value:
+    """Emit the vector of some elements."""
+    result = ir.Constant(ir.VectorType(values[0].type, len(values)), ir.Undefined)
+    for k, value in enumerate(values):
+        result = builder.insert_element(result, value, _I32(k))
+    return result
 
 
 def _index(name: str, nvidia: str, amd: str) -> KernelFunction:
@@ -94,7 +123,7 @@ def barrier(builder: ir.IRBuilder) -> None:
 @emits(types.void())
 def grid_wait(builder: ir.IRBuilder) -> None:
     if target().overlaps:
-        inline(builder, "griddepcontrol.wait;", "~{memory}", ir.VoidType(), [], True)
+        effect(builder, "griddepcontrol.wait;")
 
 
 @emits(types.int64())
@@ -128,11 +157,8 @@ def _words(builder: ir.IRBuilder, value: ir.Value, emit: Callable[[ir.Value], ir
         return builder.trunc(emit(builder.zext(value, _I32)), kind)
     if kind in (ir.FloatType(), _I32):
         return builder.bitcast(emit(builder.bitcast(value, _I32)), kind)
-    pair = ir.VectorType(_I32, 2)
-    halves, result = builder.bitcast(value, pair), ir.Constant(pair, ir.Undefined)
-    for k in range(2):
-        result = builder.insert_element(result, emit(builder.extract_element(halves, _I32(k))), _I32(k))
-    return builder.bitcast(result, kind)
+    halves = elements(builder, builder.bitcast(value, ir.VectorType(_I32, 2)))
+    return builder.bitcast(vector_of(builder, [emit(half) for half in halves]), kind)
 
 
 def shuffled(builder: ir.IRBuilder, value: ir.Value, mask: int) -> ir.Value:
@@ -148,11 +174,7 @@ def shuffle_xor(x: types.Type, mask: types.Type) -> Definition:
     def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         if not lanes:
             return shuffled(builder, values[0], bits)
-        result = ir.Constant(values[0].type, ir.Undefined)
-        for k in range(lanes):
-            moved = shuffled(builder, builder.extract_element(values[0], _I32(k)), bits)
-            result = builder.insert_element(result, moved, _I32(k))
-        return result
+        return vector_of(builder, [shuffled(builder, own, bits) for own in elements(builder, values[0])])
 
     kind = value_type(dtype, lanes)
     return kind(kind, mask), emit
@@ -165,8 +187,7 @@ def shuffle_halves(x: types.Type) -> Definition:
         raise TypingError(f"shuffle_halves: expected a float32 or an int32, got {x}")
 
     def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
-        if target().nvidia or target().wave != 2 * WARP:
-            raise TypingError(f"shuffle_halves: {target().name} has no waves of {2 * WARP}")
+        expect("shuffle_halves", not target().nvidia and target().wave == 2 * WARP, f"waves of {2 * WARP}")
         low = call(builder, "llvm.amdgcn.mbcnt.lo", _I32, [_I32(-1), _I32(0)])
         lane = call(builder, "llvm.amdgcn.mbcnt.hi", _I32, [_I32(-1), low])
         place = builder.shl(builder.xor(lane, _I32(WARP)), _I32(2))  # in bytes

@@ -28,7 +28,7 @@ from ...lang.vector import (
 from ...toolchain.numba_core import TypingError, models, register_model, types
 from ..products import PRODUCTS, Product
 from .mbarriers import shared_address
-from .threads import call, inline, shuffled, target
+from .threads import call, effect, elements, expect, shuffled, target, vector_of
 
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
 _NUMBERS = {"float32": _F32, "int32": _I32}
@@ -95,8 +95,7 @@ def _expect_sums(name: str, sums: types.Type) -> WarpgroupSums:
 
 
 def _check_target(name: str) -> None:
-    if not target().name.endswith(_FEATURE):
-        raise TypingError(f"{name}: {target().name} has no such instruction")
+    expect(name, target().name.endswith(_FEATURE))
 
 
 def _members(builder: ir.IRBuilder, sums: ir.Value) -> list[ir.Value]:
@@ -168,7 +167,7 @@ def _issue(
         operands = [*before, *own, builder.add(right, _I64(step * further >> 4))]
         ties = [f"={register}"] * count + [str(k) for k in range(len(before))]
         ties += ["l"] if len(own) == 1 else ["r"] * len(own)
-        made = inline(builder, text, ",".join([*ties, "l", "~{memory}"]), kind, operands, True)
+        made = effect(builder, text, ",".join([*ties, "l"]), operands, kind)
     return made
 
 
@@ -223,7 +222,7 @@ def _wgmma_held(name: str, product: Product) -> KernelFunction:
 
         def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
             _check_target(name)
-            lanes = _lanes(builder, values[1])
+            lanes = elements(builder, values[1])
             left = [lanes[k : k + STEP_WORDS] for k in range(0, len(lanes), STEP_WORDS)]
             return _issue(builder, product, values[0], left, values[2], across)
 
@@ -238,17 +237,13 @@ def _expect_words(name: str, words: types.Type) -> None:
         raise TypingError(f"{name}: a left operand is up to {MOST_WORDS} int32 in steps of {STEP_WORDS}, got {words}")
 
 
-def _lanes(builder: ir.IRBuilder, vector: ir.Value) -> list[ir.Value]:
-    return [builder.extract_element(vector, _I32(k)) for k in range(vector.type.count)]
-
-
 @kernel_function
 def wgmma_keep(words: types.Type) -> Definition:
     _expect_words("wgmma_keep", words)
 
     def emit(builder: ir.IRBuilder, values: Values) -> None:
-        operands = _lanes(builder, values[0])
-        inline(builder, "", ",".join("r" * len(operands)) + ",~{memory}", ir.VoidType(), operands, True)
+        operands = elements(builder, values[0])
+        effect(builder, "", ",".join("r" * len(operands)), operands)
 
     return types.void(words), emit
 
@@ -257,7 +252,7 @@ def _plain(name: str, text: str) -> KernelFunction:
     def define() -> Definition:
         def emit(builder: ir.IRBuilder, values: Values) -> None:
             _check_target(name)
-            inline(builder, text, "~{memory}", ir.VoidType(), [], True)
+            effect(builder, text)
 
         return types.void(), emit
 
@@ -271,8 +266,8 @@ def wgmma_wait(sums: types.Type, pending: types.Type) -> Definition:
     def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         _check_target("wgmma_wait")
         text = f"wgmma.wait_group.sync.aligned {groups};"
-        ties = ",".join([*[f"={_REGISTERS[held.dtype]}"] * held.count, *map(str, range(held.count))]) + ",~{memory}"
-        return inline(builder, text, ties, values[0].type, _members(builder, values[0]), True)
+        ties = ",".join([*[f"={_REGISTERS[held.dtype]}"] * held.count, *map(str, range(held.count))])
+        return effect(builder, text, ties, _members(builder, values[0]), values[0].type)
 
     return held(held, pending), emit
 
@@ -283,16 +278,9 @@ def sums_part(sums: types.Type, number: types.Type) -> Definition:
     first = 4 * constant_int("sums_part", "PART", number, high=held.columns // 8 - 1)
 
     def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
-        return _vector(builder, [builder.extract_value(values[0], first + k) for k in range(4)])
+        return vector_of(builder, [builder.extract_value(values[0], first + k) for k in range(4)])
 
     return Vec(held.dtype, 4)(held, number), emit
-
-
-def _vector(builder: ir.IRBuilder, numbers: Sequence[ir.Value]) -> ir.Value:
-    result = ir.Constant(ir.VectorType(numbers[0].type, len(numbers)), ir.Undefined)
-    for k, number in enumerate(numbers):
-        result = builder.insert_element(result, number, _I32(k))
-    return result
 
 
 def _exchange(
@@ -335,7 +323,7 @@ def _row(name: str, exchanged: bool) -> KernelFunction:
                 [builder.extract_value(values[0], 4 * (part * pieces + j) + 2 * half + k) for k in (0, 1)]
                 for j in range(pieces)
             ]
-            return _vector(builder, _neighbours(builder, pairs) if exchanged else [x for own in pairs for x in own])
+            return vector_of(builder, _neighbours(builder, pairs) if exchanged else [x for own in pairs for x in own])
 
         return Vec(held.dtype, wide)(held, row, number, lanes), emit
 
@@ -351,7 +339,7 @@ def row_of_turns(x: types.Type) -> Definition:
     def emit(builder: ir.IRBuilder, values: Values) -> ir.Value:
         words = builder.bitcast(values[0], ir.VectorType(_I32, lanes // 2))
         found = _neighbours(builder, [[builder.extract_element(words, _I32(k))] for k in range(lanes // 2)])
-        return builder.bitcast(_vector(builder, found), values[0].type)
+        return builder.bitcast(vector_of(builder, found), values[0].type)
 
     return x(x), emit
 

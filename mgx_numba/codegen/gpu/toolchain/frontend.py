@@ -19,7 +19,7 @@ from ...toolchain.frontend import Refused, write_function
 from ...toolchain.ir_builder import KernelBuilder
 from ...toolchain.numba_core import types
 from ..architecture import Architecture, lowering_for
-from ..lang.threads import inline
+from ..lang.threads import effect
 
 __all__ = ["BLOCK_ALIGNMENT", "OVERLAP", "BlockShape", "Refused", "block_shape", "features", "lower", "waits"]
 
@@ -116,7 +116,7 @@ def lower(
     builder = KernelBuilder(entry.append_basic_block())
     if arch.overlaps:
         for instruction in OVERLAP[: 1 if waits(function) else 2]:
-            inline(builder, instruction, "~{memory}", ir.VoidType(), [], True)
+            effect(builder, instruction)
     words = _I64.as_pointer()
     place = entry.block if arch.nvidia else builder.addrspacecast(entry.block, words)
     with with_features(features(arch)), lowering_for(arch):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ....core.dim import known_equal, known_same
+from ....core.dim import known_equal
 from ....core.pages import aligned_array
 from ....core.shape import common_lens
 from ....ops.window import PaddingMode
@@ -213,29 +213,6 @@ def _with_taps(
     return b.op(wide.op, m.x, b.literal(total))
 
 
-@rule(
-    "dot_broadcast",
-    op("dot", op("multibroadcast", some("x"), bind="a"), op("multibroadcast", some("y"), bind="b")),
-    exact=True,
-)
-def dot_of_broadcasts(m: Match, b: RewriteBuilder) -> object:
-    """``dot(spread(x), spread(y)) -> spread(dot(x, y))`` along batch axes on which both repeat."""
-    outer = m.ins.shape.lens[:-2]
-    small = list(outer)
-    for axis in range(len(outer)):
-        both = all(
-            axis < len(outer) + 2 - s.shape.ndim or known_equal(s.shape.lens[axis - (len(outer) + 2 - s.shape.ndim)], 1)
-            for s in (m.x, m.y)
-        )
-        if both:
-            small[axis] = 1
-    if known_same(small, outer):
-        return "no batch axis repeats in both operands"
-    left = b.broadcast(m.x, (*small, *m.a.shape.lens[-2:]))
-    right = b.broadcast(m.y, (*small, *m.b.shape.lens[-2:]))
-    return b.broadcast(b.op(m.ins.op, left, right), m.ins.shape.lens)
-
-
 @rule("dot_outer", op("dot", some("x"), some("y")), exact=True)
 def outer_products(m: Match, b: RewriteBuilder) -> object:
     """``dot(column, row) -> column * row``, which is fused with its neighbours and has no sum."""
@@ -282,6 +259,5 @@ CONTRACTION_RULES = (
     add_convolutions,
     add_scaled_input,
     depthwise_pixels,
-    dot_of_broadcasts,
     outer_products,
 )

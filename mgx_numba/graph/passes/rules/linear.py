@@ -92,16 +92,6 @@ def distribute(m: Match, b: RewriteBuilder) -> object:
     return b.op("add", b.op("mul", m.x, m.d), offset)  # (x + c) * d -> x * d + c * d
 
 
-@rule("neg_mul", op("mul", op("neg", some("x"), once=True), constant("c")), exact=True)
-def multiply_negative(m: Match, b: RewriteBuilder) -> object:
-    return b.op("mul", m.x, b.op("neg", m.c))  # -x * c -> x * -c
-
-
-@rule("neg_mul", op("neg", op("mul", some("x"), constant("c"), once=True)), exact=True)
-def negate_product(m: Match, b: RewriteBuilder) -> object:
-    return "everything is constant" if is_constant(m.x) else b.op("mul", m.x, b.op("neg", m.c))  # -(x * c) -> x * -c
-
-
 POINTWISE = (
     "abs add acos acosh asin asinh atan atanh bitwise_and bitwise_or bitwise_xor ceil clip convert cos cosh div elu"
     " equal erf exp floor fmod gelu_erf gelu_tanh greater greater_or_equal isinf isnan leaky_relu less less_or_equal"
@@ -194,6 +184,6 @@ def _has_weights(ins: Instruction) -> bool:
 
 
 LINEAR_RULES = (
-    merge_factors, merge_offsets, merge_limits, add_sums, distribute, multiply_negative, negate_product,
+    merge_factors, merge_offsets, merge_limits, add_sums, distribute,
     inner_broadcast, scale_in_weights,
 )  # fmt: skip

@@ -107,11 +107,6 @@ def apply_twice(m: Match, b: RewriteBuilder) -> object:
     return m.inner if m.inner.op == m.ins.op else "different operators"  # f(f(x)) -> f(x)
 
 
-@rule("same_operands", op("max min logical_and logical_or bitwise_and bitwise_or", some("x"), some("x")), exact=True)
-def same_operands(m: Match, b: RewriteBuilder) -> object:
-    return m.x if m.x.shape.type is m.ins.shape.type else "the result is bool"  # max(x, x) -> x
-
-
 def _positive_zero(m: Match) -> str | None:
     return "the zero has a sign" if _negative_zero(m.zero) else None
 
@@ -159,7 +154,6 @@ UNIT_RULES = (
     becomes("div_const", op("div", X, C), op("mul", X, op("recip", C)), _power_check, exact=True),
     becomes("div_const", op("div", X, C), op("mul", X, op("recip", C)), _rounded_check, exact=False),
     apply_twice,
-    same_operands,
     becomes("max_zero", op("max", X, ZERO), op("relu", X), _positive_zero, exact=True),
     becomes("where_const", op("where", some("c"), X, X), X, exact=True),
     where_constant,

@@ -17,11 +17,9 @@ FAMILIES = SHARED_FAMILIES | {
     "control": "if if_short loop run_on_target select_module",
     "custom": "custom",
     "detection": "nonmaxsuppression roialign",
-    "elimination": "determinant inverse",
     "ordering": f"{SHARED_FAMILIES['ordering']} nonzero unique",
     "pooling": "pooling lrn col2im",
     "resampling": "pad pad_with fixed_pad resize reverse",
-    "sampling": "random_uniform",
     "trees": "tree_ensemble",
 }
 """Rarely used operators, by the module that has their rules."""
