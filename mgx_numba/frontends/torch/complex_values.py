@@ -439,7 +439,7 @@ _EACH = (
     "reflection_pad2d replication_pad1d replication_pad2d tril triu unfold scatter.src take index_select pixel_shuffle "
     "alias_copy diagonal_copy expand_copy permute_copy squeeze_copy squeeze_copy.dim squeeze_copy.dims t_copy "
     "view_copy transpose_copy.int unsqueeze_copy unfold_copy split_with_sizes_copy unbind_copy.int "
-    "_unsafe_index.Tensor channel_shuffle im2col col2im index_copy zero"
+    "_unsafe_index.Tensor channel_shuffle im2col col2im index_copy zero put"
 ).split()
 """Operators that apply to each part alone, and that PyTorch states no form of, or only one of a single tensor."""
 for _name in _EACH:
