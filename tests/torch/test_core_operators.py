@@ -1,4 +1,4 @@
-"""Which of PyTorch's core operators have no builder, and why; bits, counts, fused layers, matrices."""
+"""Which of PyTorch's core operators have no builder, and why; special functions, bits, counts, fused layers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from mgx_numba.errors import UnsupportedError
 from mgx_numba.frontends.torch import registry
 from mgx_numba.frontends.torch.parser import DECOMPOSITIONS
 from mgx_numba.torch.backend import mgx_numba
@@ -43,6 +42,17 @@ def test_core_operators_have_a_builder_or_a_reason() -> None:
     assert not [part for part in WITHOUT if not any(part in name for name in lacking)]
 
 
+SPECIAL = [0.0, -0.0, 1.0, 2.0, -1.0, 0.5, -0.5, -1.5, 1e-3, -1e-3, 7.9, 8.1, 30.0, 1e10, -30.5, INF, -INF, NAN]
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-6), (torch.float64, 1e-13), (torch.bfloat16, 1e-2)])
+def test_special_functions(dtype: Any, tolerance: float) -> None:
+    x = torch.tensor(SPECIAL).to(dtype)
+    check(lambda x: (torch.lgamma(x), torch.digamma(x) * 1, torch.erfinv(x)), [x.clamp(-2, 30)], tolerance=tolerance)
+    check(lambda x: (torch.lgamma(x).clamp(max=1e12), torch.logcumsumexp(x, 0)), [x], tolerance=tolerance)
+    check(lambda a, b: torch.nextafter(a, b), [x[:, None].repeat(1, len(x)), x.repeat(len(x), 1)], tolerance=0)
+
+
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1.5e-6), (torch.float64, 1e-13)])
 def test_special_functions_have_small_relative_errors(dtype: Any, tolerance: float, programs: list[Any]) -> None:
     def functions(x: Any) -> Any:
@@ -58,6 +68,17 @@ def test_special_functions_have_small_relative_errors(dtype: Any, tolerance: flo
     assert len(programs) == 1
 
 
+@pytest.mark.parametrize("order", [0, 1, 2, 5])
+def test_derivatives_of_the_digamma_function(order: int, programs: list[Any]) -> None:
+    x = torch.cat(
+        [torch.linspace(0.01, 40, 99), torch.linspace(-8.9, -0.07, 60), torch.tensor([0.0, 0.5, NAN])]
+    ).double()
+    found = torch.compile(lambda x: torch.polygamma(order, x), backend=mgx_numba)
+    torch.testing.assert_close(found(x), torch.polygamma(order, x), rtol=1e-9, atol=1e-12, equal_nan=True)
+    agree(found(torch.arange(1, 4)), torch.polygamma(order, torch.arange(1, 4)))
+    assert len(programs) == 2
+
+
 def test_bits_as_elements_of_another_size() -> None:
     def views(x: Any, y: Any) -> Any:
         own = (torch.uint8, torch.int16, torch.int32, torch.int64, torch.float64)
@@ -66,6 +87,12 @@ def test_bits_as_elements_of_another_size() -> None:
     check(views, [torch.randn(3, 4), torch.randint(0, 100, (2, 16)).to(torch.uint8)], tolerance=0)
     check(lambda x: x.view(torch.int16).view(torch.float64).flip(0), [torch.randn(3, 4)], target="cpu", tolerance=0)
     check(lambda x: x.view(torch.int8).flip(0), [torch.randn(0, 4)])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.float32])
+def test_the_most_frequent_element_and_its_last_position(dtype: Any) -> None:
+    x = torch.randint(0, 4, (3, 7, 5)).to(dtype)
+    check(lambda x: (*x.mode(0), *x.mode(1, keepdim=True), *x.mode(-1)), [x])
 
 
 @torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
@@ -146,43 +173,3 @@ def test_lengths_that_an_operator_refuses_when_they_are_known_run_in_eager_mode(
 def test_signs_and_infinities_of_integers(dtype: Any) -> None:
     x = torch.tensor([0, 1, 1, 0]).to(dtype)
     check(lambda x: (torch.isposinf(x), torch.isneginf(x), torch.sign(x), torch.sgn(x)), [x], target="cpu", tolerance=0)
-
-
-def test_product_with_a_weight_of_bytes() -> None:
-    weight = torch.randint(-128, 128, (16, 32), dtype=torch.int8)
-    args = [torch.randn(4, 32).bfloat16(), weight, (torch.rand(16) / 100).bfloat16()]
-    check(torch.ops.aten._weight_int8pack_mm, args, tolerance=1e-2)
-
-
-def test_singular_matrices_raise_where_pytorch_does_and_are_told_where_it_tells() -> None:
-    x = torch.randn(2, 3, 3)
-    for function in (torch.inverse, lambda x: torch.linalg.inv(x) * 2):
-        torch._dynamo.reset()
-        compiled = torch.compile(function, backend=mgx_numba)
-        agree(compiled(x[:1]), function(x[:1]))
-        with pytest.raises(torch.linalg.LinAlgError):
-            compiled(torch.zeros(1, 3, 3))
-        check(function, [x[:1]])
-    x[1] = 0
-    check(lambda x: torch.linalg.inv_ex(x)[1] > 0, [x])
-    check(lambda x: torch.linalg.inv_ex(x)[1] > 0, [x * torch.tensor(NAN)])
-
-
-LACKING = {
-    "lgamma": lambda x: torch.lgamma(x + 0.5) * 2,
-    "i0": lambda x: torch.i0(x) * 2,
-    "frexp": lambda x: torch.frexp(x * 2)[0] + 1,
-    "gcd": lambda x: torch.gcd(x.long(), (x * 2).long()) + 1,
-    "mode": lambda x: (x * 2).round().mode(1)[0] + 1,
-    "index_reduce": lambda x: x.index_reduce(0, torch.tensor([1, 0]), x[:2], "amax") * 2,
-    "solve": lambda x: torch.linalg.solve(x + 9 * torch.eye(3), x) * 2,
-}
-
-
-@pytest.mark.parametrize("name", LACKING)
-def test_operators_that_no_network_needs_run_in_eager_mode_and_are_named_by_from_torch(name: str) -> None:
-    x = torch.rand(3, 3)
-    torch._dynamo.reset()
-    agree(torch.compile(LACKING[name], backend=mgx_numba)(x), LACKING[name](x))
-    with pytest.raises(UnsupportedError, match=name):
-        check(LACKING[name], [x])

@@ -40,6 +40,7 @@ COUNTING_FROM_THE_END: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "index_put": lambda x, i: x.index_put((i,), x[:2]),
     "index_fill": lambda x, i: x.index_fill(0, i, 9.0),
     "take": lambda x, i: x.take(i),
+    "put": lambda x, i: x.put(i, x[0, :2]),
 }
 
 
@@ -148,8 +149,9 @@ def test_division_by_a_constant_that_is_zero_is_an_error(divisor: Tensor | int) 
         lambda x: x % torch.full((4,), 3) + 1,
         lambda x: x.float() // (x - 1),
         lambda x: x[:0] // (x - 1)[:0] + 1,
+        lambda x: torch.nonzero_static(x[None, :0], size=3) * 2,
     ],
-    ids=["number", "constant", "limited", "filled", "floats", "nothing"],
+    ids=["number", "constant", "limited", "filled", "floats", "nothing", "inside an operator"],
 )
 def test_divisions_by_divisors_that_cannot_be_zero_have_no_check(
     function: Callable[[Tensor], Tensor], programs: list[Any]

@@ -366,10 +366,12 @@ def test_slices_added_to_tensors_without_axes() -> None:
     check(added, [torch.tensor(1.5), torch.tensor([0])])
 
 
-def test_elements_reduced_into_others() -> None:
+def test_slices_reduced_and_elements_put() -> None:
     def reduced(x: Any, i: Any) -> Any:
         return (
-            *(x.scatter_reduce(1, i.expand(5, 3), x[:, :3] * 2, how) for how in ("amax", "amin", "prod", "mean")),
+            *(x.index_reduce(1, i, x[:, :3] * 2, how) for how in ("amax", "amin", "prod", "mean")),
+            x.put(i[None], x[:1, :3]),
+            x.put(i, x[0, :3], accumulate=True),
             x.long().scatter_reduce(0, i[None], -x[:1, :3].long() * 7, "mean"),
         )
 

@@ -78,3 +78,13 @@ def _transposed(
     attributes: dict[str, Any] = {"stride": tuple(stride), "dilation": tuple(dilation), "group": groups}
     y = g.op("convolution_backwards", x, w, padding=tuple(cut), **attributes)
     return g.op("pad", y, pads=(0,) * (rank(y) + 2) + tuple(longer)) if any(longer) else y
+
+
+@register("conv_tbc")
+def conv_tbc(
+    g: AtenBuilder, node: AtenNode, x: Instruction, w: Instruction, bias: Instruction, pad: int = 0
+) -> Instruction:
+    """Emit the convolution of sequences [time, batch, channels] with weights [time, channels, outputs]."""
+    images = g.transpose(x, [1, 2, 0])
+    y = convolution(g, node, images, g.transpose(w, [2, 1, 0]), bias, 1, pad, 1, False, 0, 1)
+    return g.transpose(y, [2, 0, 1])

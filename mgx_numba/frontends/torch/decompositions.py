@@ -4,8 +4,10 @@ Decompositions of operators that PyTorch itself does not decompose are defined h
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from fractions import Fraction
 
 import torch
 import torch.nn.functional as f
@@ -92,12 +94,100 @@ def _kept(*_: object, **options: object) -> object:
     return NotImplemented
 
 
+_MIDDLE = 18.0
+"""Magnitude up to which Bessel functions are power series, and above which they are asymptotic series: the series of
+36 terms is exact to 1e-19 there, the smallest term of the asymptotic series is exp(-36) = 2e-16."""
+_TERMS, _FAR_TERMS = 40, 24
+"""Terms of either series."""
+
+
 def _sum(coefficients: Sequence[float], x: Tensor) -> Tensor:
     """Return a polynomial, whose constant comes first."""
     total = torch.full_like(x, coefficients[-1])
     for value in coefficients[-2::-1]:
         total = total * x + value
     return total
+
+
+def _bessel(order: int, scaled: bool) -> Callable[[Tensor], Tensor]:
+    """Return the modified Bessel function of the first kind of an order (DLMF 10.25.2, 10.40.1).
+
+    Args:
+        order: 0 or 1.
+        scaled: multiply by ``exp(-abs(x))``.
+    """
+    near = [1 / (math.factorial(k) * math.factorial(k + order)) for k in range(_TERMS)]
+    far, term = [1.0], Fraction(1)
+    for k in range(1, _FAR_TERMS):
+        term *= Fraction((2 * k - 1) ** 2 - 4 * order**2, 8 * k)
+        far.append(float(term))
+
+    def bessel(x: Tensor) -> Tensor:
+        wide = x.to(torch.float64)
+        size = wide.abs()
+        small, large = size.clamp(max=_MIDDLE), size.clamp(min=_MIDDLE)
+        inner = _sum(near, small * small * 0.25)
+        if order:
+            inner = inner * small * 0.5
+        outer = _sum(far, large.reciprocal()) * (large * (2 * math.pi)).rsqrt()
+        inner, outer = (inner * (-small).exp(), outer) if scaled else (inner, outer * large.exp())
+        found = torch.where(size <= _MIDDLE, inner, outer)
+        return _as_function_of(x, torch.where(wide < 0, -found, found) if order else found)
+
+    return bessel
+
+
+_SHIFT = 10
+"""Terms of Hurwitz' zeta function that are added before the Euler-Maclaurin series."""
+_CORRECTIONS = [Fraction(1, 6), Fraction(-1, 30), Fraction(1, 42), Fraction(-1, 30), Fraction(5, 66)]
+_CORRECTIONS += [
+    Fraction(-691, 2730),
+    Fraction(7, 6),
+    Fraction(-3617, 510),
+    Fraction(43867, 798),
+    Fraction(-174611, 330),
+]
+"""Bernoulli's numbers B(2), B(4), ... of that series (DLMF 25.11.5)."""
+
+
+def _zeta(order: int, q: Tensor) -> Tensor:
+    """Return Hurwitz' zeta function ``sum_k (q + k)**-order`` for ``q`` > 0 in float64."""
+    total = q.pow(-order)
+    for k in range(1, _SHIFT):
+        total = total + (q + k).pow(-order)
+    inverse = (q + _SHIFT).reciprocal()
+    series, factor = [0.5], Fraction(1)
+    for j, number in enumerate(_CORRECTIONS, 1):
+        factor = (
+            Fraction(order) / 2
+            if j == 1
+            else factor * (order + 2 * j - 3) * (order + 2 * j - 2) / (2 * j * (2 * j - 1))
+        )
+        series.append(float(number * factor))
+    rest = _sum(series[1:], inverse * inverse) * inverse + 0.5
+    return total + inverse.pow(order) * rest + inverse.pow(order - 1) / (order - 1)
+
+
+def polygamma(n: int, x: Tensor) -> Tensor:
+    """Compute ``aten::polygamma``, derivative ``n`` of the digamma function, by Hurwitz' zeta function.
+
+    An argument below 0.5 is reflected: the derivative of ``pi * cot(pi * x)`` is a polynomial of the cotangent.
+    """
+    if n == 0:
+        return torch.digamma(x)
+    wide = x.to(torch.float64)
+    left = wide < 0.5
+    sign = -((-1.0) ** n)
+    value = _zeta(n + 1, torch.where(left, 1 - wide, wide)) * (sign * math.factorial(n))
+    cotangent = [0.0, 1.0]  # coefficients, the constant first
+    for _ in range(n):
+        slope = [k * c for k, c in enumerate(cotangent)][1:]
+        cotangent = [a + b for a, b in zip([*slope, 0.0, 0.0], [0.0, 0.0, *slope])]
+        cotangent = [-math.pi * c for c in cotangent]
+    beside = (wide - wide.round()) * math.pi
+    reflected = value * (-1.0) ** n - math.pi * _sum(cotangent, beside.tan().reciprocal())
+    reflected = torch.where(beside == 0, sign * math.inf, reflected)
+    return _as_function_of(x, torch.where(left, reflected, value))
 
 
 _CENTRE = 3.75
@@ -157,6 +247,66 @@ def _as_function_of(x: Tensor, value: Tensor) -> Tensor:
     return value.to(x.dtype if x.is_floating_point() else torch.get_default_dtype())
 
 
+def frexp(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute ``aten::frexp.Tensor``: a mantissa in [0.5, 1) and a power of 2; 0, infinity and NaN stay."""
+    wide = x.to(torch.float64)  # in which the numbers of narrower types have no leading zeros
+    tiny = wide.abs() < 2.0**-1000
+    bits = torch.where(tiny, wide * 2.0**60, wide).view(torch.int64)
+    power = ((bits >> 52) & 0x7FF) - 1022
+    mantissa = ((bits & ~(0x7FF << 52)) | (1022 << 52)).view(torch.float64)
+    whole = (wide == 0) | ~wide.isfinite()
+    power = torch.where(whole, 0, torch.where(tiny, power - 60, power))
+    return torch.where(whole, x, mantissa.to(x.dtype)), power.to(torch.int32)
+
+
+def nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
+    """Compute ``aten::nonzero_static``: the positions of the first ``size`` nonzero elements, a row for each."""
+    flags = (x != 0).flatten()
+    rank = flags.cumsum(0)
+    rows = torch.where(flags & (rank <= size), rank - 1, size)
+    numbers = torch.arange(flags.numel(), device=x.device)
+    flat = torch.zeros(size + 1, dtype=torch.int64, device=x.device).scatter(0, rows, numbers)[:size]
+    given = torch.arange(size, device=x.device) < flags.sum()
+    columns, step = [], 1
+    for length in reversed(x.shape):
+        columns.append(torch.where(given, flat // step % length, fill_value))
+        step = step * length
+    return torch.stack(columns[::-1], 1) if columns else flat.new_empty(size, 0)
+
+
+def embedding_renorm(weight: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
+    """Compute ``aten::embedding_renorm``: rows that indices name, shortened to a norm of ``max_norm``."""
+    norms = torch.linalg.vector_norm(weight, norm_type, 1)
+    named = torch.zeros(len(weight), dtype=torch.bool, device=weight.device).index_fill(0, indices.flatten(), True)
+    factor = torch.where(named & (norms > max_norm), max_norm / (norms + 1e-7), 1.0)
+    return weight * factor[:, None].to(weight.dtype)
+
+
+def fake_quantize(x: Tensor, scale: Tensor | float, zero: Tensor | int, low: int, high: int) -> tuple[Tensor, Tensor]:
+    """Compute ``aten::fake_quantize_per_tensor_affine_cachemask``: ``x`` rounded to numbers of 8 bits, and where it
+    is not limited."""
+    inverse = scale.reciprocal() if isinstance(scale, Tensor) else 1 / scale
+    number = (x * inverse).round() + zero
+    return (number.clamp(low, high) - zero) * scale, (number >= low) & (number <= high)
+
+
+def fake_quantize_of_channels(
+    x: Tensor, scale: Tensor, zero: Tensor, axis: int, low: int, high: int
+) -> tuple[Tensor, Tensor]:
+    """Compute ``aten::fake_quantize_per_channel_affine_cachemask``."""
+    lens = [-1 if k == axis else 1 for k in range(x.dim())]
+    return fake_quantize(x, scale.reshape(lens), zero.reshape(lens), low, high)
+
+
+def fake_quantize_of_tensors(
+    x: Tensor, scale: Tensor, zero: Tensor, enabled: Tensor, low: int, high: int
+) -> tuple[Tensor, Tensor]:
+    """Compute ``aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams``, which may be disabled."""
+    found, inside = fake_quantize(x, scale, zero, low, high)
+    on = enabled != 0
+    return torch.where(on, found, x), inside | ~on
+
+
 def int8_product(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
     """Compute ``aten::_weight_int8pack_mm``: ``x @ weight.T`` with a scale for each row of an int8 weight."""
     return (x @ weight.t().to(x.dtype)) * scales
@@ -165,6 +315,52 @@ def int8_product(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
 def inverse(x: Tensor) -> Tensor:
     """Compute ``aten::linalg_inv``; a program raises no error, and a singular matrix's inverse is not-a-number."""
     return torch.linalg.inv_ex(x)[0]
+
+
+def solve(a: Tensor, b: Tensor, *, left: bool = True) -> Tensor:
+    """Compute ``aten::linalg_solve``; ``b`` may be a vector of each matrix."""
+    is_vector = b.dim() == 1 or b.shape == a.shape[:-1]
+    x = _solved(a, b[..., None] if is_vector else b, left)
+    return x[..., 0] if is_vector else x
+
+
+def solve_triangular(a: Tensor, b: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
+    """Compute ``aten::linalg_solve_triangular``, which reads one triangle of ``a``, without its diagonal if the
+    diagonal is 1."""
+    first = int(unitriangular)
+    triangle = a.triu(first) if upper else a.tril(-first)
+    one = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    return _solved(triangle + one if unitriangular else triangle, b, left)
+
+
+def _solved(a: Tensor, b: Tensor, left: bool) -> Tensor:
+    """Solve linear systems by the inverse in float64; a step of refinement removes most of its error."""
+    wide, given = a.double(), b.double()
+    inverted = torch.linalg.inv_ex(wide)[0]
+
+    def product(matrix: Tensor, other: Tensor) -> Tensor:
+        return matrix @ other if left else other @ matrix
+
+    x = product(inverted, given)
+    return (x + product(inverted, given - product(wide, x))).to(a.dtype)
+
+
+_SMALL = {torch.float32: 32, torch.float64: 16}
+"""Lengths of matrices up to which the determinant of rows scaled to 1 is a number in float64, where no singular value
+is below the type's precision: 2**-24 ** 31 = 1e-224, 2**-53 ** 15 = 1e-240."""
+
+
+def slogdet(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute ``aten::linalg_slogdet`` of small matrices: sign and logarithm of the magnitude of the determinant."""
+    length = x.shape[-1]
+    if not isinstance(length, int) or length > _SMALL.get(x.dtype, 0):
+        return NotImplemented  # type: ignore[no-any-return]
+    wide = x.double()
+    most = wide.abs().amax(-1, keepdim=True) if length else wide
+    most = torch.where((most > 0) & ~most.isinf(), most, 1.0)
+    found = torch.linalg.det(wide / most)
+    size = found.abs().log() + most.log().sum((-2, -1))
+    return found.sign().to(x.dtype), size.to(x.dtype)
 
 
 def attention(
@@ -244,8 +440,21 @@ def encoder_layer(
 
 _aten = torch.ops.aten
 TABLE: dict[torch._ops.OpOverload, Callable[..., object]] = {
+    _aten.i0.default: _bessel(0, False),
+    _aten.special_modified_bessel_i0.default: _bessel(0, False),
+    _aten.special_i0e.default: _bessel(0, True),
+    _aten.special_i1.default: _bessel(1, False),
+    _aten.special_modified_bessel_i1.default: _bessel(1, False),
+    _aten.special_i1e.default: _bessel(1, True),
     _aten.erfc.default: erfc,
     _aten.special_erfcx.default: erfcx,
+    _aten.polygamma.default: polygamma,
+    _aten.frexp.Tensor: frexp,
+    _aten.nonzero_static.default: nonzero_static,
+    _aten.embedding_renorm.default: embedding_renorm,
+    _aten.fake_quantize_per_tensor_affine_cachemask.default: fake_quantize,
+    _aten.fake_quantize_per_channel_affine_cachemask.default: fake_quantize_of_channels,
+    _aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: fake_quantize_of_tensors,
     _aten._weight_int8pack_mm.default: int8_product,
     _aten._native_multi_head_attention.default: attention,
     _aten._transformer_encoder_layer_fwd.default: encoder_layer,
@@ -253,5 +462,8 @@ TABLE: dict[torch._ops.OpOverload, Callable[..., object]] = {
 EXPORTED: dict[torch._ops.OpOverload, Callable[..., object]] = {
     _aten.linalg_inv.default: inverse,
     _aten.inverse.default: inverse,
+    _aten.linalg_solve.default: solve,
+    _aten.linalg_solve_triangular.default: solve_triangular,
+    _aten.linalg_slogdet.default: slogdet,
 }
 """Decompositions of exported graphs alone: `torch.compile` leaves the check of matrices to PyTorch."""

@@ -14,7 +14,7 @@ from ...graph.instruction import Instruction
 from .builder import NARROW, AtenBuilder, rank
 from .node import AtenNode
 from .registry import register
-from .types import Results, limits
+from .types import Lens, Results, limits
 
 REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "add": "add", "multiply": "mul"}
 """IR suffix of each reduction of a scatter."""
@@ -281,6 +281,48 @@ def index_fill(
     if lens:
         lens[g.axis(dim, rank(x))] = prod(g.lens(index))
     return index_add(g, node, x, dim, index, g.broadcast(g.like(value, x), lens))
+
+
+@register("index_reduce")
+def index_reduce(
+    g: AtenBuilder,
+    node: AtenNode,
+    x: Instruction,
+    dim: int,
+    index: Instruction,
+    source: Instruction,
+    reduce: str,
+    include_self: bool = True,
+) -> Instruction:
+    """Emit ``x`` with slices of ``source`` reduced into slices of an axis."""
+    own, axis, places, rows = _slices(g, x, dim, index, source)
+    return g.reshape(scatter_reduce(g, node, own, axis, places, rows, reduce, include_self), g.lens(x))
+
+
+@register("unfold_backward")
+def unfold_backward(
+    g: AtenBuilder, node: AtenNode, x: Instruction, input_sizes: Lens, dim: int, size: int, step: int
+) -> Instruction:
+    """Emit the sum of overlapping windows, the last axis of ``x``, at their places along an axis."""
+    axis = g.axis(dim, len(input_sizes))
+    frames = g.lens(x)[axis]
+    g.limit(frames * size, "positions of windows")
+    places = np.arange(frames)[:, None] * step + np.arange(size)
+    order = [*range(axis + 1), rank(x) - 1, *range(axis + 1, rank(x) - 1)]
+    lens = [frames * size if k == axis else n for k, n in enumerate(input_sizes)]
+    windows = g.broadcast(x, [*(frames if k == axis else n for k, n in enumerate(input_sizes)), size])
+    rows = g.reshape(g.transpose(windows, order), lens)
+    aligned = g.reshape(g.literal(places.reshape(-1)), [frames * size if k == axis else 1 for k in range(len(lens))])
+    return _scattered(g, "add", g.zeros(input_sizes, node.type), axis, g.broadcast(aligned, lens), rows)
+
+
+@register("put")
+def put(
+    g: AtenBuilder, node: AtenNode, x: Instruction, index: Instruction, source: Instruction, accumulate: bool = False
+) -> Instruction:
+    """Emit ``x`` with elements at flat positions replaced or added to."""
+    made = _scattered(g, "add" if accumulate else "none", g.flat(x), 0, g.flat(index), g.flat(source), wraps=True)
+    return g.reshape(made, g.lens(x))
 
 
 @register("repeat_interleave.Tensor")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core.dim import Dim, Length
+from ...core.dim import Dim, Length, known_less_equal
 from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from .builder import AtenBuilder, rank
 from .node import AtenNode
 from .registry import register
-from .types import Results, promoted
+from .types import Results, limits, promoted
 
 
 def _both(g: AtenBuilder, x: Instruction, k: Length, dim: int, largest: bool) -> list[Instruction]:
@@ -88,6 +88,28 @@ def median(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int | None = Non
     if dim is None:
         return g.reshape(found[0], ())
     return found if keepdim else [g.squeeze(v, [axis]) for v in found]
+
+
+@register("mode")
+def mode(g: AtenBuilder, node: AtenNode, x: Instruction, dim: int = -1, keepdim: bool = False) -> list[Instruction]:
+    """Emit the most frequent number of an axis, of several the least, and its last position."""
+    if rank(x) == 0:
+        return [x, g.literal(0, Type.int64_type)]
+    axis, lens = g.axis(dim, rank(x)), g.lens(x)
+    if not known_less_equal(1, lens[axis]):
+        raise UnsupportedError("the mode of an axis that may be empty is not supported")
+    wide = g.cast(x, Type.uint8_type) if x.shape.type is Type.bool_type else x
+    rows = g.transpose(wide, [*(k for k in range(rank(x)) if k != axis), axis])
+    last = rank(x) - 1
+    equal = g.pointwise("equal", g.unsqueeze(rows, [last + 1]), g.unsqueeze(rows, [last]))
+    count = g.reduce("reduce_sum", g.cast(equal, Type.int64_type), [last + 1], keep=False)
+    chosen = g.pointwise("equal", count, g.reduce("reduce_max", count, [last]))
+    least = g.reduce("reduce_min", g.pointwise("where", chosen, rows, g.like(limits(rows.shape.type)[1], rows)), [last])
+    hit = g.pointwise("logical_and", chosen, g.pointwise("equal", rows, least))
+    place = g.op("argmax", g.cast(hit, Type.uint8_type), axis=last, select_last_index=True)
+    found = [g.cast(g.op("gather_elements", rows, place, axis=last), x.shape.type), place]
+    found = [g.squeeze(v, [last]) for v in found]
+    return [g.unsqueeze(v, [axis]) for v in found] if keepdim else found
 
 
 @register("bincount")

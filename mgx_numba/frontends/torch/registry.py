@@ -8,7 +8,7 @@ from ..handlers import Parser, ParserT, import_families
 
 FAMILIES = (
     "activation attention convolution creation detection gather image indexing layout matmul normalization "
-    "order pointwise pooling quantization recurrent reduction"
+    "order pointwise pooling quantization recurrent reduction special"
 )
 """Modules with builder functions: a list of PyTorch's decompositions needs nearly all, so they are imported at once."""
 
