@@ -44,7 +44,7 @@ OPERATORS = {
     ),
     "reduce_parts": "reduce_parts head_mean",
     "reshape": "reshape reshape_lazy contiguous layout",
-    "resize": "resize",
+    "resize": "resize window_sum",
     "rnn": "rnn gru lstm recurrent rnn_last_hs_output rnn_last_cell_output",
     "rnn_variable": "rnn_var_sl_shift_sequence rnn_var_sl_shift_output rnn_var_sl_last_output",
     "sampling": "random_seed random_uniform multinomial",

@@ -71,6 +71,26 @@ def test_resizing(mode: str, dtype: Any, on: Engine) -> None:
     check_operator(on, "resize", [values(1, 3, 5, dtype=dtype)], sizes=(1, 3, 5), mode=mode)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("axis", range(3))
+def test_sums_of_windows(axis: int, dtype: Any, on: Engine) -> None:
+    x, rng = values(3, 5, 8, dtype=dtype), np.random.default_rng(axis)
+    positions, weights = rng.integers(0, x.shape[axis], (6, 4)), rng.standard_normal((6, 4)).astype(np.float32)
+    for transposed in (False, True):
+        program = Program()
+        p = program.main.add_parameter("x", Shape(from_numpy(x.dtype), x.T.shape if transposed else x.shape))
+        tables = (program.main.add_literal(array) for array in (positions, weights))
+        turned = program.main.add_instruction("transpose", [p], permutation=(2, 1, 0)) if transposed else p
+        program.main.add_return([program.main.add_instruction("window_sum", [turned, *tables], axis=axis)])
+        made = compiled(program, on)
+        assert not hosted(made), made.fallback_reasons()
+        (found,) = made.run({"x": np.ascontiguousarray(x.T) if transposed else x})
+        expected = np.stack(
+            [(np.moveaxis(x, axis, -1)[..., at] * w).sum(-1) for at, w in zip(positions, weights)], axis
+        )
+        np.testing.assert_allclose(found, expected, rtol=0, atol=8 * np.finfo(x.dtype).eps * 16)
+
+
 def test_integers_are_interpolated_on_the_host_with_a_reason(on: Engine) -> None:
     made = compiled(operator_program("resize", [values(2, 4, dtype=np.int32)], sizes=(2, 7), mode="linear"), on)
     assert hosted(made) == ["ref::resize"]

@@ -20,7 +20,7 @@ FAMILIES = SHARED_FAMILIES | {
     "elimination": "determinant inverse",
     "ordering": f"{SHARED_FAMILIES['ordering']} nonzero unique",
     "pooling": "pooling lrn col2im",
-    "resampling": "pad pad_with fixed_pad resize reverse",
+    "resampling": "pad pad_with fixed_pad resize reverse window_sum",
     "sampling": "random_uniform",
     "trees": "tree_ensemble",
 }
