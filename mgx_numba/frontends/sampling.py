@@ -170,10 +170,9 @@ def window_sums(g: GraphBuilder, x: Instruction, axis: int, weights: np.ndarray)
         lens[axis] = len(weights)
         return g.literal(np.zeros(lens, x.shape.type.numpy))
     places, inside = windows(weights != 0)
-    lens = [*places.shape, *[1] * (x.shape.ndim - axis - 1)]
-    factors = np.take_along_axis(weights, places, 1).reshape(lens)
-    taken = g.op("gather", x, g.literal(places), axis=axis)
-    parts = g.pointwise("mul", taken, g.literal(factors, x.shape.type))
-    if not inside.all():
-        parts = g.pointwise("where", g.literal(inside.reshape(lens)), parts, g.like(0, parts))
-    return g.reduce("reduce_sum", parts, [axis + 1], False)
+    # A short window repeats its first element: with halves of its weight, whose sum is exact. A weight of 0 would make
+    # NaN of an infinite element.
+    repeats = np.cumsum(~inside, 1)
+    factors = np.take_along_axis(weights, places, 1) * np.where(inside, 1, 0.5**repeats)
+    factors[:, :1] *= 0.5 ** repeats[:, -1:]
+    return g.op("window_sum", x, g.literal(places), g.literal(factors, x.shape.type.compute), axis=axis)

@@ -42,7 +42,7 @@ OPERATORS = {
     "reduce": ("reduce_sum reduce_mean reduce_prod reduce_max reduce_min reduce_any reduce_all argmax argmin"),
     "reduce_parts": "reduce_parts",
     "reshape": "reshape reshape_lazy contiguous layout",
-    "resize": "resize",
+    "resize": "resize window_sum",
     "rnn": "rnn gru lstm recurrent rnn_last_hs_output rnn_last_cell_output",
     "rnn_variable": "rnn_var_sl_shift_sequence rnn_var_sl_shift_output rnn_var_sl_last_output",
     "sampling": "random_seed random_uniform multinomial",

@@ -41,7 +41,8 @@ class Col2Im(Operator):
     @property
     def apart(self) -> bool:
         """Return whether windows cover the image side by side, so that nothing is added."""
-        dense = all(k == s and (d == 1 or k == 1) for k, s, d in zip(self.kernel, self.stride, self.dilation))
+        numbers = zip(self.kernel, self.stride, self.dilation, self.steps)
+        dense = all((k == s or known_equal(m, 1)) and (d == 1 or k == 1) for k, s, d, m in numbers)
         return (
             dense
             and not any(self.padding)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..core.dim import Dim, SymbolicLengthError, known_equal, less_equal
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape
-from ..core.types import from_numpy
+from ..core.types import Type, from_numpy
 from ..dataclass import dataclass
 from .base import Operator, register
 from .dims import map_dim, packed_like
@@ -198,3 +198,41 @@ class Resize(Operator):
 
     def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
         return output.elements * {"nearest": 0, "linear": 8, "cubic": 32}[self.mode]
+
+
+@register
+@dataclass(frozen=True)
+class WindowSum(Operator):
+    """Weighted sums of elements of an axis, from three inputs: x, positions and weights [out, taps].
+
+    ``out[..., k, ...] = sum_t weights[k, t] * x[..., positions[k, t], ...]``.
+    """
+
+    name: ClassVar[str] = "window_sum"
+    axis: int = 0
+
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
+        x, positions, weights = self.expect_inputs(inputs, 3)
+        if not 0 <= self.axis < x.ndim:
+            raise self.fail(f"axis {self.axis} is outside the input's {x.ndim} dimensions")
+        if positions.ndim != 2 or positions.lens != weights.lens:
+            raise self.fail(f"positions and weights need equal lengths [out, taps], got {positions} and {weights}")
+        if not x.type.is_floating or not weights.type.is_floating or positions.type is not Type.int64_type:
+            raise self.fail(f"expected floats, int64 positions and floats, got {x}, {positions} and {weights}")
+        count = positions.lens[0]
+        if x.is_dynamic:
+            dims = [DynamicDimension(count, count) if a == self.axis else d for a, d in enumerate(x.dims)]
+            return Shape.dynamic(x.type, dims)
+        return packed_like(x, [count if a == self.axis else n for a, n in enumerate(x.lens)])
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
+        x, positions, weights = args
+        wide = x.astype(np.float64)
+        lens = [-1 if k == self.axis else 1 for k in range(x.ndim)]
+        total = np.zeros((*x.shape[: self.axis], len(positions), *x.shape[self.axis + 1 :]))
+        for position, weight in zip(positions.T, weights.T):
+            total += np.take(wide, position, self.axis) * weight.reshape(lens)
+        return cast_array(total, from_numpy(x.dtype))
+
+    def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
+        return 2 * output.elements * inputs[1].lens[1]

@@ -11,7 +11,7 @@ import pytest
 
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.data.pad import pad_launch, remap_launch
-from mgx_numba.codegen.cpu.data.resize import resize_launch
+from mgx_numba.codegen.cpu.data.resize import resize_launch, window_sum_launch
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.ops.base import make_op
@@ -113,6 +113,39 @@ def test_resize_one_and_three_axes() -> None:
     volume = values(1, 18, 4, 5, 6)
     for order in ((0, 1, 2, 3, 4), (0, 2, 3, 4, 1)):
         check_resize(volume, order, mode="linear", scales=(1, 1, 2, 1.5, 2))
+
+
+def check_window_sum(x: np.ndarray, axis: int, out: int, taps: int, order: Any = None, gap: int = 0) -> None:
+    rng = np.random.default_rng(out)
+    positions, weights = rng.integers(0, x.shape[axis], (out, taps)), rng.standard_normal((out, taps))
+    op, types = make_op("window_sum", axis=axis), (x.dtype, np.dtype(np.int64), np.dtype(np.float64))
+    shapes = zip(types, (x.shape, positions.shape, weights.shape), strict=True)
+    shape = op.compute_shape([Shape(from_numpy(dtype), lens) for dtype, lens in shapes])
+    expected = op.compute(shape, [x, positions, weights])
+    x, found = in_order(x, order, gap), empty_in_order(shape.lens, x.dtype, order, gap)
+    launch, tables = window_sum_launch(axis, positions, weights, tensor_of(x), tensor_of(found))
+    run_launch(launch, {"x": x, "out": found, **tables})
+    rough = 1e-2 if x.dtype == np.float16 else 1e-5
+    np.testing.assert_allclose(found.astype(np.float64), expected.astype(np.float64), rtol=rough, atol=200 * rough)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("order", [NCHW, NHWC], ids=["nchw", "nhwc"])
+def test_sums_of_windows(order: tuple[int, ...], dtype: str) -> None:
+    x = values(2, 5, 9, 70, dtype=dtype)
+    for axis, out, taps in ((3, 37, 7), (3, 200, 1), (2, 3, 11), (1, 40, 2), (0, 1, 3)):
+        check_window_sum(x, axis, out, taps, order)
+        check_window_sum(x, axis, out, taps, order, gap=3)
+
+
+def test_sums_of_windows_of_vectors_and_of_nothing() -> None:
+    check_window_sum(values(50), 0, 17, 4)
+    check_window_sum(values(3, 5000), 1, 4500, 3)
+    check_window_sum(values(1, 1), 0, 33, 300)
+    check_window_sum(values(0, 6), 1, 4, 2)
+    check_window_sum(values(5, 6), 1, 4, 0)
+    check_window_sum(values(5, 6), 1, 0, 2)
+    check_window_sum(values(5, 6), 0, 0, 2)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])

@@ -39,6 +39,7 @@ SUMS = frozenset(
         "prefix_scan_sum",
         "pooling",
         "scatter_add",
+        "window_sum",
     }
 )
 AVERAGES = frozenset({"resize", "gridsample", "roialign", "lrn"})

@@ -225,6 +225,32 @@ def test_transposed_convolution_of_few_channels(case, type_, monkeypatch):
     assert list(optimized.main.named(frozenset({"col2im"})))
 
 
+ONE_PIXEL = {
+    "first layer of a generator": (2, 100, (1, 1), (24, 4, 4), {"stride": (1, 1), "padding": (0, 0)}),
+    "stride": (1, 40, (1, 1), (9, 2, 5), {"stride": (3, 4), "padding": (0, 0)}),
+    "padding": (3, 20, (1, 1), (8, 4, 4), {"stride": (2, 2), "padding": (1, 1)}),
+    "dilation": (1, 33, (1,), (7, 3), {"stride": (1,), "padding": (0,), "dilation": (2,)}),
+}
+
+
+@pytest.mark.parametrize("type_", [np.float32, np.float64])
+@pytest.mark.parametrize("case", ONE_PIXEL)
+def test_transposed_convolution_of_one_pixel(case, type_):
+    """It is a product by the weights; it took up to eight times as long as ONNX Runtime."""
+    batch, channels, lens, weights, attributes = ONE_PIXEL[case]
+    attributes = {"dilation": (1,) * len(lens), **attributes}
+
+    def build(m, p):
+        w = m.add_literal(normal(channels, *weights, seed=1).astype(type_))
+        y = m.add_instruction("convolution_backwards", [p[0], w], **attributes)
+        return m.add_instruction("relu", [y])
+
+    optimized = check([normal(batch, channels, *lens).astype(type_)], build, passes=COLUMNS)
+    assert bool(list(optimized.main.named(frozenset({"col2im"})))) == (case in ("padding", "dilation"))
+    program = program_of([normal(batch, channels, *lens).astype(type_)], build)
+    assert "convolution" not in str(optimize(program, TargetOptions()))
+
+
 NARROW = {
     "few channels": (1, 64, (48, 50), (3, 3, 3), {"padding": (1, 1)}),
     "one side": (2, 40, (33, 61), (2, 5, 4), {"padding": (3, 0, 1, 2)}),

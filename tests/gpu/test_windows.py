@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
+from mgx_numba.codegen.gpu.toolchain.compiler import compile_object
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.graph.program import Program
@@ -69,6 +71,29 @@ def test_resizing(mode: str, dtype: Any, on: Engine) -> None:
         coordinate_transformation_mode="align_corners",
     )  # fmt: skip
     check_operator(on, "resize", [values(1, 3, 5, dtype=dtype)], sizes=(1, 3, 5), mode=mode)
+
+
+def sums_of_windows(x: np.ndarray, axis: int, positions: np.ndarray, weights: np.ndarray, turned: bool) -> Program:
+    program = Program()
+    p = program.main.add_parameter("x", Shape(from_numpy(x.dtype), x.shape[::-1] if turned else x.shape))
+    tables = (program.main.add_literal(array) for array in (positions, weights))
+    p = program.main.add_instruction("transpose", [p], permutation=range(x.ndim)[::-1]) if turned else p
+    program.main.add_return([program.main.add_instruction("window_sum", [p, *tables], axis=axis)])
+    return program
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("axis", range(3))
+def test_sums_of_windows(axis: int, dtype: Any, on: Engine) -> None:
+    x, rng = values(3, 5, 8, dtype=dtype), np.random.default_rng(axis)
+    positions, weights = rng.integers(0, x.shape[axis], (6, 4)), rng.standard_normal((6, 4)).astype(np.float32)
+    taken = (np.moveaxis(x, axis, -1)[..., at] * w for at, w in zip(positions, weights))
+    expected = np.stack([part.sum(-1) for part in taken], axis)
+    for turned in (False, True):
+        made = compiled(sums_of_windows(x, axis, positions, weights, turned), on)
+        assert not hosted(made), made.fallback_reasons()
+        (found,) = made.run({"x": np.ascontiguousarray(x.T) if turned else x})
+        np.testing.assert_allclose(found, expected, rtol=0, atol=128 * np.finfo(x.dtype).eps)
 
 
 def test_integers_are_interpolated_on_the_host_with_a_reason(on: Engine) -> None:
@@ -139,6 +164,9 @@ def test_local_response_normalisation(size: int, beta: float, dtype: Any, on: En
 
 def test_kernels_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+    positions, weights = np.zeros((6, 4), np.int64), np.ones((6, 4), np.float32)
+    for kernel in compiled(sums_of_windows(values(3, 5), 1, positions, weights, False), interpreter()).kernels():
+        assert kernel.symbol.encode() in compile_object(kernel, ARCHITECTURES["sm_90a"])
     on = interpreter()
     check_compiles("pad", [values(3, 5, dtype=np.float16)], on, pads=(0, 1, 2, 0), mode=PadMode.reflect)
     check_compiles("resize", [values(1, 8, 5, dtype=np.float16)], on, scales=(1, 1, 1.5), mode="linear")

@@ -11,6 +11,27 @@ from mgx_numba.ops.resize import COORDINATES, NEAREST
 from ..values import normal
 from .running import call, onnx_runtime, shape
 
+
+@pytest.mark.parametrize(
+    ("axis", "positions", "weights"),
+    [
+        (2, np.zeros((4, 2), np.int64), np.zeros((4, 2), np.float32)),
+        (0, np.zeros((4, 2), np.int64), np.zeros((2, 4), np.float32)),
+        (0, np.zeros((4, 2), np.int32), np.zeros((4, 2), np.float32)),
+        (0, np.zeros((4, 2), np.int64), np.zeros((4, 2), np.int64)),
+    ],
+)
+def test_sums_of_windows_refuse(axis: int, positions: np.ndarray, weights: np.ndarray) -> None:
+    with pytest.raises(ShapeError, match="window_sum"):
+        call("window_sum", normal(5, 6), positions, weights, axis=axis)
+
+
+def test_sums_of_windows() -> None:
+    x, positions, weights = normal(2, 5), np.array([[4, 0], [1, 1], [3, 2]]), np.array([[1, 2], [0.5, 3], [-1, 0]])
+    expected = (x[:, positions] * weights).sum(2)
+    np.testing.assert_allclose(call("window_sum", x, positions, weights, axis=1), expected, rtol=1e-6)
+
+
 SPATIAL = [c for c in COORDINATES if c != "tf_half_pixel_for_nn"]
 
 

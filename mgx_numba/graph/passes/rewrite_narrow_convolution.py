@@ -56,8 +56,11 @@ def _product_of_taps(b: RewriteBuilder, ins: Instruction) -> Instruction:
         each = b.reshape(reverse, (w.shape.lens[0], channels, taps))
         weights = b.reshape(b.swap_last(each), (1, 1, rows, channels))
         padding = tuple((k - 1) * d - p for k, d, p in zip(kernel, op.dilation, padding))
-    images = b.reshape(x, (n, group, channels // group, prod(steps)))
-    product = b.op("dot", b.broadcast(weights, (n, group, rows, channels // group)), images)
+    if group == prod(steps) == 1:  # weights are the right-hand side: images of one pixel are rows of a matrix
+        product = b.op("dot", b.reshape(x, (n, channels)), b.reshape(b.swap_last(weights), (channels, rows)))
+    else:
+        images = b.reshape(x, (n, group, channels // group, prod(steps)))
+        product = b.op("dot", b.broadcast(weights, (n, group, rows, channels // group)), images)
     columns = b.reshape(product, (n, group * rows, prod(steps)))
     windows = Col2Im(ins.shape.lens[2:], kernel, op.stride, op.dilation, padding, tuple(steps))
     return b.op(windows, columns)

@@ -133,6 +133,8 @@ def _adds_columns(options: TargetOptions) -> Callable[[Instruction], bool]:
             if problem.out_channels >= tile.lanes or seconds < LEAST_CONVOLUTION / threads:
                 return False
         pixels, terms = problem.in_pixels, problem.group_in
+        if problem.transposed and pixels == problem.groups == 1:
+            return True  # nothing is added up
         if problem.batch * problem.taps * problem.out_channels * pixels > MOST_COLUMNS:
             return False
         product = GemmProblem(

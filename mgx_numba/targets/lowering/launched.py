@@ -17,7 +17,7 @@ from ...core.dim import known_in, maximum, minimum
 from ...graph.instruction import Instruction
 from ...ops.detection import RoiAlign
 from ...ops.lrn import Lrn
-from ...ops.resize import Resize
+from ...ops.resize import Resize, WindowSum
 from ...ops.selection import OneHot
 from .buffers import View
 from .lowering import Lowering
@@ -113,6 +113,23 @@ def resize_rule(fixed: ResizeLowering, symbolic: ResizeLowering) -> Rule:
         (symbolic if is_symbolic else fixed)(low, ins, op, x)
 
     return lower_resize
+
+
+def window_sum_rule(append: Callable[[Lowering, Instruction, int, np.ndarray, np.ndarray, View, View], None]) -> Rule:
+    """Return the rule of weighted sums of windows: ``append`` appends the kernel, given axis, positions and weights.
+
+    Positions or weights that are known only at run time, and an axis whose stride is, need a fallback step.
+    """
+
+    def lower_window_sum(low: Lowering, ins: Instruction) -> None:
+        axis, x = ins.operator(WindowSum).axis, low.input(ins, 0)
+        positions, weights = map(low.constant_value, ins.inputs[1:])
+        if positions is None or weights is None or has_lengths([x.strides[axis]]):
+            low.host(ins, "positions or weights are known at run time only")
+            return
+        append(low, ins, axis, positions, weights, x, low.output(ins))
+
+    return lower_window_sum
 
 
 def suppression_operands(low: Lowering, ins: Instruction) -> tuple[View, View, list[View], int] | None:

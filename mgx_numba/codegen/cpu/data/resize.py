@@ -29,7 +29,7 @@ from ...launch import Launch
 from ...problems.cluster import Tensor
 from ...resampling import Resampled, clipped, coordinates, nearest, resampled_axes, taps, taps_of
 from ...space import collapse
-from ...statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
+from ...statements import cast_text, const_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
 from ..loops import is_streamed
 from .pad import remap_launch
@@ -56,7 +56,7 @@ def open_axes(op: Resize, x: Tensor, out: Tensor) -> dict[int, Resampled]:
     found = resampled_axes(op, x, out)
     if op.mode == "nearest" or not found:
         return found
-    last = _Interpolation(op, found, x, out, "")
+    last = _of_resize(op, found, x, out, "")
     if last.is_along():
         axis = last.axes[-1]
         found[axis] = replace(found[axis], room=ceil_div(out.lens[axis], last.lanes) * last.lanes)
@@ -69,7 +69,7 @@ def open_resize_launch(op: Resize, x: Tensor, out: Tensor, origin: str = "") -> 
     Its other operands are, for each of `open_axes`, ``index<axis>`` and ``weight<axis>``, as `tap_positions`
     fills them. Weights have the compute type.
     """
-    return _Interpolation(op, open_axes(op, x, out), x, out, origin).launch()[0]
+    return _of_resize(op, open_axes(op, x, out), x, out, origin).launch()[0]
 
 
 def resize_launch(op: Resize, x: Tensor, out: Tensor, origin: str = "") -> tuple[Launch, dict[str, np.ndarray]]:
@@ -85,24 +85,39 @@ def resize_launch(op: Resize, x: Tensor, out: Tensor, origin: str = "") -> tuple
         positions = {axis: nearest_index(op.nearest_mode, at, x.lens[axis]) for axis, at in samples}
         return remap_launch("resize_nearest_kernel", positions, x, out, origin)
     pairs = {axis: interpolation_taps(op.mode, at, x.lens[axis], op.cubic_coeff_a) for axis, at in samples}
-    return _Interpolation(op, pairs, x, out, origin).launch()
+    return _of_resize(op, pairs, x, out, origin).launch()
+
+
+def _of_resize(op: Resize, resampled: Mapping[int, Any], x: Tensor, out: Tensor, origin: str) -> _Interpolation:
+    return _Interpolation(f"resize_{op.mode}_kernel", taps_of(op), resampled, x, out, origin)
+
+
+def window_sum_launch(
+    axis: int, positions: np.ndarray, weights: np.ndarray, x: Tensor, out: Tensor, origin: str = ""
+) -> tuple[Launch, dict[str, np.ndarray]]:
+    """Return the launch of the operator ``window_sum`` for constants [out, taps], and the tables that it reads, as
+    `resize_launch`."""
+    resampled = {axis: (positions.T, weights.T)}
+    return _WindowSum("window_sum_kernel", positions.shape[1], resampled, x, out, origin).launch()
 
 
 class _Interpolation:
     """The weighted sum over some positions along each of several axes, ``axes``, the slowest in memory first.
 
-    ``resampled`` has the positions and weights of each axis, or, for symbolic lengths, the parameters of their tables.
+    ``resampled`` has, for each axis, pairs of positions and weights, tap by tap, or the parameters of its tables, for
+    symbolic lengths.
     """
 
     def __init__(
         self,
-        op: Resize,
-        resampled: Mapping[int, list[tuple[np.ndarray, np.ndarray]]] | Mapping[int, Resampled],
+        name: str,
+        taps: int,
+        resampled: Mapping[int, Any],
         x: Tensor,
         out: Tensor,
         origin: str,
     ) -> None:
-        self.x, self.out, self.origin, self.name = x, out, origin, f"resize_{op.mode}_kernel"
+        self.x, self.out, self.origin, self.name = x, out, origin, name
         self.storage, self.compute = dtype_name(x.type), dtype_name(x.type.compute)
         self.lanes = host.lanes(self.compute)
         self.streamed = is_streamed([out])
@@ -110,7 +125,7 @@ class _Interpolation:
         self.pairs: Any = resampled
         self.axes = sorted(resampled, key=lambda axis: -typical(out.strides[axis]))
         self.open = isinstance(resampled[self.axes[0]], Resampled)
-        self.taps = taps_of(op)
+        self.taps = taps
         others = [a for a in range(len(out.lens)) if a not in self.axes]
         self.space = collapse(out.lens, [x.strides, out.strides], order_by=1, axes=others)
         if self.taps ** len(self.axes) > MOST_ROWS * self.taps:
@@ -387,6 +402,58 @@ class _Interpolation:
             return [*made, *total, *use(left)]
 
         return vector_loop(lanes, body)
+
+
+class _WindowSum(_Interpolation):
+    """Weighted sums along one axis, of any number of taps, over which the kernel has a loop.
+
+    ``resampled`` has arrays [taps, out] of the positions and of the weights of that axis.
+    """
+
+    def _columns(self, axes: Sequence[tuple[int, str]]) -> list[str]:
+        ((axis, index),) = axes
+        place, weight = self._tables(axis)
+        count = self.arguments.integer("count", self.out.lens[axis])
+
+        def term(left: str) -> tuple[str, str]:
+            entry = f"tap * {count} + {index}"
+            row = f"offset(r_x, load_scalar({place}, {entry}))"
+            value = load_text(row, "c", self.steps[0], self.step[0], self.lanes, left)
+            return cast_text(value, self.storage, self.compute), f"splat(load_scalar({weight}, {entry}), {self.lanes})"
+
+        return ["r_x = offset(p_x, base)", *self._summed(term)]
+
+    def _rows(self, axes: Sequence[tuple[int, str]], columns: int) -> list[str]:
+        axis = self.axes[0]
+        place, weight = self._tables(axis, -self.out.lens[axis] % self.lanes)
+        count = self.arguments.integer("count", ceil_div(self.out.lens[axis], self.lanes) * self.lanes)
+
+        def term(left: str) -> tuple[str, str]:
+            entry = f"tap * {count} + c, {self.lanes}"
+            value = cast_text(f"gather(r_x, load({place}, {entry}))", self.storage, self.compute)
+            return value, f"load({weight}, {entry})"
+
+        return ["r_x = offset(p_x, base)", *self._summed(term)]
+
+    def _source(self) -> str:
+        return "gather"
+
+    def _tables(self, axis: int, more: int = 0) -> tuple[str, str]:
+        """Return the names of the pointers to places and weights, tap by tap; each tap has ``more`` of its last."""
+        positions, weights = (np.pad(values, ((0, 0), (0, more)), "edge").ravel() for values in self.pairs[axis])
+        index = self._table(f"index{axis}", positions.astype(np.int64) * self.x.strides[axis])
+        return index, self._table(f"weight{axis}", weights.astype(self.compute))
+
+    def _summed(self, term: Callable[[str], tuple[str, str]]) -> list[str]:
+        """Return the loop that stores sums of products; ``term`` returns both factors of ``tap``."""
+        taps, zero = self.arguments.integer("taps", self.taps), const_text(self.compute, 0.0, self.lanes)
+
+        def body(left: str) -> list[str]:
+            value, weight = term(left)
+            step = f"total = fma({value}, {weight}, total)"
+            return [f"total = {zero}", f"for tap in range({taps}):", *indent([step]), self._stored(left)]
+
+        return vector_loop(self.lanes, body)
 
 
 def pad_positions(

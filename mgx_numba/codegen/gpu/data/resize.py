@@ -18,7 +18,8 @@ from ...arguments import Arguments
 from ...launch import Launch
 from ...printer import VectorValue
 from ...problems.cluster import Tensor
-from ...resampling import Resampled, clipped, coordinates, nearest, taps, taps_of
+from ...resampling import Resampled, clipped, coordinates, nearest
+from ...resampling import taps as taps_text
 from ...statements import cast_text, indent
 from ..cluster.flat_index import contiguous_lanes
 from ..kernel import gpu_launch
@@ -36,8 +37,14 @@ def interpolation_tables(op: Resize, x: Tensor) -> tuple[list[int], dict[str, np
     return [axis for axis, _ in samples], tables
 
 
-def interpolation_launch(op: Resize, axes: Sequence[int], x: Tensor, out: Tensor, origin: str = "") -> Launch:
-    """Return the launch that resamples floats by weighted sums along some axes.
+def window_sum_tables(axis: int, positions: np.ndarray, weights: np.ndarray, x: Tensor) -> dict[str, np.ndarray]:
+    """Return the tables that `interpolation_launch` reads for ``window_sum`` with constants [out, taps]."""
+    return {f"index{axis}": positions * x.strides[axis], f"weight{axis}": weights.astype(x.type.compute.numpy)}
+
+
+def interpolation_launch(name: str, taps: int, axes: Sequence[int], x: Tensor, out: Tensor, origin: str = "") -> Launch:
+    """Return the launch of the kernel ``name`` that resamples floats by weighted sums of ``taps`` elements along each
+    of some axes.
 
     Its operands are ``x``, ``out``, and for each axis ``index<axis>`` and ``weight<axis>``: for each position the
     offsets of its taps in ``x``, and their weights in the compute type. 16-bit floats are accumulated in float32.
@@ -52,7 +59,6 @@ def interpolation_launch(op: Resize, axes: Sequence[int], x: Tensor, out: Tensor
     lanes = contiguous_lanes(most_lanes(x.type.size), lens[-1], moving) if order[-1] not in axes else 1
     text = ElementText([("x", x), ("out", out)], lens, strides, lanes)
     buffer = text.buffer
-    taps = taps_of(op)
     for axis in axes:
         text.arguments.pointer(f"p_index{axis}", f"index{axis}", dtype_name(Type.int64_type))
         text.arguments.pointer(f"p_weight{axis}", f"weight{axis}", dtype_name(compute))
@@ -72,7 +78,7 @@ def interpolation_launch(op: Resize, axes: Sequence[int], x: Tensor, out: Tensor
         buffer.line(f"total = fma({value}, splat({weight}, {lanes}), total)")
     text.store(printer.stored(VectorValue("total", compute), x.type))
     moved, terms = x.footprint + out.footprint, taps ** len(axes)
-    return text.launch(f"resize_{op.mode}_kernel", origin, moved, 2 * prod(out.lens) * terms)
+    return text.launch(name, origin, moved, 2 * prod(out.lens) * terms)
 
 
 THREADS = 128
@@ -86,7 +92,7 @@ def nearest_positions(op: Resize, axis: Resampled, origin: str = "") -> Launch:
 
 def tap_positions(op: Resize, axis: Resampled, dtype: str, origin: str = "") -> Launch:
     """Return a launch that fills the operands ``index`` and ``weight`` (of type ``dtype``), position by position."""
-    lines, positions = taps(op, 0)
+    lines, positions = taps_text(op, 0)
     for k, position in enumerate(positions):
         weight = cast_text(f"w{k}", "float32", dtype)
         lines += [clipped(position), _stored(k, len(positions))]

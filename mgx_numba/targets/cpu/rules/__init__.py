@@ -19,7 +19,7 @@ FAMILIES = SHARED_FAMILIES | {
     "detection": "nonmaxsuppression roialign",
     "ordering": f"{SHARED_FAMILIES['ordering']} nonzero unique",
     "pooling": "pooling lrn col2im",
-    "resampling": "pad pad_with fixed_pad resize reverse",
+    "resampling": "pad pad_with fixed_pad resize reverse window_sum",
     "trees": "tree_ensemble",
 }
 """Rarely used operators, by the module that has their rules."""

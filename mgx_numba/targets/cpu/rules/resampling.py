@@ -16,6 +16,7 @@ from ....codegen.cpu.data.resize import (
     pad_positions,
     resize_launch,
     tap_positions,
+    window_sum_launch,
 )
 from ....codegen.launch import Launch
 from ....codegen.problems.indexed_copy import remapped_copy
@@ -29,7 +30,7 @@ from ....ops.pad import Pad, PadMode
 from ....ops.resize import Resize
 from ...lowering.buffers import View
 from ...lowering.gathers import lower_reverse
-from ...lowering.launched import launch_with_tables, resize_rule
+from ...lowering.launched import launch_with_tables, resize_rule, window_sum_rule
 from ...lowering.lowering import Lowering
 from ...lowering.output_aliasing import inside_of, keeps_inner_axis
 from .table import lowering
@@ -152,5 +153,14 @@ def _resize_open(low: Lowering, ins: Instruction, op: Resize, x: View) -> None:
     low.launch_all(solution, {"x": x, "out": out, **tables}, ins)
 
 
+def _window_sum(
+    low: Lowering, ins: Instruction, axis: int, positions: np.ndarray, weights: np.ndarray, x: View, out: View
+) -> None:
+    """Append one kernel and its tables."""
+    made = window_sum_launch(axis, positions, weights, x.tensor, out.tensor, low.origin(ins))
+    launch_with_tables(low, ins, *made, x, out)
+
+
+lowering("window_sum", accepts=keeps_inner_axis)(window_sum_rule(_window_sum))
 lowering("resize", accepts=keeps_inner_axis)(resize_rule(_resize_fixed, _resize_open))
 lowering("reverse", accepts=keeps_inner_axis)(lower_reverse)

@@ -10,7 +10,13 @@ from ....codegen.gpu.data.col2im import col2im_launch
 from ....codegen.gpu.data.lrn import lrn_launch
 from ....codegen.gpu.data.pad import pad_launch
 from ....codegen.gpu.data.pooling import WindowAxis, pooling_launch
-from ....codegen.gpu.data.resize import interpolation_launch, interpolation_tables, nearest_positions, tap_positions
+from ....codegen.gpu.data.resize import (
+    interpolation_launch,
+    interpolation_tables,
+    nearest_positions,
+    tap_positions,
+    window_sum_tables,
+)
 from ....codegen.problems.indexed_copy import remapped_copy, remapping
 from ....codegen.resampling import resampled_axes, taps_of
 from ....core.dim import known_in
@@ -24,7 +30,7 @@ from ....ops.pooling import Pooling, PoolingMode
 from ....ops.resize import Resize, nearest_index
 from ...lowering.buffers import View
 from ...lowering.gathers import lower_reverse
-from ...lowering.launched import launch_with_tables, lrn_rule, resize_rule
+from ...lowering.launched import launch_with_tables, lrn_rule, resize_rule, window_sum_rule
 from ...lowering.lowering import Lowering
 from ...lowering.output_aliasing import keeps_inner_axis
 from .table import lowering
@@ -78,7 +84,8 @@ def _resize_fixed(low: Lowering, ins: Instruction, op: Resize, x: View) -> None:
         return
     axes, tables = interpolation_tables(op, x.tensor)
     out = low.output(ins)
-    launch_with_tables(low, ins, interpolation_launch(op, axes, x.tensor, out.tensor, low.origin(ins)), tables, x, out)
+    launch = interpolation_launch(_name(op), taps_of(op), axes, x.tensor, out.tensor, low.origin(ins))
+    launch_with_tables(low, ins, launch, tables, x, out)
 
 
 def _resize_open(low: Lowering, ins: Instruction, op: Resize, x: View) -> None:
@@ -101,7 +108,24 @@ def _resize_open(low: Lowering, ins: Instruction, op: Resize, x: View) -> None:
         copy = remapped_copy("resize_nearest_kernel", list(axes), x.tensor, out.tensor, origin)
         low.launch_all(low.solve(low.backend.plan, copy), operands, ins)
         return
-    low.launch_all(low.solve(interpolation_launch, op, list(axes), x.tensor, out.tensor, origin), operands, ins)
+    solution = low.solve(interpolation_launch, _name(op), taps_of(op), list(axes), x.tensor, out.tensor, origin)
+    low.launch_all(solution, operands, ins)
+
+
+def _name(op: Resize) -> str:
+    return f"resize_{op.mode}_kernel"
+
+
+def _window_sum(
+    low: Lowering, ins: Instruction, axis: int, positions: np.ndarray, weights: np.ndarray, x: View, out: View
+) -> None:
+    """Append one kernel and its tables."""
+    taps, origin = positions.shape[1], low.origin(ins)
+    launch = interpolation_launch("window_sum_kernel", taps, [axis], x.tensor, out.tensor, origin)
+    launch_with_tables(low, ins, launch, window_sum_tables(axis, positions, weights, x.tensor), x, out)
+
+
+lowering("window_sum", accepts=keeps_inner_axis)(window_sum_rule(_window_sum))
 
 
 lowering("resize", accepts=keeps_inner_axis)(resize_rule(_resize_fixed, _resize_open))
