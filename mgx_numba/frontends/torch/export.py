@@ -85,8 +85,8 @@ def exported_module(
             shapes = shapes.dynamic_shapes(model, args, kwargs)
         if shapes:
             call = inspect.signature(model.forward).bind(*args, **kwargs)  # type: ignore[attr-defined]
-            bound, kinds = call.arguments, call.signature.parameters
-            of_all = next((name for name in bound if kinds[name].kind is inspect.Parameter.VAR_KEYWORD), None)
+            bound, parameters = call.arguments, call.signature.parameters
+            of_all = next((name for name in bound if parameters[name].kind is inspect.Parameter.VAR_KEYWORD), None)
             if of_all is not None:
                 raise OptionError(f"dynamic_shapes do not fit: PyTorch exports **{of_all} with fixed lengths alone")
             _check_axes(shapes, bound if isinstance(shapes, Mapping) else list(bound.values()), "dynamic_shapes")
