@@ -145,6 +145,96 @@ def sampled(
     return g.transpose(total, (0, 2, 1))
 
 
+def deformable(
+    g: GraphBuilder,
+    x: Instruction,
+    w: Instruction,
+    offset: Instruction,
+    mask: Instruction | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    group: int,
+    offset_groups: int,
+) -> Instruction:
+    """Emit a deformable convolution of images [n, c, h, w], without bias: sampling, then a product.
+
+    Dai et al., Deformable Convolutional Networks; v2 with a mask. Samples are interpolated between pixels; pixels
+    outside the image are 0. Shapes:
+
+        w: [o, c / group, kh, kw]
+        offset: [n, offset_groups * kh * kw * 2, oh, ow], y before x
+        mask: [n, offset_groups * kh * kw, oh, ow]
+
+    Raises:
+        ShapeError: lengths do not fit.
+    """
+    lens, weights = g.lens(x), g.lens(w)
+    taps, out = prod(weights[2:]), g.lens(offset)[2:]
+    fits = (
+        min(group, offset_groups) > 0
+        and lens[1] % offset_groups == 0
+        and lens[1] == group * weights[1]
+        and weights[0] % group == 0
+    )
+    if not fits or g.lens(offset) != (lens[0], offset_groups * taps * 2, *out):
+        raise ShapeError(f"input {list(lens)}, weights {list(weights)}, offsets {list(g.lens(offset))} do not fit")
+    columns = _columns(g, x, offset, mask, weights[2:], stride, padding, dilation, offset_groups)
+    batch, rows = lens[0], weights[0] // group
+    inner = weights[1] * taps
+    left = g.broadcast(g.reshape(w, (1, group, rows, inner)), (batch, group, rows, inner))
+    product = g.op("dot", left, g.reshape(columns, (batch, group, inner, prod(out))))
+    return g.reshape(product, (batch, weights[0], *out))
+
+
+def _columns(
+    g: GraphBuilder,
+    x: Instruction,
+    offset: Instruction,
+    mask: Instruction | None,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    offset_groups: int,
+) -> Instruction:
+    """Emit the samples [n, c, taps, positions]."""
+    batch, channels, height, width = g.lens(x)
+    out = g.lens(offset)[2:]
+    taps, positions = prod(kernel), prod(out)
+    g.limit(taps * positions, "a table of positions")
+    moved = g.reshape(offset, (batch, offset_groups, taps, 2, positions))
+    axes, tables = [], []
+    for k, length in enumerate((height, width)):
+        axis = SampleAxis(g, length, "zeros", align=False)
+        start = np.arange(out[k]) * stride[k] - padding[k]
+        place = np.indices(kernel)[k].reshape(-1, 1) * dilation[k]
+        base = place + np.broadcast_to(start[:, None] if k == 0 else start, out).reshape(1, -1)
+        shift = g.squeeze(g.slice(moved, 3, k, k + 1), [3])
+        axes.append(axis)
+        tables.append(axis.taps(g.pointwise("add", shift, g.literal(base, x.shape.type)), "linear"))
+    group_channels = channels // offset_groups
+    split = g.reshape(x, (batch, offset_groups, group_channels, height * width))
+    rows = g.reshape(g.transpose(split, (0, 1, 3, 2)), (batch * offset_groups * height * width, group_channels))
+    first = np.arange(batch * offset_groups, dtype=np.int64).reshape(batch, offset_groups, 1, 1) * (height * width)
+    total = None
+    for y_place, y_weight in tables[0]:
+        for x_place, x_weight in tables[1]:
+            (y_index, y_inside), (x_index, x_inside) = axes[0].index(y_place), axes[1].index(x_place)
+            flat = g.op("add", g.pointwise("mul", y_index, g.like(width, y_index)), x_index)
+            value = g.op("gather", rows, g.pointwise("add", flat, g.literal(first)), axis=0)
+            weight = g.chain("mul", [v for v in (y_weight, x_weight) if v is not None])
+            for inside in (y_inside, x_inside):
+                weight = weight if inside is None else g.pointwise("where", inside, weight, g.like(0, weight))
+            part = g.pointwise("mul", value, g.unsqueeze(weight, [4]))
+            total = part if total is None else g.op("add", total, part)
+    if total is None:
+        raise ShapeError("there is nothing to sample")
+    if mask is not None:
+        total = g.pointwise("mul", total, g.reshape(mask, (batch, offset_groups, taps, positions, 1)))
+    return g.reshape(g.transpose(total, (0, 1, 4, 2, 3)), (batch, channels, taps, positions))
+
+
 def windows(used: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the positions [out, taps] of windows of an axis, and which of them belong to the window.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
@@ -41,20 +42,27 @@ class SplitModule(torch.nn.Module):
         graph_module: the outer graph, over flat inputs and results.
     """
 
-    def __init__(self, graph_module: GraphModule, in_spec: object, out_spec: object) -> None:
+    def __init__(
+        self, graph_module: GraphModule, in_spec: object, out_spec: object, fixed: Mapping[int, tuple[str, object]]
+    ) -> None:
         super().__init__()
         self.graph_module = graph_module
-        self._in_spec, self._out_spec = in_spec, out_spec
+        self._in_spec, self._out_spec, self._fixed = in_spec, out_spec, fixed
 
     def forward(self, *args: object, **kwargs: object) -> Any:
         """Run the module.
 
         Raises:
-            ParameterError: the arguments have another structure than the example's.
+            ParameterError: the arguments have another structure than the example's, or another number, string or None.
         """
         flat, spec = pytree.tree_flatten((args, kwargs))
         if spec != self._in_spec:
             raise ParameterError(f"arguments have the structure {spec}, the example inputs had {self._in_spec}")
+        for place, (name, example) in self._fixed.items():
+            value = flat[place]
+            if type(value) is not type(example) or value != example:
+                given = f"a {type(value).__name__}" if isinstance(value, torch.Tensor) else repr(value)
+                raise ParameterError(f"argument {name!r} is {given}; the module was lowered for {example!r} alone")
         with torch.no_grad():
             return pytree.tree_unflatten(self.graph_module(*flat), self._out_spec)
 
@@ -173,7 +181,9 @@ def _split(
             call.args = tuple(call.args[place] for place in part.places)
     graph_module.graph.eliminate_dead_code()
     outer = copied(graph_module)  # has only what the graph refers to, and can be pickled
-    return SplitModule(outer, in_spec, exported.call_spec.out_spec)
+    given = [spec.arg for spec in signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    fixed = {k: (arg.name, arg.value) for k, arg in enumerate(given) if isinstance(arg, ConstantArgument)}
+    return SplitModule(outer, in_spec, exported.call_spec.out_spec, fixed)
 
 
 def _hold(graph_module: GraphModule, values: dict[str, torch.Tensor]) -> set[Node]:

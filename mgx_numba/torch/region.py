@@ -98,7 +98,7 @@ class TorchRegion:
                     self._divided = self._without(error, constant)
             return self._divided(args)
 
-        return call if any(isinstance(n, torch.SymInt) for n in _lengths(self._eager)) else run
+        return call
 
     def _without(self, error: MgxError, constant: Sequence[int]) -> Run:
         """Return a function that runs the graph without compiling the node that an error names, if it does."""
@@ -118,7 +118,8 @@ class TorchRegion:
 class KeptTorchRegion:
     """A region of which the text is at hand, not the graph; its programs are in the plan cache.
 
-    A call raises `NotKeptError` if the plan cache has no program for the values of its parameters.
+    A call raises `NotKeptError` if the plan cache has no program for the values of its parameters, or a node whose
+    translation had to wait for the call cannot be translated.
     """
 
     def __init__(self, kept: KeptRegion, options: BackendOptions) -> None:
@@ -136,13 +137,17 @@ class KeptTorchRegion:
         constants = {kept.names[place]: args[place].detach().contiguous() for place in constant}
         target = self._options.target or "cpu"
         made = compiled_program(kept.text, constants, target, self._options.compile)
-        return runner(Lowered(made, kept.inputs, kept.results, target), args)
+        run = runner(Lowered(made, kept.inputs, kept.results, target), args)
 
+        def call(args: Sequence[object]) -> list[torch.Tensor]:
+            try:
+                return run(args)
+            except IndexRangeError:
+                raise
+            except (UnsupportedError, ShapeError) as error:
+                raise NotKeptError from error
 
-def _lengths(graph_module: GraphModule) -> list[Any]:
-    """Return the lengths of a graph's inputs, and the inputs that are numbers."""
-    values = [node.meta.get("val") for node in graph_module.graph.find_nodes(op="placeholder")]
-    return [n for x in values for n in (x.shape if isinstance(x, torch.Tensor) else [x])]
+        return call
 
 
 class NotKeptError(Exception):

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import mgx_numba.torch  # noqa: F401  # registers the backend
+from mgx_numba.errors import MgxError
+from mgx_numba.frontends.torch import gather
 
 from .models import agree
 
@@ -36,3 +38,48 @@ def test_lengths_follow_from_data(name: str, programs: list[Any]) -> None:
             rows = _rows(count, chosen)
             agree(compiled(rows.clone()), CASES[name](rows))
     assert programs
+
+
+def _put(x: torch.Tensor, mask: torch.Tensor, values: torch.Tensor, before: int = 0) -> torch.Tensor:
+    changed = x.clone()
+    changed[(slice(None),) * before + (mask,)] = values
+    return changed
+
+
+@pytest.mark.parametrize("chosen", [0, 1, 4])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_rows_replace_the_elements_of_a_mask(chosen: int, dynamic: bool) -> None:
+    """The first run failed: the number of elements of a mask is open."""
+    torch.manual_seed(chosen)
+    x, mask = torch.randn(3, 5, 4), (torch.randperm(15) < chosen).view(3, 5)
+    columns = mask.flatten()[:5]
+    cases: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = [
+        *((_put, (x, mask, values)) for values in (torch.randn(chosen, 4), torch.randn(chosen, 1), torch.randn(1, 4))),
+        (_put, (x, x > 1, torch.randn(int((x > 1).sum())))),
+        (lambda x, m, v: x.index_put((m,), v, accumulate=True), (x, mask, torch.randn(chosen, 4))),
+        (lambda x, m, v: _put(x, m, v, 1), (x, columns, torch.randn(3, int(columns.sum()), 1))),
+        (lambda x, m, v: _put(x, m, v, 1), (x, columns, torch.randn(3, 1, 4))),
+        (lambda x, m, v: _put(x, m, x[m] + v), (x, mask, torch.randn(4))),
+        (lambda x, m, v: x.masked_scatter(m, v), (x, mask[..., None].expand(3, 5, 4), torch.randn(chosen * 4))),
+    ]
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True), torch.no_grad():
+        for function, args in cases:
+            torch._dynamo.reset()
+            agree(torch.compile(function, backend="mgx_numba", dynamic=dynamic)(*args), function(*args))
+
+
+def test_fewer_rows_than_elements_of_a_mask_are_an_error() -> None:
+    x, mask = torch.randn(3, 5), torch.ones(3, dtype=torch.bool)
+    with torch.no_grad(), pytest.raises((IndexError, RuntimeError, MgxError), match="out of range|shape mismatch"):
+        torch.compile(_put, backend="mgx_numba")(x, mask, torch.randn(2, 5))
+
+
+def test_a_node_that_cannot_be_translated_in_the_first_run_is_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With known lengths of all inputs the error was the caller's."""
+    monkeypatch.setattr(gather, "_where_mask", lambda *_: None)
+    x, mask = torch.randn(3, 5), torch.tensor([True, False, True])
+    values = torch.randn(2, 5)
+    compiled = torch.compile(lambda x, m, v: _put(x * 3, m, v) + 1, backend="mgx_numba")
+    with torch.no_grad():
+        for _ in range(2):
+            agree(compiled(x, mask, values), _put(x * 3, mask, values) + 1)

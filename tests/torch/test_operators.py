@@ -424,6 +424,30 @@ def test_operators_of_object_detectors() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("groups", "offset_groups", "steps"),
+    [
+        (1, 1, {}),
+        (2, 2, {"stride": (2, 1), "padding": (1, 2), "dilation": (1, 2)}),
+        (1, 4, {"padding": 1, "dilation": 2}),
+        (4, 2, {"stride": 3}),
+    ],
+)
+@pytest.mark.parametrize("masked", [False, True])
+def test_deformable_convolution(groups: int, offset_groups: int, steps: dict[str, Any], masked: bool) -> None:
+    ops = pytest.importorskip("torchvision", reason="torchvision is not installed").ops
+    torch.manual_seed(13)
+    x, w, bias = torch.randn(2, 8, 9, 10), torch.randn(4, 8 // groups, 3, 2), torch.randn(4)
+    lens = torch.nn.functional.conv2d(x, w, None, groups=groups, **steps).shape[2:]
+    offset = torch.randn(2, offset_groups * 3 * 2 * 2, *lens) * 3
+    mask = torch.rand(2, offset_groups * 3 * 2, *lens) if masked else None
+    with_bias = [x, offset, *([mask] if masked else [])]
+    check(lambda x, o, m=None: ops.deform_conv2d(x, o, w, bias, mask=m, **steps), with_bias)
+    check(lambda x, o, m=None: ops.deform_conv2d(x, o, w, None, mask=m, **steps), with_bias)
+    empty = torch.zeros(0, 8, 9, 10), torch.zeros(0, *offset.shape[1:])
+    check(lambda x, o: ops.deform_conv2d(x, o, w, bias, **steps), [*empty])
+
+
 def test_gather_by_indices_of_another_rank_and_crossed_limits() -> None:
     x = torch.tensor([0.1, 0.7, 0.9])
     check(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from mgx_numba.torch import MGXModule
 from mgx_numba.torch.fx import lower_to_mgx
 from mgx_numba.torch.options import parse_options
 
+from .exported import module_of
 from .models import Block, agree
 
 X = torch.randn(4, 16)
@@ -72,6 +74,73 @@ def test_example_inputs_of_all_kinds(given: Any) -> None:
     with torch.no_grad():
         agree(lowered(**named) if named else lowered(X), model(X))
     assert from_torch(model, given).get_parameter_names() == ["x"]
+
+
+@dataclasses.dataclass
+class Pair:
+    """Two tensors."""
+
+    a: Tensor
+    b: Tensor
+
+
+@pytest.mark.parametrize("function", [from_torch, lower_to_mgx])
+@pytest.mark.parametrize(
+    ("called", "given", "message"),
+    [
+        (lambda p: p.a, (Pair(X, X),), r"input \[0\] is of .*Pair.*see torch.export.register_dataclass"),
+        (lambda d: d["k"][1].a, ({"k": [X, Pair(X, X)]},), r"input \[0\]\['k'\]\[1\] is of .*Pair"),
+        (
+            lambda x, t: x.to(t),
+            (X, torch.float64),
+            r"input \[1\] is of .*dtype.*see torch.utils._pytree.register_const",
+        ),
+        (lambda x: Pair(x, x + 1), (X,), r"the module returns .*Pair.*see torch.export.register_dataclass"),
+    ],
+)
+def test_types_that_pytorch_cannot_export(
+    function: Callable[..., Any], called: Callable[..., Any], given: Any, message: str
+) -> None:
+    """PyTorch's ValueError named no argument."""
+    with pytest.raises(OptionError, match=message):
+        function(module_of(called), given)
+
+
+@pytest.mark.parametrize(("example", "other"), [(2, 3), (2, 2.0), (2.5, 2), (True, 1), ("a", "b"), (None, X), (2, X)])
+def test_a_number_that_the_module_was_lowered_for_may_not_change(example: Any, other: Any) -> None:
+    """The module computed with the example's number."""
+    model = module_of(lambda x, n: x * n if isinstance(n, (int, float)) else x + 1)
+    lowered = lower_to_mgx(model, (X, example), min_acc_module_size=1)
+    agree(lowered(X, example), model(X, example))
+    with pytest.raises(ParameterError, match="argument '.*' is .*; the module was lowered for"):
+        lowered(X, other)
+
+
+def test_shapes_of_registered_classes_are_lists() -> None:
+    model = module_of(lambda given: given.a + 1)
+    torch.export.register_dataclass(_Registered)
+    given = (_Registered(X),)
+    with pytest.raises(OptionError, match=r"dynamic_shapes\[0\]\[0\] must be a list .* of .*_Registered'>, got dict"):
+        from_torch(model, given, (({"a": {0: Dim("b")}},),))
+    program = from_torch(model, given, (([{0: Dim("b")}],),))
+    assert next(iter(program.get_parameter_shapes().values())).dynamic()
+
+
+@dataclasses.dataclass
+class _Registered:
+    a: Tensor
+
+
+def test_open_lengths_of_arguments_without_names() -> None:
+    """PyTorch's error was 'Must provide a tree_name when there might be a mismatch'."""
+
+    class Named(nn.Module):
+        def forward(self, x: Tensor, **more: Tensor) -> Tensor:
+            return x + more["y"]
+
+    with pytest.raises(OptionError, match=r"exports \*\*more with fixed lengths alone"):
+        from_torch(Named(), {"x": X, "y": X}, {"x": {0: Dim("b")}, "more": {"y": {0: Dim("b")}}})
+    assert from_torch(Named(), {"x": X, "y": X}).get_parameter_names() == ["x", "y"]
 
 
 def test_an_exported_module_is_lowered() -> None:

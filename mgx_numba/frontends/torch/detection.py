@@ -1,4 +1,4 @@
-"""Operators of torchvision for object detectors."""
+"""Operators of torchvision: object detectors, and deformable convolution."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from ...core.types import Type
 from ...graph.instruction import Instruction
+from ..sampling import deformable
 from .builder import AtenBuilder
 from .node import AtenNode
 from .registry import register
@@ -50,3 +51,26 @@ def roi_align(
         sampling_ratio=max(sampling_ratio, 0),
         spatial_scale=spatial_scale,
     )
+
+
+@register("torchvision::deform_conv2d")
+def deform_conv2d(
+    g: AtenBuilder,
+    node: AtenNode,
+    x: Instruction,
+    w: Instruction,
+    offset: Instruction,
+    mask: Instruction,
+    bias: Instruction,
+    *numbers: int,
+) -> Instruction:
+    """Emit a deformable convolution plus a bias.
+
+    Args:
+        numbers: strides, paddings and dilations of both axes, the numbers of groups and of groups of offsets, and
+            whether the mask counts.
+    """
+    group, offset_groups, use_mask = numbers[6:]
+    steps = numbers[:2], numbers[2:4], numbers[4:6]
+    y = deformable(g, x, w, offset, mask if use_mask else None, *steps, group, offset_groups)
+    return g.op("add", y, g.broadcast_axis(bias, 1, y))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
 import os
+import re
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +17,7 @@ from torch.export import AdditionalInputs, ExportedProgram, ShapesCollection
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_leaves, tree_leaves_with_path
 
 from ...errors import OptionError, UnsupportedError
 from ...graph.program import Program
@@ -71,8 +73,8 @@ def exported_module(
     """Return a module, exported by ``torch.export``, whose errors and the module's own are passed on.
 
     Raises:
-        OptionError: ``dynamic_shapes`` has a type that ``torch.export`` does not take, or does not fit the arguments or
-            the model.
+        OptionError: ``torch.export`` does not take the type of ``dynamic_shapes``, of an argument or of a result, or
+            ``dynamic_shapes`` does not fit the arguments or the model.
     """
     kinds = (Mapping, list, tuple, ShapesCollection, AdditionalInputs, type(None))
     if not isinstance(dynamic_shapes, kinds):
@@ -82,28 +84,54 @@ def exported_module(
         if isinstance(shapes, (ShapesCollection, AdditionalInputs)):
             shapes = shapes.dynamic_shapes(model, args, kwargs)
         if shapes:
-            bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments  # type: ignore[attr-defined]
+            call = inspect.signature(model.forward).bind(*args, **kwargs)  # type: ignore[attr-defined]
+            bound, parameters = call.arguments, call.signature.parameters
+            of_all = next((name for name in bound if parameters[name].kind is inspect.Parameter.VAR_KEYWORD), None)
+            if of_all is not None:
+                raise OptionError(f"dynamic_shapes do not fit: PyTorch exports **{of_all} with fixed lengths alone")
             _check_axes(shapes, bound if isinstance(shapes, Mapping) else list(bound.values()), "dynamic_shapes")
         with torch.no_grad():
             return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)  # type: ignore[arg-type]
-    except (UserError, ConstraintViolationError, AssertionError, ValueError) as error:
+    except (UserError, ConstraintViolationError, AssertionError, ValueError, RuntimeError) as error:
+        _check_leaves(args, kwargs, error)
         if not dynamic_shapes or not _is_of_shapes(error):
             raise
         text = str(error).partition("\n\nThe error above")[0].partition("\nFor more information")[0]
         raise OptionError(f"dynamic_shapes do not fit: {text}") from error
 
 
+def _check_leaves(args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+    """Raise an OptionError for an error about the type of an argument or of a result."""
+    found = re.match(r"(Unsupported input type|Found) (<class '[^']*'>)", str(error))
+    if found is None:
+        return
+    kind, register = found[2], "torch.export.register_dataclass"
+    if found[1] == "Found":
+        where = "the module returns"
+    else:
+        path, value = next((p, v) for p, v in tree_leaves_with_path((args, kwargs)) if str(type(v)) == kind)
+        where = f"example input {keystr(path[1:])} is of"
+        if not dataclasses.is_dataclass(value):
+            register = "torch.utils._pytree.register_constant"
+    raise OptionError(f"{where} {kind}, which PyTorch cannot export; see {register}") from error
+
+
 def _check_axes(shapes: object, values: object, where: str) -> None:
     """Check that each axis that ``dynamic_shapes`` name is one of the tensor's; PyTorch checks all else.
 
     Raises:
-        OptionError: an axis is no number, or the tensor has no such axis.
+        OptionError: an axis is no number, or the tensor has no such axis; or the shapes of a class that is registered
+            with PyTorch are no list.
     """
+    kind = type(values)
     if isinstance(values, torch.Tensor):
         for axis in shapes if isinstance(shapes, Mapping) else ():
             if type(axis) is not int or not 0 <= axis < values.dim():
                 rank = values.dim()
                 raise OptionError(f"{where} has axis {axis!r}; the tensor has {rank} axes, which count from 0")
+    elif shapes and kind in SUPPORTED_NODES and kind.__module__ not in ("builtins", "collections"):
+        if not isinstance(shapes, list):
+            raise OptionError(f"{where} must be a list with the shapes of the members of {kind}, got {_kind(shapes)}")
     elif isinstance(shapes, Mapping) and isinstance(values, Mapping):
         for key in shapes.keys() & values.keys():
             _check_axes(shapes[key], values[key], f"{where}[{key!r}]")

@@ -137,18 +137,48 @@ def index_put(
 def _where_mask(
     g: AtenBuilder, x: Instruction, indices: Sequence[Instruction | None], values: Instruction, accumulate: bool
 ) -> Instruction | None:
-    """Emit the replacement of the elements where a mask holds by one value, or by values of inner axes alone; None if
-    the indices or values are others."""
+    """Emit the replacement of the elements where a mask holds; None if the indices are others.
+
+    ``values`` are broadcast to [before, count, after], where ``count`` is the number of elements for which the mask
+    holds, and ``before`` and ``after`` are the axes of ``x`` around those of the mask. More elements than values are
+    an index error.
+    """
     given = [k for k, v in enumerate(indices) if v is not None]
     mask = indices[given[0]] if len(given) == 1 else None
-    if mask is None or mask.shape.type is not Type.bool_type or values.shape.is_dynamic:
+    if mask is None or mask.shape.type is not Type.bool_type:
         return None
-    inner = rank(x) - rank(mask) - given[0]
-    if not known_equal(values.shape.elements, 1) and (rank(values) > inner or given[0]):
-        return None
-    value = g.reshape(values, ()) if known_equal(values.shape.elements, 1) else values
-    aligned = g.reshape(mask, (*g.lens(mask), *(1,) * inner))
+    before, axes = given[0], rank(mask)
+    after = rank(x) - axes - before
+    aligned = g.reshape(mask, (*g.lens(mask), *(1,) * after))
+    if rank(values) <= after:
+        value = values
+    elif known_equal(values.shape.elements, 1):
+        value = g.reshape(values, ())
+    else:
+        numbered = rank(values) - after - 1  # the axis of ``values`` that counts elements
+        if numbered == 0:
+            rows = values
+        else:
+            values = g.op("unsqueeze", values, axes=tuple(range(before - numbered))) if numbered < before else values
+            rows = g.transpose(values, [before, *range(before), *range(before + 1, rank(values))])
+        value = _numbered(g, mask, rows)
+        if numbered:
+            value = g.transpose(value, [*range(axes, axes + before), *range(axes), *range(axes + before, rank(value))])
     return g.pointwise("where", aligned, g.pointwise("add", x, value) if accumulate else value, x)
+
+
+def _numbered(g: AtenBuilder, mask: Instruction, rows: Instruction) -> Instruction:
+    """Emit for each element for which a mask holds the row of its number, or the only row; any row for others."""
+    length = rows.shape.dims[0]
+    if length.max == 1 == length.min:
+        return g.op("gather", rows, g.zeros(g.lens(mask), Type.int64_type), axis=0)
+    if length.min == 0:  # so that there is a row for the others
+        inner = [n.max for n in rows.shape.dims[1:]]
+        rows = g.op("concat", rows, g.zeros([1, *inner], rows.shape.type), axis=0)
+    flags = g.flat(mask)
+    number = g.op("prefix_scan_sum", g.cast(flags, Type.int64_type), axis=0, exclusive=True, reverse=False)
+    places = g.pointwise("where", flags, number, g.literal(0, Type.int64_type))
+    return g.op("gather", rows, g.reshape(places, g.lens(mask)), axis=0)
 
 
 def _scattered(
@@ -410,12 +440,8 @@ def masked_select(g: AtenBuilder, node: AtenNode, x: Instruction, mask: Instruct
 def masked_scatter(g: AtenBuilder, node: AtenNode, x: Instruction, mask: Instruction, source: Instruction) -> Results:
     """Emit ``x`` with the elements where a mask holds replaced by the source's, in order."""
     x, mask = g.same_lens(x, mask)
-    flags = g.cast(g.flat(mask), Type.int64_type)
-    number = g.op("prefix_scan_sum", flags, axis=0, exclusive=True, reverse=False)
-    given = g.flat(g.cast(source, x.shape.type))
-    last = g.pointwise("sub", g.op("dimensions_of", given, start=0, end=1), g.literal(1, Type.int64_type))
-    chosen = g.op("gather", given, g.pointwise("min", number, last), axis=0)
-    return g.pointwise("where", mask, g.reshape(chosen, g.lens(x)), x)
+    chosen = _numbered(g, mask, g.flat(g.cast(source, x.shape.type)))
+    return g.pointwise("where", mask, chosen, x)
 
 
 @register("one_hot")
