@@ -40,7 +40,7 @@ OPERATORS = {
     "quantize": "quantizelinear dequantizelinear nearest_float8 pack_int4 unpack_int4 pack_fp4 unpack_fp4",
     "recurrent_steps": "recurrent_steps",
     "reduce": ("reduce_sum reduce_mean reduce_prod reduce_max reduce_min reduce_any reduce_all argmax argmin"),
-    "reduce_parts": "reduce_parts",
+    "reduce_parts": "reduce_parts head_mean",
     "reshape": "reshape reshape_lazy contiguous layout",
     "resize": "resize window_sum",
     "rnn": "rnn gru lstm recurrent rnn_last_hs_output rnn_last_cell_output",

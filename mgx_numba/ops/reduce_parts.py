@@ -11,8 +11,10 @@ import numpy as np
 
 from ..core.dim import is_symbolic
 from ..core.shape import Shape
+from ..core.types import finfo
 from ..dataclass import dataclass
 from .base import Operator, operator_class, register
+from .dims import packed_like
 from .reduce import ReduceOperator
 
 
@@ -97,3 +99,39 @@ class ReduceParts(Operator):
             steps = np.arange(lens[a]).reshape([-1 if k == place else 1 for k in range(len(self.axes))])
             index = index * lens[a] + steps
         return index
+
+
+def largest_head(dtype: object) -> float:
+    """Return the bound on head means of a type: subtracting it from the largest number does not change that."""
+    info = finfo(dtype)
+    return float(info.max) * float(info.eps) / 8
+
+
+@register
+@dataclass(frozen=True)
+class HeadMean(Operator):
+    """Mean of the first 1 / ``share`` of each row's elements; 0 if subtracting it from an element could overflow.
+
+    It is an estimate of the mean, known before the row is read, used as the shift of moments. Any shift gives the same
+    moments up to rounding, so a kernel may average other elements, at least as many.
+    """
+
+    name: ClassVar[str] = "head_mean"
+    AXES: ClassVar[tuple[str, ...]] = ("axes",)
+    axes: tuple[int, ...] = ()
+    share: int = 32
+
+    def compute_shape(self, inputs: Sequence[Shape]) -> Shape:
+        self.expect_inputs(inputs, 1)
+        if inputs[0].is_dynamic or not inputs[0].type.is_floating:
+            raise self.fail(f"needs floats of static lengths, got {inputs[0]}")
+        return packed_like(inputs[0], [1 if a in self.axes else n for a, n in enumerate(inputs[0].lens)])
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
+        _, rows = _rows(args[0], self.axes)
+        head = rows[:, : -(-rows.shape[1] // self.share)].astype(np.float64)
+        with np.errstate(all="ignore"):
+            mean = head.sum(1) / max(head.shape[1], 1)
+            value = mean.astype(output.type.numpy)
+            small = np.abs(mean) < largest_head(output.type.numpy)
+        return np.where(small, value, output.type.numpy.type(0)).reshape(output.lens)

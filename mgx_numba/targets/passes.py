@@ -212,12 +212,18 @@ ORDER: tuple[PassRun, ...] = (
     ),
     PassRun("split_reduce", after={"fuse_reduce": "it splits fused reductions"}),
     PassRun(
+        "one_pass_variance",
+        after={"fuse_reduce": "it rewrites bodies of fused reductions"},
+        targets=CPU,
+    ),
+    PassRun(
         "lift_constants",
         after={
             "fuse_pointwise": "it adds operands to the bodies of fused kernels",
             "rewrite_requantization": "it recognises numbers in bodies",
             "fuse_gated": "it compares the numbers of two bodies",
             "split_reduce": "it recognises numbers in bodies",
+            "one_pass_variance": "it recognises numbers in bodies",
         },
         before={"schedule": "it adds instructions"},
     ),

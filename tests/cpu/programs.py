@@ -18,7 +18,10 @@ from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref.interpreter import evaluate
 
-FUSION = ("fuse_contraction", "fuse_reduce", "fuse_pointwise", "dead_code_elimination", "split_reduce")
+FUSION = (
+    "fuse_contraction", "fuse_reduce", "fuse_pointwise", "dead_code_elimination",
+    "split_reduce", "one_pass_variance",
+)  # fmt: skip
 
 Build = Callable[[Module, list[Instruction]], Sequence[Instruction] | Instruction]
 

@@ -166,3 +166,15 @@ def test_which_elements_a_part_has() -> None:
 def test_parts_that_are_none(attributes: dict, message: str) -> None:
     with pytest.raises(ShapeError, match=message):
         shape("reduce_parts", np.zeros((4, 6), np.float32), **attributes)
+
+
+def test_means_of_heads() -> None:
+    x = np.arange(128, dtype=np.float32).reshape(2, 64)
+    assert call("head_mean", x, axes=(1,)).tolist() == [[0.5], [64.5]]
+    assert call("head_mean", x, axes=(0, 1), share=2).tolist() == [[31.5]]
+    assert call("head_mean", np.full((2, 8), np.inf, np.float32), axes=(1,)).tolist() == [[0], [0]]
+    assert call("head_mean", np.zeros((3, 0), np.float32), axes=(1,)).tolist() == [[0], [0], [0]]
+    for value, head in ((3e30, np.float32(3e30)), (3e38, 0)):  # what is as large, of the other sign, would be infinite
+        assert call("head_mean", np.full((1, 2), value, np.float32), axes=(1,), share=1).tolist() == [[head]]
+    with pytest.raises(ShapeError, match="needs floats"):
+        shape("head_mean", np.zeros((2, 3), np.int32), axes=(1,))

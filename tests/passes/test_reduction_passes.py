@@ -22,6 +22,8 @@ from mgx_numba.targets.registry import compile_for, target
 
 from .support import STRICT, Graph, assert_same, check, find, names, random_inputs
 
+PASSES = ("split_reduce", "one_pass_variance")
+
 
 @pytest.fixture
 def small(given_machine: Callable[..., None]) -> Options:
@@ -81,9 +83,14 @@ def bodies(program: Program) -> list[str]:
     ids=["rows", "columns", "few columns", "inner axes", "booleans", "softmax", "maxima kept", "layer norm"],
 )
 def test_values_stay(program: Program, special: bool, small: Options) -> None:
-    after = check(program, make_pass("split_reduce"), options=small, special=special, rtol=1e-4, atol=1e-4)
+    """After both, and after each alone; running them again changes nothing."""
+    steps = [make_pass(name) for name in PASSES]
+    for step in steps:
+        check(program, step, options=small, special=special, rtol=1e-4, atol=1e-4)
+    after = check(program, *steps, options=small, special=special, rtol=1e-4, atol=1e-4)
     assert "reduce_parts" in bodies(after)
-    assert str(check(program, make_pass("split_reduce"), idempotent=False)) == str(program)
+    for name in PASSES:
+        assert str(check(program, make_pass(name), idempotent=False)) == str(program)
 
 
 def test_parts_are_told_and_refusals_say_why(small: Options) -> None:
@@ -125,6 +132,19 @@ def test_how_many_threads_there_are_matters_where_operands_are_read_again_only(s
     program = softmax((3, 700))
     run_passes(program, ["split_reduce"], one)
     assert names(program) == ["fused_reduce"]
+
+
+def test_a_variance_takes_one_pass_where_rows_come_from_memory(small: Options) -> None:
+    whole = replace(small, fast_math=True, capabilities=replace(capabilities(small), threads=1))
+    program = layer_norm((6, 1024))
+    after = check(program, make_pass("one_pass_variance"), options=whole, rtol=1e-4, atol=1e-4)
+    assert bodies(after).count("head_mean") == 1 and bodies(after).count("reduce_mean") == 2
+    for lens, type, reason in (((6, 100), "float", "side by side, fewer than"), ((6, 1024), "half", None)):
+        program = layer_norm(lens, type)
+        run_passes(program, ["one_pass_variance"], whole)
+        assert "head_mean" not in bodies(program)
+        found = [r.reason for r in program.log.refusals("one_pass_variance")]
+        assert (len(found) == 1 and reason in found[0]) if reason else not found
 
 
 def group_norm(lens: Sequence[int], type: str = "float") -> Program:
@@ -191,17 +211,23 @@ def test_variances_of_values_of_whole_rows_or_of_short_rows_keep_two_passes(smal
     assert "fast_math is off" in program.log.refusals("shift_variance")[0].reason
 
 
+def test_rows_that_caches_hold_keep_two_passes() -> None:
+    program = layer_norm((6, 1024))
+    run_passes(program, ["one_pass_variance"], target("cpu").pass_options(TargetOptions()))
+    assert [r.reason for r in program.log.refusals("one_pass_variance")] == ["rows are read again from caches"]
+
+
 @pytest.mark.parametrize("offset", [0.0, 1e4, -1e6])
 def test_variances_of_values_far_from_zero_keep_their_digits(offset: float, small: Options) -> None:
-    whole = replace(small, fast_math=True, capabilities=replace(capabilities(small), threads=64))
+    whole = replace(small, fast_math=True, capabilities=replace(capabilities(small), threads=1))
     g = Graph()
     values = g.param("x", (4, 4096))
     away = g.op("sub", values, g.spread(g.op("reduce_mean", values, axes=(1,)), 4, 4096))
     program = fused(g, g.op("reduce_mean", g.op("mul", away, away), axes=(1,)))
     x = np.random.default_rng(0).standard_normal((4, 4096)) + offset
     after = program.clone()
-    run_passes(after, ["shift_variance"], whole, validate=True)
-    assert bodies(after).count("reduce_mean") == 3
+    run_passes(after, ["one_pass_variance"], whole, validate=True)
+    assert "head_mean" in bodies(after)
     (found,) = evaluate(after, {"x": x.astype(np.float32)})
     exact = x.astype(np.float32).astype(np.float64).var(1, keepdims=True)
     np.testing.assert_allclose(found, exact, rtol=1e-3)
@@ -251,6 +277,22 @@ def test_steps_are_not_taken_as_columns_where_they_may_lie_apart(lent: str, smal
     assert_same(evaluate(program, values), compiled.run(values), rtol=1e-4)
 
 
+def test_memory_that_lies_otherwise_than_shapes_say_is_copied(small: Options) -> None:
+    """A variance from heads of rows, whose elements lie side by side but in the memory of a result."""
+    g = Graph()
+    x = g.op("layout", g.param("x", [1024, 6]), permutation=(1, 0))
+    away = g.op("sub", x, g.spread(g.op("reduce_mean", x, axes=(0,)), 1024, 6))
+    variance = g.op("reduce_mean", g.op("mul", away, away), axes=(0,))
+    program = g.ret(x, g.op("mul", away, g.spread(g.op("rsqrt", variance), 1024, 6)))
+    compiled = compile_for("cpu", program, TargetOptions(fast_math=True, num_threads=1))
+    assert "head_mean" in bodies(compiled.program) and not compiled.fallback_reasons()
+    labels: list[str] = []
+    values = random_inputs(program)
+    results = compiled.observe(values, lambda seen: labels.append(seen.label))
+    assert len(labels) == 3, labels  # to the result's memory, from there to the order of rows, and the kernel
+    assert_same(evaluate(program, values), results, rtol=1e-4, atol=1e-4)
+
+
 def test_a_cluster_without_elements_or_a_body_without_reductions_stays(small: Options) -> None:
     g = Graph()
     x = g.param("x", [4])
@@ -258,5 +300,5 @@ def test_a_cluster_without_elements_or_a_body_without_reductions_stays(small: Op
     body.add_return([body.add_instruction("relu", [body.add_parameter("x0", Shape(Type.float_type, (4,)))])])
     program = g.ret(g.module.add_instruction("fused_reduce", [x], [body], axes=(0,)))
     before = str(program)
-    run_passes(program, ["split_reduce"], small, validate=True)
+    run_passes(program, PASSES, small, validate=True)
     assert str(program) == before and find(program, "fused_reduce")

@@ -19,6 +19,8 @@ class ReductionWalk:
 
     Attributes:
         tasks: tasks that threads could share: rows, or groups of columns.
+        row_run: contiguous elements of a row that are vectorised; 0 if columns are.
+        from_memory: whether operands come from DRAM rather than from caches.
         order: axes, largest stride first.
         loops: reduced axes longer than 1 in traversal order, outermost first; axes in one tuple are merged.
         columns: contiguous elements along kept axes that are vectorised; 1 if rows are.
@@ -29,6 +31,8 @@ class ReductionWalk:
     """
 
     tasks: int
+    row_run: int
+    from_memory: bool
     order: tuple[int, ...]
     loops: tuple[tuple[int, ...], ...]
     columns: int
@@ -77,6 +81,7 @@ class Capabilities:
         byte_tables: elements from which pointwise kernels look up long functions of one 8-bit value; 0: never.
         reads_cache: tells whether a kernel computes a ``cached_attention``, attention to a cache's valid rows; None:
             never.
+        one_pass_run: least `ReductionWalk.row_run` for computing a variance in one pass.
     """
 
     threads: int
@@ -86,6 +91,7 @@ class Capabilities:
     part_elements: int
     part_share: int
     repeated_elements: int
+    one_pass_run: int
     block_weights: bool
     joins_block_products: bool
     byte_tables: int = 0

@@ -1,34 +1,26 @@
 """Compute variances of rows that are split over many workers from sums that are taken in one pass.
 
-The sums are of differences from a shift: the mean of a slice of the row, which a small instruction computes before. If
-the slice has ``m`` of ``n`` elements, the shift differs from the mean by at most ``sqrt(n / m)`` standard deviations.
-So the variance's rounding errors are at most ``1 + n / m`` times those of two passes, and equal if the elements are
-typical. See Chan, Golub, LeVeque, "Algorithms for computing the sample variance", 1983. Group norms over large images
-gain, which otherwise read the image three times: for the mean, for the variance, and to write the result.
+The sums are of differences from a shift: the mean of a slice of the row, which a small instruction computes before. See
+`one_pass_variance` for the bound on rounding errors. Group norms over large images gain, which otherwise read the image
+three times: for the mean, for the variance, and to write the result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 
 import numpy as np
 
 from ...core.dim import hint, known_same
-from ...core.types import Type, finfo
 from ...ops.base import make_op
+from ...ops.reduce_parts import HeadMean, largest_head
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
+from .one_pass_variance import rewrite_variances, variances_of
 from .reduction_pieces import ancestors, full_lens
-from .rewriter import remove_dead
 from .split_reduce import whole_rows
-
-EXACT_TYPES = (Type.float_type, Type.double_type)
-"""Supported types; narrower values are rounded between the operations of two passes, but would not be in one pass."""
-SHARE = 32
-"""The shift is the mean of one of so many parts of a row's elements."""
 
 
 class ShiftVariance(Pass):
@@ -38,7 +30,7 @@ class ShiftVariance(Pass):
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         for ins in [i for i in module if i.name == "fused_reduce"]:
-            found = _variances_of(ins.module_args[0])
+            found = variances_of(ins.module_args[0])
             if not found:
                 continue
             reason = _refused(ins, options) or _of_unknown_source(ins, found)
@@ -47,37 +39,6 @@ class ShiftVariance(Pass):
                 continue
             self.log.apply(self.name, ins)
             _rewrite(program, module, ins, found)
-
-
-def _variances_of(body: Module) -> dict[Instruction, Instruction]:
-    """Return the variances of a body, with their means."""
-    return {ins: mean for ins in body if (mean := _mean_of_variance(ins)) is not None}
-
-
-def _mean_of_variance(ins: Instruction) -> Instruction | None:
-    """Return the mean about which an instruction is the variance."""
-    if ins.name != "reduce_mean" or ins.inputs[0].name != "mul" or ins.shape.type not in EXACT_TYPES:
-        return None
-    difference, same = ins.inputs[0].inputs
-    if difference is not same or difference.name != "sub":
-        return None
-    x, spread = difference.inputs
-    mean = spread.inputs[0] if spread.name == "multibroadcast" else spread
-    independent = mean.name == "reduce_mean" and mean.op == ins.op and mean.inputs[0] is x and not _reduces(x)
-    return mean if independent else None
-
-
-def _reduces(ins: Instruction) -> bool:
-    """Return whether a value depends on a reduction."""
-    pending, seen = [ins], {ins}
-    while pending:
-        current = pending.pop()
-        if current.op.reduction:
-            return True
-        fresh = [i for i in current.inputs if i not in seen]
-        seen.update(fresh)
-        pending += fresh
-    return False
 
 
 def _refused(ins: Instruction, options: Options) -> str:
@@ -96,8 +57,8 @@ def _refused(ins: Instruction, options: Options) -> str:
         return "which slice of a row is small depends on lengths"
     if whole_rows(walk, hint(prod(full)), capabilities):
         return "rows are not split, and are read again from caches"
-    if max(full[a] for a in axes) < SHARE:
-        return f"no axis of the rows has {SHARE} elements, of which a slice would be small"
+    if max(full[a] for a in axes) < HeadMean.share:
+        return f"no axis of the rows has {HeadMean.share} elements, of which a slice would be small"
     return ""
 
 
@@ -133,7 +94,7 @@ def _rewrite(program: Program, module: Module, ins: Instruction, variances: dict
     given = dict(zip(body.parameters(), inputs))
     shifts: dict[Instruction, Instruction] = {}
     longest = max(axes, key=lambda a: full[a])
-    few = -(-full[longest] // SHARE)
+    few = -(-full[longest] // HeadMean.share)
     lens = tuple(few if a == longest else n for a, n in enumerate(full))
     for number, mean in enumerate(dict.fromkeys(variances.values())):
         inner = program.unique_module(f"{module.name}:fused_reduce")
@@ -155,17 +116,11 @@ def _rewrite(program: Program, module: Module, ins: Instruction, variances: dict
         shift = module.insert_instruction(ins, make_op("fused_reduce", axes=axes), parts, [inner])
         inputs.append(shift)
         shifts[mean] = body.add_parameter(f"shift{number}", shift.shape)
-    _rewrite_variances(body, variances, shifts)
+    rewrite_variances(body, variances, shifts)
     made = module.insert_instruction(ins, ins.op, inputs, [body])
     made.debug_symbols = ins.debug_symbols
     module.replace_instruction(ins, made)
     module.remove_instruction(ins)
-
-
-def _largest_shift(type: np.dtype) -> float:
-    """Return the bound on shifts of a type: subtracting it from the largest number does not change that."""
-    info = finfo(type)
-    return float(info.max) * float(info.eps) / 8
 
 
 def _small_or_zero(body: Module, mean: Instruction) -> Instruction:
@@ -176,34 +131,5 @@ def _small_or_zero(body: Module, mean: Instruction) -> Instruction:
         literal = body.add_literal(np.full([1] * len(lens), value, type))
         return body.add_instruction("multibroadcast", [literal], out_lens=lens)
 
-    small = body.add_instruction("less", [body.add_instruction("abs", [mean]), constant(_largest_shift(type))])
+    small = body.add_instruction("less", [body.add_instruction("abs", [mean]), constant(largest_head(type))])
     return body.add_instruction("where", [small, mean, constant(0)])
-
-
-def _rewrite_variances(
-    body: Module, variances: dict[Instruction, Instruction], shifts: Mapping[Instruction, Instruction]
-) -> None:
-    """Compute variances (see `_variances_of`) and their means from moments about the shift of each mean."""
-    moments: dict[Instruction, tuple[Instruction, Instruction]] = {}
-    for mean in dict.fromkeys(variances.values()):
-        x, shift = mean.inputs[0], shifts[mean]
-        near = body.insert_instruction(mean, "multibroadcast", [shift], out_lens=x.shape.lens)
-        away = body.insert_instruction(mean, "sub", [x, near])
-        first = body.insert_instruction(mean, mean.op, [away])
-        second = body.insert_instruction(mean, mean.op, [body.insert_instruction(mean, "mul", [away, away])])
-        body.replace_instruction(mean, body.insert_instruction(mean, "add", [shift, first]))
-        moments[mean] = first, second
-    for ins, mean in variances.items():
-        body.replace_instruction(ins, _central(body, ins, *moments[mean]))
-    remove_dead(body, [*variances, *moments])
-
-
-def _central(body: Module, before: Instruction, first: Instruction, second: Instruction) -> Instruction:
-    """Return the variance from two moments: infinite if only the squares are, NaN if the first moment is not finite."""
-    largest = np.full([1] * first.shape.ndim, np.finfo(first.shape.type.numpy).max, first.shape.type.numpy)
-    bound = body.insert_instruction(before, "multibroadcast", [body.add_literal(largest)], out_lens=first.shape.lens)
-    product = body.insert_instruction(before, "mul", [first, first])
-    square = body.insert_instruction(before, "min", [product, bound])
-    positive = body.insert_instruction(before, "relu", [body.insert_instruction(before, "sub", [second, square])])
-    defined = body.insert_instruction(before, "sub", [first, first])
-    return body.insert_instruction(before, "add", [positive, defined])

@@ -10,7 +10,9 @@ from typing import Any
 
 from ...codegen.cpu.cluster.pointwise import LEAST_ELEMENTS
 from ...codegen.cpu.cluster.vectors import Vectors, vectors_of
+from ...codegen.cpu.cluster.walk import SHORTEST_PIPELINE
 from ...codegen.cpu.contraction.solvers import select, solvers_of
+from ...codegen.cpu.loops import lanes_for
 from ...codegen.cpu.machine import machine
 from ...codegen.cpu.microkernels.tile_table import declared_tile, matrix_tile, tile_for
 from ...codegen.problems.cluster import Tensor
@@ -89,6 +91,7 @@ def pass_options(options: TargetOptions) -> Options:
             part_elements=here.reduced_part_elements,
             part_share=here.reduced_share,
             repeated_elements=here.repeated_elements,
+            one_pass_run=SHORTEST_PIPELINE * lanes_for(0),
             block_weights=True,
             joins_block_products=False,
             reads_cache=_reads_cache,
@@ -292,6 +295,8 @@ def reduction_walk(
     strides = walk.tensors[walk.lead].strides
     return ReductionWalk(
         tasks=tasks,
+        row_run=walk.reduce_lens[-1] if walk.row_mode else 0,
+        from_memory=walk.past_caches,
         order=tuple(sorted(range(len(strides)), key=lambda a: -strides[a])),
         loops=walk.reduce_space.axes,
         columns=columns,

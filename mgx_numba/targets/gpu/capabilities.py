@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import partial
 from math import prod
@@ -60,6 +61,7 @@ def pass_options(options: TargetOptions) -> Options:
             part_elements=PART_ELEMENTS,
             part_share=PART_SHARE,
             repeated_elements=machine().l2_bytes // REPEATED_SHARE,
+            one_pass_run=sys.maxsize,
             block_weights=True,
             reads_cache=partial(_reads_cache, options.precision),
             joins_block_products=True,
@@ -130,6 +132,8 @@ def reduction_walk(
     (reduced, order), blocks = layout.walked, fixed(layout.blocks)
     return ReductionWalk(
         tasks=max(blocks, _enough_blocks()) if is_open else blocks,
+        row_run=0 if layout.columns else layout.reduce.lens[-1],
+        from_memory=True,
         order=order,
         loops=(reduced or tuple(axes),),
         columns=layout.keep.lens[-1] if layout.columns else 1,

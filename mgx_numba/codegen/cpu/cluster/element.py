@@ -9,7 +9,7 @@ from ...printer import CodeBuffer, VectorPrinter, VectorValue
 from ...statements import dtype_name, load_text, store_text
 from .accumulators import initial_text
 from .bf16_split_results import store_parts_text
-from .reduction_layout import Names, ReduceLayout
+from .reduction_layout import Names, ReduceLayout, head_lines
 from .stages import cache_elements
 from .vectors import Strategy
 
@@ -136,6 +136,17 @@ class Element:
             bounded = self._left and layout.strategy is Strategy.ROW_PIPELINE
             self.buffer.line(f"store_tail({place}, {self._left})" if bounded else f"store({place})")
         return value
+
+
+def lines_of_head(
+    layout: ReduceLayout, names: Names, row: Callable[[Instruction], VectorValue], at: str, ins: Instruction
+) -> list[str]:
+    """Return lines that compute the shift of variances, the mean of the head of the row at ``at``, before its first
+    pass."""
+    element = Element(layout, names, row, 0, keeps=False)
+    value = element.register(ins.inputs[0])
+    lines = head_lines(names.heads[ins], dtype_name(ins.shape.type), layout.lanes, element.buffer.drain(), value)
+    return [*(f"q_{name} = {at}_{name}" for name in names.operands), *lines]
 
 
 def cache_memory(layout: ReduceLayout, names: Names) -> list[str]:

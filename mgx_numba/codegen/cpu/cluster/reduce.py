@@ -25,11 +25,11 @@ from ...body import scalar_flops
 from ...launch import Launch, TaskRange
 from ...printer import VectorValue
 from ...problems.cluster import ReductionProblem
-from ...statements import for_tasks, indent, kernel_text, vector_loop
+from ...statements import dtype_name, for_tasks, indent, kernel_text, vector_loop
 from ..kernel import cpu_kernel
 from ..loops import Odometer, claim
 from .accumulators import across_lanes, initial_lines, initial_text
-from .element import Element, cache_memory
+from .element import Element, cache_memory, lines_of_head
 from .means import mean_lines, mean_name
 from .prefetch import prefetches, soon_read, streamed_result
 from .reduction_layout import Names, ReduceLayout, names_of, reduce_layout
@@ -88,10 +88,14 @@ def pipeline_lines(layout: ReduceLayout, names: Names) -> list[str]:
 def _ages(layout: ReduceLayout, names: Names) -> tuple[list[str], list[str]]:
     """Return lines that initialise the results of rows in the pipeline, by the age of the row, and lines that age them.
 
-    Variables of reductions that were finished some pipeline steps ago have that age in their names.
+    Variables of heads and reductions that were finished some pipeline steps ago have that age in their names.
     """
     stages = layout.stages
     setup, aged = [], []
+    for ins, name in names.heads.items():
+        for age in range(stages.count, 0, -1):
+            setup.append(f"{name}_{age} = const_{dtype_name(ins.shape.type)}(0, 0)")
+            aged += [f"{name}_{age} = {name}_{age - 1}"] if age > 1 else []
     for ins, name in names.accumulators.items():
         for age in range(stages.count - stages.stage[ins], 0, -1):
             setup.append(f"{name}_{age} = {initial_text(stages.reduction(ins), ins.inputs[0].shape.type, 0)}")
@@ -101,11 +105,12 @@ def _ages(layout: ReduceLayout, names: Names) -> tuple[list[str], list[str]]:
 
 def _row_values(layout: ReduceLayout, names: Names, stage: int, prefix: str) -> RowValues:
     """Return the row values of the row of a stage."""
+    age = stage + 1
 
     def accumulated(ins: Instruction) -> str:
-        return f"{names.accumulators[ins]}_{stage + 1 - layout.stages.stage[ins]}"
+        return f"{names.accumulators[ins]}_{age - layout.stages.stage[ins]}"
 
-    return RowValues(layout, names, f"{prefix}{stage}_", accumulated, f"r{stage}")
+    return RowValues(layout, names, f"{prefix}{stage}_", accumulated, age, f"r{stage}")
 
 
 def _row_results(layout: ReduceLayout, names: Names) -> list[str]:
@@ -123,6 +128,10 @@ def _printed_stage(
     """Return one stage, which reads the inputs ``known`` from the caches, and the inputs that it reads."""
     reductions, stores = layout.stages.reduced_in(stage), layout.stages.stored_in(stage)
     rows = _row_values(layout, names, stage, "h")
+    row: list[str] = []
+    heads = [lines_of_head(layout, names, rows.value, f"r{stage}", ins) for ins in names.heads] if stage == 0 else []
+    if heads:
+        row += [*rows.drain(), "if live0 > 0:", *indent([line for head in heads for line in head])]
     element = Element(layout, names, rows.value, stage)
     whole = element.lines(reductions, stores)
     partial = Element(layout, names, rows.value, stage, "left").lines(reductions, stores)
@@ -136,7 +145,7 @@ def _printed_stage(
             apart = f" + ({next_row} - cols) * idiv(turn + {distance}, cols)"
             ahead.append(f"ahead{k} = {distance}{'' if known_equal(layout.row_strides[k][-1], layout.cols) else apart}")
         whole += prefetches(layout, k, place)
-    row = [*rows.drain(), *initial_lines(names.accumulators, reductions, layout.lanes)]
+    row += [*rows.drain(), *initial_lines(names.accumulators, reductions, layout.lanes)]
     return _Stage(row, ahead, whole, partial), element.read
 
 
@@ -412,7 +421,7 @@ def reduce_launch(problem: ReductionProblem) -> Launch:
 
     Raises:
         CompileError: no operand is full.
-        UnsupportedError: parts need another memory layout of the operands.
+        UnsupportedError: parts, or heads of rows, need another memory layout of the operands.
     """
     layout = reduce_layout(problem)
     arguments = Arguments()

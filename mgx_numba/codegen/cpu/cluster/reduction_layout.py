@@ -21,9 +21,10 @@ from ....core.dim import (
 from ....dataclass import dataclass
 from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
+from ....ops.reduce_parts import largest_head
 from ...arguments import Arguments
 from ...problems.cluster import ReductionProblem
-from ...statements import dtype_name
+from ...statements import dtype_name, indent
 from ..loops import Odometer, rows_of_task, task_elements, tasks_unless_empty
 from ..machine import machine
 from .bf16_split_results import check_parts
@@ -103,12 +104,13 @@ def reduce_layout(problem: ReductionProblem) -> ReduceLayout:
 
     Raises:
         CompileError: no operand is full.
-        UnsupportedError: parts, or results in parts, need another memory layout of the operands.
+        UnsupportedError: parts, heads of rows, or results in parts need another memory layout of the operands.
     """
     parts, fold = problem.parts, problem.fold
     vectors = vectors_of(problem.module, problem.axes, problem.inputs, problem.outputs, parts, fold, problem.again)
     walk, stages, strategy, lanes = vectors.walk, vectors.stages, vectors.strategy, vectors.lanes
     cut, share = _cut(problem, walk)
+    _check_heads(walk, stages, lanes)
     reduce_lens, keep_lens = walk.reduce_lens, walk.keep_space.lens
     if walk.row_mode:
         outer, cols, loops = keep_lens, reduce_lens[-1], reduce_lens[:-1]
@@ -164,6 +166,14 @@ def _cut(problem: ReductionProblem, walk: Walk) -> tuple[int, Length]:
     return cut, problem.share // folded
 
 
+def _check_heads(walk: Walk, stages: Stages, lanes: int) -> None:
+    """Raise UnsupportedError unless rows begin with enough contiguous elements for their heads (`head_vectors`)."""
+    for head in stages.heads:
+        least = maximum(lanes, prod(walk.reduce_lens) // head.op.share)  # type: ignore[attr-defined]
+        if not walk.row_mode or walk.reduce_lens[-1] < least:
+            raise UnsupportedError(f"{walk.name}: rows do not begin with {least} elements side by side")
+
+
 def _strides(walk: Walk) -> tuple[tuple[Length, ...], tuple[tuple[Length, ...], ...]]:
     """Return for each operand its stride along the lanes, and its strides along the loops of the reduction."""
     reduced = iter(walk.reduce_space.strides)
@@ -193,6 +203,31 @@ def _is_pipelined(
         and all(stage == last - 1 for stage in cached.values())
         and all(stages.store_stage(r) == last for r, full in zip(stages.results, stages.full_results) if full)
     )
+
+
+LEAST_VECTORS = 4
+"""Least vectors in the head of a row: the mean of fewer may be far from the row's mean."""
+
+
+def head_vectors(lanes: int, cols: Length, count: Length, share: int) -> Length:
+    """Return the number of vectors in the head of a row, whose mean estimates the mean of the row.
+
+    The head has about ``count / share`` of the row's ``count`` elements, and lies in the first ``cols``, which are
+    contiguous.
+    """
+    return minimum(cols // lanes, maximum(LEAST_VECTORS, ceil_div(count, share * lanes)))
+
+
+def head_lines(name: str, dtype: str, lanes: int, element: Sequence[str], value: str) -> list[str]:
+    """Return lines that set ``name`` to the mean of ``heads`` vectors, where ``element`` computes each ``value`` at
+    ``c``."""
+    return [
+        f"{name} = const_{dtype}(0, {lanes})",
+        "for head in range(heads):",
+        *indent([f"c = head * {lanes}", *element, f"{name} = add({name}, {value})"]),
+        f"{name}_0 = div(reduce_add({name}), cast_{dtype}(heads * {lanes}))",
+        f"{name}_1 = where(lt(abs({name}_0), {largest_head(dtype)!r}), {name}_0, const_{dtype}(0, 0))",
+    ]
 
 
 @dataclass(frozen=True)
@@ -248,7 +283,7 @@ class Names:
         parts: the loops of the reduction, whose indices are ``j0``, ``j1``, ....
         steps: for each operand, the argument that is its stride along the lanes, unless that is 0 or 1.
         loop_strides: for each operand, the loops along which it moves, with the arguments that are its strides.
-        accumulators, caches: variables of each reduction, and of each kept value.
+        accumulators, heads, caches: variables of each reduction, each mean known before the row, and each kept value.
     """
 
     operands: tuple[str, ...]
@@ -257,6 +292,7 @@ class Names:
     steps: tuple[str, ...]
     loop_strides: tuple[tuple[tuple[int, str], ...], ...]
     accumulators: Mapping[Instruction, str]
+    heads: Mapping[Instruction, str]
     caches: Mapping[Instruction, str]
 
     def next_row(self, k: int) -> str:
@@ -279,6 +315,9 @@ def names_of(layout: ReduceLayout, arguments: Arguments) -> Names:
         arguments.pointer(f"p_{name}", name, dtype_name(tensor.type))
     for name in ("cols", "chunk", "chunks", "rows", "batch", "count"):
         arguments.integer(name, getattr(layout, name))
+    if stages.heads:
+        share = min(head.op.share for head in stages.heads)  # type: ignore[attr-defined]
+        arguments.integer("heads", head_vectors(layout.lanes, layout.cols, layout.count, share))
     parts = row_split_of(layout, arguments, tuple(arguments.integer(f"m{d}", n) for d, n in enumerate(layout.loops)))
     odometer = Odometer(arguments, layout.outer, layout.row_strides)
     steps, loop_strides = [], []
@@ -293,5 +332,6 @@ def names_of(layout: ReduceLayout, arguments: Arguments) -> Names:
         steps=tuple(steps),
         loop_strides=tuple(loop_strides),
         accumulators={ins: f"acc{k}" for k, ins in enumerate(stages.reductions)},
+        heads={ins: f"head{k}" for k, ins in enumerate(stages.heads)},
         caches={ins: f"cache{k}" for k, ins in enumerate(layout.cached)},
     )

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from ....errors import CompileError
 from ....graph.instruction import Instruction
 from ....ops.base import Pointwise
+from ....ops.reduce_parts import HeadMean
 from ...printer import CodeBuffer, VectorPrinter, VectorValue
 from ...reductions import REDUCTIONS
 from ...statements import load_text, store_text
 from .accumulators import across_lanes, finished
+from .element import lines_of_head
 from .means import mean_lines, mean_name
 from .reduction_layout import Names, ReduceLayout
 
@@ -22,6 +24,8 @@ class RowValues:
         prefix: prefix of the names of values.
         accumulated: returns the expression of a reduction's result, reduced across lanes in row mode; for a mean whose
             sum can overflow, the expression of the mean.
+        age: in a pipeline of rows, the number of steps since the mean of the row's head was finished, which is the
+            suffix of the mean's variable; 1 without a pipeline.
         at: prefix of the pointers to the operands' rows, such as ``r`` of ``r_x0``.
         left: number of columns of a partial vector; empty for a whole vector.
     """
@@ -32,11 +36,13 @@ class RowValues:
         names: Names,
         prefix: str,
         accumulated: Callable[[Instruction], str],
+        age: int = 1,
         at: str = "r",
         left: str = "",
     ) -> None:
         self._layout, self._names, self._accumulated = layout, names, accumulated
-        self.at, self._left = at, left
+        self.at = at
+        self._age, self._left = age, left
         self._buffer = CodeBuffer(prefix)
         lanes = 0 if layout.walk.row_mode else layout.lanes
         self._printer = VectorPrinter(self._buffer, lanes, fast_math=layout.fast_math)
@@ -79,6 +85,8 @@ class RowValues:
             return printer.loaded(load_text(pointer, "c", inner, step, layout.lanes, self._left), ins.shape.type)
         if ins.name == "multibroadcast":
             return self.value(ins.inputs[0])
+        if isinstance(ins.op, HeadMean):
+            return VectorValue(f"{self._names.heads[ins]}_{self._age}", ins.shape.type)
         if ins.name in REDUCTIONS:
             reduction = layout.stages.reduction(ins)
             return finished(reduction, printer, self._accumulated(ins), ins.inputs[0].shape.type)
@@ -114,6 +122,9 @@ def all_stages(
     """
     stages, rows = layout.stages, rows_at(layout, names, left)
     lines: list[str] = []
+    for ins in stages.heads:
+        head = lines_of_head(layout, names, rows.value, "r", ins)
+        lines += [*rows.drain(), *head]
     for stage in range(stages.count):
         printed = stage_lines(stage, rows)
         checked = mean_lines(layout, names, stage, rows_at(layout, names, left, "o"), left)

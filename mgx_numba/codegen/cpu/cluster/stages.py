@@ -14,6 +14,7 @@ from ....core.dim import known_in, less_equal, minimum, permitted
 from ....dataclass import dataclass
 from ....graph.instruction import Instruction
 from ....graph.module import Module
+from ....ops.reduce_parts import HeadMean
 from ....ops.scalar_functions import COSTLY
 from ...reductions import REDUCTIONS, Reduction
 from ..machine import machine
@@ -28,6 +29,7 @@ class Stages:
         module: the cluster's module.
         parameters, results: of the module, for each input and output.
         reductions: in the module's order.
+        heads: the means that are known before a row is read, see `reduction_layout.head_lines`.
         stage: for each instruction, the first stage in which it is known; for a reduction, the stage after the reducing
             stage.
         row_value: for each instruction, whether it is one value a row.
@@ -39,6 +41,7 @@ class Stages:
     parameters: tuple[Instruction, ...]
     results: tuple[Instruction, ...]
     reductions: tuple[Instruction, ...]
+    heads: tuple[Instruction, ...]
     stage: Mapping[Instruction, int]
     row_value: Mapping[Instruction, bool]
     full_results: tuple[bool, ...]
@@ -97,7 +100,7 @@ def stages_of(module: Module, walk: Walk, again: tuple[int, ...] = ()) -> Stages
             row_value[ins] = not ins.inputs or row_value[ins.inputs[0]]
         elif ins.is_param:
             row_value[ins] = walk.repeats_along_rows(operands[ins])
-        elif ins.name in REDUCTIONS:
+        elif ins.name in REDUCTIONS or isinstance(ins.op, HeadMean):
             row_value[ins] = True
         else:
             row_value[ins] = all(row_value[i] for i in ins.inputs)
@@ -108,6 +111,7 @@ def stages_of(module: Module, walk: Walk, again: tuple[int, ...] = ()) -> Stages
         parameters=parameters,
         results=results,
         reductions=reductions,
+        heads=tuple(i for i in module if isinstance(i.op, HeadMean)),
         stage=stage,
         row_value=row_value,
         full_results=full_results,
