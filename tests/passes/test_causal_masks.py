@@ -237,3 +237,39 @@ def test_a_row_before_the_first_key_keeps_its_finite_mask() -> None:
     zeros, low = (g.spread(g.lit(n), 1, 1, s, t) for n in (0, -65504))
     program = attend(g, s, t, g.op("where", g.op("less_or_equal", key, query), zeros, low))
     assert len(find(check(program, FuseAttention(), options=FAST, rtol=2e-2, atol=2e-2), "attention").inputs) == 4
+
+
+@pytest.mark.parametrize("where", ["mask", "conjunction", "sum"])
+def test_one_row_for_all_queries_is_no_causal_mask(where: str) -> None:
+    """The row is that of the last query, which sees all keys; ``causal`` would hide keys from the others."""
+    s, t = 4, 6
+    g = Graph()
+    rest = g.spread(g.param("keep", (B, 1, 1, t), "bool"), B, 1, 1, t)
+    q, k, v = (g.param(n, (B, H, m, D)) for n, m in zip("qkv", (s, t, t)))
+    symbolic = symbolic_program(g.ret(q, k, v, rest), Scope(), None)
+    module = symbolic.main
+
+    def op(name: str, *inputs: Instruction, **attributes: object) -> Instruction:
+        return module.insert_instruction(module.last, name, inputs, **attributes)
+
+    q, k, v, rest = (module.parameter(n) for n in ("q", "k", "v", "keep"))
+    last = op("multibroadcast", op("lengths", values=(t - 1,)), out_lens=(1, 1, 1, t))
+    row = op("less_or_equal", op("multibroadcast", op("iota", length=t), out_lens=(1, 1, 1, t)), last)
+    if where == "conjunction":
+        row = op("logical_and", op("multibroadcast", row, out_lens=(B, 1, 1, t)), rest)
+        row = op("multibroadcast", row, out_lens=(B, 1, s, t))
+    if where == "sum":
+        zeros, low = (
+            op("multibroadcast", module.add_literal(np.float32(n)), out_lens=(1, 1, 1, t)) for n in (0, -np.inf)
+        )
+        added = op("multibroadcast", op("where", row, zeros, low), out_lens=(B, H, s, t))
+        scores = op("add", op("dot", q, op("transpose", k, permutation=(0, 1, 3, 2))), added)
+        y = op("dot", op("softmax", scores, axis=3), v)
+    else:
+        y = op("attention", q, k, v, row)
+    module.replace_return([y])
+    before = symbolic.clone()
+    run_passes(symbolic, [FuseAttention.name], validate=True)
+    assert not find(symbolic, "attention").op.attributes()["causal"]
+    values = random_inputs(before)
+    assert_same(evaluate(before, values), evaluate(symbolic, values))

@@ -202,13 +202,13 @@ def _converted(array: np.ndarray, types: Sequence[Type]) -> np.ndarray:
     return array
 
 
-def without_causal_masks(b: RewriteBuilder, mask: Instruction) -> Masks:
-    """Return the masks of which a bool mask consists, without those that ``causal`` expresses or that keep
-    everything."""
+def without_causal_masks(b: RewriteBuilder, mask: Instruction, scores: Lens) -> Masks:
+    """Return the masks of which a bool mask for scores [..., s, t] consists, without those that ``causal`` expresses or
+    that keep everything."""
     others: list[Instruction] = []
     causal = False
     for leaf in leaves(mask):
-        if is_causal_mask(leaf):
+        if is_causal_mask(leaf, scores):
             causal = True
         elif uniform_value(leaf) is None or not uniform_value(leaf):
             others.append(before_broadcast(leaf))
@@ -257,13 +257,13 @@ def _is_causal_step(step: MaskStep, fill: float | None, target: Lens, fast_math:
         return False
     keep = before_broadcast(step.value)
     if step.fill is not None:
-        return _alone_hides(fill, target, fast_math) and is_causal_mask(keep, not step.fill_first)
+        return _alone_hides(fill, target, fast_math) and is_causal_mask(keep, target, not step.fill_first)
     if keep.name != "where" or step.factor != 1:
         return False
     values = [uniform_value(i) for i in keep.inputs[1:]]
     for keeps, (seen, hidden) in ((True, values), (False, values[::-1])):
         if seen == 0 and hidden is not None and _alone_hides(float(hidden), target, False):
-            return is_causal_mask(keep.inputs[0], keeps)
+            return is_causal_mask(keep.inputs[0], target, keeps)
     return False
 
 

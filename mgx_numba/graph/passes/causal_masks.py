@@ -7,7 +7,7 @@ the mask, which is neither computed nor read, and kernels skip what it hides.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,14 @@ COMPARISONS = {"less_or_equal": (0, 0), "less": (0, -1), "greater_or_equal": (1,
 """Operators that keep a key up to a position: which operand is the key, and what is added to the query's position."""
 
 
-def is_causal_mask(mask: Instruction, keeps: bool = True) -> bool:
-    """Return whether a bool mask [..., s, t] equals ``keeps`` exactly where ``key <= query + t - s``."""
-    if mask.shape.ndim < 2 or mask.shape.is_dynamic:
+def is_causal_mask(mask: Instruction, scores: Sequence[Length], keeps: bool = True) -> bool:
+    """Return whether a bool mask equals ``keeps`` exactly where ``key <= query + t - s``, for scores [..., s, t].
+
+    A mask of one row, which is the same for all queries, is none.
+    """
+    s, t = scores[-2:]
+    if mask.shape.ndim < 2 or mask.shape.is_dynamic or not known_same(mask.shape.lens[-2:], (s, t)):
         return False
-    s, t = mask.shape.lens[-2:]
     constant = constant_array(mask)
     if constant is not None:
         return not (is_symbolic(s) or is_symbolic(t)) and is_causal(compact(constant) == keeps)

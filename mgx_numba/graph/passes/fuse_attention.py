@@ -307,6 +307,12 @@ def _before_swap(kt: Instruction, k: Instruction) -> Instruction:
     return k
 
 
+def _scores(attention: Instruction) -> Lens:
+    """Return the numbers of queries and keys."""
+    q, k = attention.inputs[:2]
+    return q.shape.lens[2], k.shape.lens[2]
+
+
 def _has_mask(m: Match) -> str | None:
     if len(m.ins.inputs) < 4:
         return "there is no mask"
@@ -315,7 +321,7 @@ def _has_mask(m: Match) -> str | None:
         return None
     if m.ins.operator(Attention).fill != -math.inf:
         return "hidden scores are finite"
-    hides = any(is_causal_mask(leaf) or uniform_value(leaf) for leaf in leaves(mask))
+    hides = any(is_causal_mask(leaf, _scores(m.ins)) or uniform_value(leaf) for leaf in leaves(mask))
     return None if hides else "no part of the mask hides later keys or keeps all"
 
 
@@ -340,9 +346,9 @@ def _with_simpler_mask(m: Match, b: RewriteBuilder, least: float) -> object:
     if found is None:
         return "the mask has other numbers than zeros and one that hides keys"
     keep, fill = found
-    masks = without_causal_masks(b, keep)
+    masks = without_causal_masks(b, keep, _scores(m.ins))
     if fill > -math.inf:
-        if masks.causal and not known_less_equal(m.ins.shape.lens[2], given[1].shape.lens[2]):
+        if masks.causal and not known_less_equal(*_scores(m.ins)):
             return "there are queries before the first key"
         if not masks.causal and (keep.shape.ndim < 2 or known_equal(keep.shape.lens[-2], 1)):
             return "a number for each key is added as quickly"
