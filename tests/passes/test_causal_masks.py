@@ -253,7 +253,7 @@ def test_one_row_for_all_queries_is_no_causal_mask(where: str) -> None:
         return module.insert_instruction(module.last, name, inputs, **attributes)
 
     q, k, v, rest = (module.parameter(n) for n in ("q", "k", "v", "keep"))
-    last = op("multibroadcast", op("lengths", values=(t - 1,)), out_lens=(1, 1, 1, t))
+    last = op("multibroadcast", module.add_literal(np.int64(t - 1)), out_lens=(1, 1, 1, t))
     row = op("less_or_equal", op("multibroadcast", op("iota", length=t), out_lens=(1, 1, 1, t)), last)
     if where == "conjunction":
         row = op("logical_and", op("multibroadcast", row, out_lens=(B, 1, 1, t)), rest)
