@@ -195,7 +195,7 @@ def truth_values(b: RewriteBuilder, mask: Instruction, least: float) -> tuple[In
 
 
 def _converted(array: np.ndarray, types: Sequence[Type]) -> np.ndarray:
-    """Return values of the last of some types in the first, by way of those between."""
+    """Return an array after conversions to each of ``types``, from the last to the first."""
     with np.errstate(over="ignore"):
         for type in reversed(types):
             array = array.astype(type.numpy)
@@ -203,8 +203,10 @@ def _converted(array: np.ndarray, types: Sequence[Type]) -> np.ndarray:
 
 
 def without_causal_masks(b: RewriteBuilder, mask: Instruction, scores: Lens) -> Masks:
-    """Return the masks of which a bool mask for scores [..., s, t] consists, without those that ``causal`` expresses or
-    that keep everything."""
+    """Split a bool mask for scores [..., s, t], a conjunction of masks, into the attribute ``causal`` and one other mask.
+
+    Masks that keep every key are left out.
+    """
     others: list[Instruction] = []
     causal = False
     for leaf in leaves(mask):

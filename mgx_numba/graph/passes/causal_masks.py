@@ -55,7 +55,7 @@ def is_causal_mask(mask: Instruction, scores: Sequence[Length], keeps: bool = Tr
 
 
 def leaves(mask: Instruction) -> Iterator[Instruction]:
-    """Yield the masks of which a bool mask is the conjunction."""
+    """Yield the operands of nested ``logical_and`` operations, or the mask itself if it is none."""
     stack = [mask]
     while stack:
         ins = stack.pop()
