@@ -203,7 +203,7 @@ def _converted(array: np.ndarray, types: Sequence[Type]) -> np.ndarray:
 
 
 def without_causal_masks(b: RewriteBuilder, mask: Instruction, scores: Lens) -> Masks:
-    """Split a bool mask for scores [..., s, t], a conjunction of masks, into the attribute ``causal`` and one other mask.
+    """Split a bool mask for scores [..., s, t], a conjunction, into the attribute ``causal`` and one other mask.
 
     Masks that keep every key are left out.
     """
