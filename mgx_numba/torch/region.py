@@ -277,12 +277,15 @@ def _row_major(graph_module: GraphModule, constants: Mapping[str, torch.Tensor])
 
 
 def runner(lowered: Lowered, args: Sequence[object]) -> Run:
-    """Return a function that runs a compiled graph on lists of inputs like ``args``."""
+    """Return a function that runs a compiled graph on lists of inputs like ``args``.
+
+    Raises:
+        ParameterError: the graph was compiled for a CUDA device, and all inputs lie in host memory.
+    """
     if lowered.on_device:
         from .device_calls import device_runner
 
-        device = next(x.device for x in args if isinstance(x, torch.Tensor) and x.device.type == "cuda")
-        return device_runner(lowered, device, args)
+        return device_runner(lowered, _cuda_device(args), args)
     run, results = lowered.program.run, lowered.results
     turned = any(order is not None for order in results)
     inputs = [(name, place, _entry(name, args[place], order)) for name, place, order in lowered.inputs]
@@ -318,6 +321,18 @@ def _entry(name: str, example: object, order: Sequence[int] | None) -> Callable[
             return slow(tensor)
 
     return entry
+
+
+def _cuda_device(args: Sequence[object]) -> torch.device:
+    """Return the CUDA device of inputs; some may lie in host memory.
+
+    Raises:
+        ParameterError: all lie in host memory.
+    """
+    for value in args:
+        if isinstance(value, torch.Tensor) and value.device.type == "cuda":
+            return value.device
+    raise ParameterError("all inputs lie in host memory; the graph was compiled for tensors on a CUDA device")
 
 
 def _device(values: Iterable[object], results: Iterable[Any]) -> torch.device:

@@ -118,7 +118,7 @@ def test_integers(on: Engine) -> None:
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("constant", [False, True])
 def test_several_results_of_each_channel(constant: bool, last: bool, type: Type, on: Engine) -> None:
-    """Each channel is repeated: other kernels computed such groups without vectors."""
+    """Each channel is repeated for its results, so that kernels of depthwise convolutions compute them."""
     program = Program()
     m = program.main
     x = m.add_parameter("x", Shape(type, (2, 5, 7, 8) if last else (2, 8, 5, 7)))

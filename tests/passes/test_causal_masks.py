@@ -273,3 +273,14 @@ def test_one_row_for_all_queries_is_no_causal_mask(where: str) -> None:
     assert not find(symbolic, "attention").op.attributes()["causal"]
     values = random_inputs(before)
     assert_same(evaluate(before, values), evaluate(symbolic, values))
+
+
+@pytest.mark.parametrize("type", ["half", "bf16"])
+def test_constant_masks_of_16_bits(type: str) -> None:
+    s, t = 4, 6
+    g = Graph()
+    q, k, v = (g.param(n, (B, H, m, D), type) for n, m in zip("qkv", (s, t, t)))
+    causal = np.arange(t) <= np.arange(s)[:, None] + (t - s)
+    mask = g.lit(np.where(causal, 0, -np.inf), q.shape.type.numpy)
+    after = find(check(g.ret(g.op("attention", q, k, v, mask)), FuseAttention(), rtol=2e-2, atol=2e-2), "attention")
+    assert after.op.attributes()["causal"] and len(after.inputs) == 3

@@ -18,6 +18,7 @@ from mgx_numba.errors import FormatError, OptionError, ParameterError, Unsupport
 from mgx_numba.torch import MGXModule
 from mgx_numba.torch.fx import lower_to_mgx
 from mgx_numba.torch.options import parse_options
+from mgx_numba.torch.region import Lowered, runner
 
 from .exported import module_of
 from .models import Block, agree
@@ -326,3 +327,9 @@ def test_values_that_are_not_dense() -> None:
     exported = torch.export.export(nn.Linear(16, 2), (X.to_sparse(),))
     with pytest.raises(UnsupportedError, match="layout torch.sparse_coo"):
         from_torch(exported)
+
+
+def test_a_graph_for_a_device_refuses_tensors_in_host_memory_alone() -> None:
+    program = from_torch(Block(), X)
+    with pytest.raises(ParameterError, match="all inputs lie in host memory; the graph was compiled for tensors on a"):
+        runner(Lowered(program, [("x", 0, None)], [None], "gpu", on_device=True), [X])

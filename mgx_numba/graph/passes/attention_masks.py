@@ -139,7 +139,7 @@ def read_masks(b: RewriteBuilder, steps: Sequence[MaskStep], type: Type, target:
             return Masks(causal=True)
         if fills[0] is not None:
             return Masks((fitted(b, _keeps(b, steps[0]), steps[0].lens, target),))
-    elif len(steps) == 1 and _is_causal_step(steps[0], fills[0], target, fast_math):
+    elif len(steps) == 1 and _is_causal_step(b, steps[0], fills[0], target, fast_math):
         return Masks(causal=True)
     if None not in fills and len({*fills}) == 1:
         kept = [(_keeps(b, step), step.lens) for step in steps]
@@ -252,21 +252,16 @@ def _constant_keep(steps: Sequence[MaskStep], target: Lens) -> np.ndarray | None
     return array == 0 if hides else None
 
 
-def _is_causal_step(step: MaskStep, fill: float | None, target: Lens, fast_math: bool) -> bool:
+def _is_causal_step(b: RewriteBuilder, step: MaskStep, fill: float | None, target: Lens, fast_math: bool) -> bool:
     """Return whether the only step hides later keys: a comparison of positions that selects scores, or a number beyond
     `HUGE` to add to them."""
     if not known_same(step.lens[-2:], target[-2:]):
         return False
-    keep = before_broadcast(step.value)
     if step.fill is not None:
+        keep = before_broadcast(step.value)
         return _alone_hides(fill, target, fast_math) and is_causal_mask(keep, target, not step.fill_first)
-    if keep.name != "where" or step.factor != 1:
-        return False
-    values = [uniform_value(i) for i in keep.inputs[1:]]
-    for keeps, (seen, hidden) in ((True, values), (False, values[::-1])):
-        if seen == 0 and hidden is not None and _alone_hides(float(hidden), target, False):
-            return is_causal_mask(keep.inputs[0], target, keeps)
-    return False
+    found = truth_values(b, step.value, -HUGE) if step.factor == 1 and step.value.shape.type.is_floating else None
+    return found is not None and _alone_hides(found[1], target, False) and is_causal_mask(found[0], target)
 
 
 def _alone_hides(fill: float | None, target: Lens, fast_math: bool) -> bool:

@@ -120,14 +120,16 @@ def in_order_of(low: Lowering, view: View, like: View) -> View:
     Tables of rotary positions are transposed where PyTorch computed them by a product: each kernel would read lines of
     memory across.
     """
-    if view.buffer.region is not Region.CONSTANT or len(view.lens) != len(like.lens) or like.shape.symbolic:
+    if view.buffer.region is not Region.CONSTANT or view.shape.symbolic or like.shape.symbolic:
+        return view
+    varying = [axis for axis, n in enumerate(view.lens) if n > 1 and view.strides[axis]]
+    if len(varying) < 2 or len(view.lens) != len(like.lens):
+        return view
+    order = sorted(varying, key=lambda axis: -like.strides[axis])
+    if order == sorted(varying, key=lambda axis: -view.strides[axis]):
         return view
     array = low.constant_of(view)
     if array is None or array.size == 0 or array.itemsize != view.type.size:
-        return view
-    varying = [axis for axis, n in enumerate(view.lens) if n > 1 and view.strides[axis]]
-    order = sorted(varying, key=lambda axis: -like.strides[axis])
-    if order == sorted(varying, key=lambda axis: -view.strides[axis]):
         return view
     once = array[tuple(slice(None if axis in varying else 1) for axis in range(array.ndim))]
     rest = [axis for axis in range(array.ndim) if axis not in varying]

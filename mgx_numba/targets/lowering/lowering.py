@@ -435,7 +435,7 @@ class Lowering(PlanConstants):
         return self.copied(view, strides, ins)
 
     def copied(self, view: View, strides: Sequence[int], ins: Instruction) -> View:
-        """Return a copy of the view with these strides, in memory of its own, which is aligned to vectors."""
+        """Return a copy of a view with the given strides, in new memory that is aligned to vectors."""
         target = self.allocate(Shape(view.type, view.lens, strides))
         self.copy(view, target, ins)
         return target

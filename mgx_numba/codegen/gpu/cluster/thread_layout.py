@@ -258,10 +258,9 @@ def _of_few_columns(
     """
     if isinstance(columns, Dim) or 2 * ceil_div(columns, team.row_lanes * team.teams) > multiprocessors():
         return None
-    teams = WARP
-    fewest = FEW_COLUMN_TEAMS[0][0]
+    teams, threads = WARP, FEW_COLUMN_TEAMS[0][0]
     while teams * lanes * width > SECTOR_BYTES and columns < multiprocessors() * teams * lanes:
-        if teams == 1 or fewest // teams > items:
+        if threads // teams > items:  # some threads have no element
             break
         teams //= 2
     if teams == WARP:
