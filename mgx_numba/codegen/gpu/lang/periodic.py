@@ -1,69 +1,132 @@
-"""Float32 sine, cosine and tangent without a C library: the CPU's for ordinary arguments; large arguments are first
-reduced modulo pi/2 by the Payne-Hanek method in integers."""
+"""Float32 sine, cosine and tangent without a C library.
+
+The angle is reduced modulo pi/2 in float32: by parts of pi/2 (Cody and Waite) up to `_MANY_TURNS`, beyond it with the
+bits of 2/pi that matter (Payne and Hanek). Errors are within one unit in the last place.
+"""
 
 from __future__ import annotations
 
+import math
+
 from llvmlite import ir
 
-from ...lang import math64
+from ...lang import math64, polynomials
 from ...lang.builder import VectorBuilder
-from .double_angles import reduced_by_payne_hanek
+from .pairs import Pair, ordered_sum, product, sum_of
 
 __all__ = ["cos", "sin", "tan"]
 
-_I64, _I32 = ir.IntType(64), ir.IntType(32)
+_I64, _I32, _WIDE = ir.IntType(64), ir.IntType(32), ir.IntType(128)
+_MANY_TURNS = 2.0**16
+"""Angle from which on 2/pi is multiplied in integers: below it an angle less the first part of its quarter turns is
+exact (multiples of 2**-23 below 1), and the parts of pi/2 have bits enough."""
+_HALF_PI = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15)
+"""pi/2 as three float32 numbers: each is the nearest to what the ones before leave."""
+_TWO_OVER_PI = 0x28BE60DB9391054A7F09D5F47D4D377036D8A5664F10E4107F9458E
+"""2/pi times 2**218, rounded down."""
+_KNOWN, _WORDS = 218, 8
+"""Bits of 2/pi, and 32-bit words that hold them. The greatest angle's last bit counts 2**104: it needs 198."""
+_WINDOW = 96
+"""Bits of 2/pi that the 24 bits of an angle are multiplied with: the first two of the product count quarter turns, the
+other 94 are right to 2**-70. No float32 angle is closer to a quarter turn than 2**-30."""
+_BIAS = 150
+"""What the exponent field of a float32 number exceeds the exponent of its last bit by."""
 
 
-def _turns(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return the reduced angle (float64) and the number of quarter turns (int64)."""
-    large = math64.large_angle(b, x)
-    wide = b.widen(x)
+def _turns(b: VectorBuilder, x: ir.Value) -> tuple[Pair, ir.Value]:
+    """Return r and an int32 whose low bits are k, with x = k pi/2 + r and |r| at most about pi/4."""
+    k, bits = b.magic_round(b.mul(x, 2.0 / math.pi))
+    first, second, third = _HALF_PI
+    near, part = b.fused(k, -first, x), product(b, k, -second)  # both are exact
+    r = sum_of(b, near, part.hi)
+    r = ordered_sum(b, r.hi, b.add(r.lo, b.fused(k, -third, part.lo)))
+    size = b.fabs(x)
+    many = b.ir.and_(b.fcmp(">=", size, _MANY_TURNS), b.fcmp("<", size, math.inf))
+    places = [b.reserve(value.type) for value in (*r, bits)]
+    for place, value in zip(places, (*r, bits)):
+        b.ir.store(value, place)
+    with b.ir.if_then(b.any(many), likely=False):
+        for place, value, usual in zip(places, _turns_of_large(b, x), (*r, bits)):
+            b.ir.store(b.ir.select(many, value, usual), place)
+    hi, lo, bits = (b.ir.load(place) for place in places)
+    return Pair(hi, lo), bits
+
+
+def _turns_of_large(b: VectorBuilder, x: ir.Value) -> list[ir.Value]:
+    """Return both parts of r, and k, of finite angles of at least `_MANY_TURNS`, lane by lane."""
     lanes = b.lanes(x)
-    counts_type: ir.Type = ir.VectorType(_I64, lanes) if lanes else _I64
-    angles, counts = b.reserve(wide.type), b.reserve(counts_type)
-    b.ir.store(wide, angles)
-    b.ir.store(ir.Constant(counts_type, [0] * lanes if lanes else 0), counts)
-    with b.ir.if_then(b.any(large), likely=False):
-        if lanes:
-            angle, count = wide, ir.Constant(counts_type, [0] * lanes)
-            for lane in range(lanes):
-                r, k = reduced_by_payne_hanek(b, b.extract(wide, lane))
-                angle = b.ir.insert_element(angle, r.hi, _I32(lane))
-                count = b.ir.insert_element(count, k, _I32(lane))
-        else:
-            r, count = reduced_by_payne_hanek(b, wide)
-            angle = r.hi
-        b.ir.store(b.ir.select(large, angle, wide), angles)
-        b.ir.store(b.ir.select(large, count, ir.Constant(counts_type, [0] * lanes if lanes else 0)), counts)
-    return b.ir.load(angles), b.ir.load(counts)
+    if not lanes:
+        return list(_of_large(b, x))
+    results = [b.poison(b.like(x, kind)) for kind in (ir.FloatType(), ir.FloatType(), _I32)]
+    for lane in range(lanes):
+        found = _of_large(b, b.extract(x, lane))
+        results = [b.ir.insert_element(whole, value, _I32(lane)) for whole, value in zip(results, found)]
+    return results
+
+
+def _of_large(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Return both parts of r, and k, of one finite angle of at least `_MANY_TURNS`."""
+    ib = b.ir
+    bits = b.bits(x)
+    whole = ib.or_(ib.and_(bits, _I32((1 << 23) - 1)), _I32(1 << 23))
+    field = ib.and_(ib.lshr(bits, _I32(23)), _I32(255))
+    # |x| = whole 2**e with e = field - 150: bits of 2 / pi behind e + 94 count less than the product's last bit.
+    behind = ib.sub(_I32(_KNOWN - (_WINDOW - 2) + _BIAS), field)
+    window = ib.lshr(_words_from(ib, ib.lshr(behind, _I32(5))), ib.zext(ib.and_(behind, _I32(31)), _WIDE))
+    quarters = ib.trunc(ib.lshr(ib.mul(window, ib.zext(whole, _WIDE)), _WIDE(_WINDOW - 64)), _I64)
+    k = ib.trunc(ib.lshr(ib.add(quarters, _I64(1 << 61)), _I64(62)), _I32)
+    angle = b.mul(ib.sitofp(ib.shl(quarters, _I64(2)), ir.DoubleType()), math.pi / 2.0**65)
+    below = ib.icmp_signed("<", bits, _I32(0))
+    angle = ib.select(below, ib.fneg(angle), angle)
+    hi = b.narrow(angle)
+    return hi, b.narrow(b.sub(angle, b.widen(hi))), ib.select(below, ib.neg(k), k)
+
+
+def _words_from(ib: ir.IRBuilder, start: ir.Value) -> ir.Value:
+    """Return four words of 2 / pi, as one number, from word ``start`` (0 to 7, from the last) on."""
+    words: list[ir.Value] = [_I32(_TWO_OVER_PI >> 32 * k & (1 << 32) - 1) for k in range(_WORDS)]
+    for bit in (4, 2, 1):
+        wanted = ib.icmp_unsigned("!=", ib.and_(start, _I32(bit)), _I32(0))
+        moved = [*words[bit:], *[_I32(0)] * bit]
+        words = [ib.select(wanted, far, near) for far, near in zip(moved, words)][: 4 + bit - 1]
+    number = ib.zext(words[3], _WIDE)
+    for word in reversed(words[:3]):
+        number = ib.or_(ib.shl(number, _WIDE(32)), ib.zext(word, _WIDE))
+    return number
 
 
 def _has(b: VectorBuilder, count: ir.Value, bit: int) -> ir.Value:
-    lanes = b.lanes(count)
-    constant = [ir.Constant(count.type, [v] * lanes if lanes else v) for v in (bit, 0)]
-    return b.ir.icmp_signed("!=", b.ir.and_(count, constant[0]), constant[1])
+    return b.icmp("!=", b.and_(count, bit), 0)
 
 
 def _sine(b: VectorBuilder, x: ir.Value, ahead: int) -> ir.Value:
     """Return sin(x + ahead * pi/2)."""
-    angle, count = _turns(b, x)
+    b = b.strict()
+    r, count = _turns(b, x)
+    z = b.mul(r.hi, r.hi)
+    cube = b.mul(z, r.hi)
+    sine = b.add(r.hi, b.fused(cube, b.polynomial(z, polynomials.SIN_64_SHORT), r.lo))
+    one = ordered_sum(b, 1.0, b.mul(z, -0.5))
+    rest = b.fused(r.hi, b.neg(r.lo), one.lo)
+    cosine = b.add(one.hi, b.fused(b.mul(z, z), b.polynomial(z, polynomials.COS_64_SHORT), rest))
     if ahead:
-        lanes = b.lanes(count)
-        count = b.ir.add(count, ir.Constant(count.type, [ahead] * lanes if lanes else ahead))
-    value = b.ir.select(_has(b, count, 1), math64.cos_short(b, angle), math64.sin_short(b, angle))
-    return b.narrow(b.ir.select(_has(b, count, 2), b.ir.fneg(value), value))
+        count = b.iadd(count, ahead)
+    value = b.ir.select(_has(b, count, 1), cosine, sine)
+    return b.ir.select(_has(b, count, 2), b.neg(value), value)
 
 
 def tan(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """Return tan(x)."""
-    angle, count = _turns(b, x)
-    value = math64.tan_short(b, angle)
-    return b.narrow(b.ir.select(_has(b, count, 1), b.div(-1.0, value), value))
+    """Return tan(x), divided in float64; of a zero the zero with its sign."""
+    b = b.strict()
+    r, count = _turns(b, x)
+    value = math64.tan_short(b, b.add(b.widen(r.hi), b.widen(r.lo)))
+    value = b.narrow(b.ir.select(_has(b, count, 1), b.div(-1.0, value), value))
+    return b.select(b.fcmp("==", x, 0.0), x, value)
 
 
 def sin(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """Return sin(x)."""
-    return _sine(b, x, 0)
+    """Return sin(x); of a zero the zero with its sign."""
+    return b.select(b.fcmp("==", x, 0.0), x, _sine(b, x, 0))
 
 
 def cos(b: VectorBuilder, x: ir.Value) -> ir.Value:
