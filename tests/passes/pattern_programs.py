@@ -164,6 +164,15 @@ FORMS: dict[str, Callable[[Lens], Iterator[Form]]] = {
     "gather": lambda lens: (
         Form({"axis": k}, [(n, "int64")]) for k in range(len(lens)) for n in ((2,), (0,), ()) if lens[k] or n == (0,)
     ),
+    "scatter_none": lambda lens: (
+        Form({"axis": k}, [((*lens[:k], n, *lens[k + 1 :]), "int64"), ((*lens[:k], n, *lens[k + 1 :]), "float")])
+        for k in range(len(lens))
+        for n in (1, 0)
+        if lens[k] or n == 0
+    ),
+    "scatternd_none": lambda lens: (
+        Form({}, [((n, 1), "int64"), ((n, *lens[1:]), "float")]) for n in (1, 0) if lens and (lens[0] or n == 0)
+    ),
     "convert": lambda lens: (Form({"target_type": t}) for t in (Type.float_type, Type.half_type, Type.int32_type)),
     "attention": lambda lens: (
         Form({}, [((*lens[:2], n, lens[3]), "float"), ((*lens[:2], n, 2), "float")]) for n in (3, 0) if len(lens) == 4

@@ -43,6 +43,31 @@ def slice_(g: Graph, x: Instruction, axis: int, start: int, end: int) -> Instruc
     return g.op("slice", x, axes=(axis,), starts=(start,), ends=(end,))
 
 
+def scatter(g: Graph, x: Instruction, axis: int, places: list[int], negative: bool = False) -> Instruction:
+    """Return ``x`` with other values at places of an axis, by ScatterElements."""
+    lens = [len(places) if k == axis else n for k, n in enumerate(x.shape.lens)]
+    row = np.array(places).reshape([-1 if k == axis else 1 for k in range(len(lens))])
+    updates = g.op("neg", g.op("slice", x, axes=(axis,), starts=(0,), ends=(len(places),)))
+    index = g.op("multibroadcast", g.lit(row - negative * x.shape.lens[axis], np.int64), out_lens=tuple(lens))
+    return g.op("scatter_none", x, index, updates, axis=axis)
+
+
+def interleaved(g: Graph, x: Instruction) -> Instruction:
+    """Return an interleaving of two halves, written by two scatters."""
+    even, odd = (slice_(g, x, 2, k, k + 2) for k in (2, 0))
+    places = [g.op("multibroadcast", g.lit([[[k, k + 2]]], np.int64), out_lens=(2, 3, 2)) for k in (0, 1)]
+    first = g.op("scatter_none", x, places[0], even, axis=2)
+    return g.op("scatter_none", first, places[1], odd, axis=2)
+
+
+def tuples(g: Graph, x: Instruction, *axes: list[int]) -> Instruction:
+    """Return ``x`` with other values at a grid of places of its first axes, by ScatterND."""
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
+    counts = tuple(map(len, axes))
+    updates = g.op("neg", g.op("slice", x, axes=tuple(range(len(axes))), starts=(0,) * len(axes), ends=counts))
+    return g.op("scatternd_none", x, g.lit(grid, np.int64), updates)
+
+
 CASES: list[tuple[str, Build, list[str]]] = [
     ("reshape to the same lengths", lambda g, x: reshape(g, x, 2, 3, 4), []),
     ("slice of everything", lambda g, x: slice_(g, x, 1, 0, 3), []),
@@ -146,6 +171,32 @@ CASES: list[tuple[str, Build, list[str]]] = [
         lambda g, x: g.op("gather", x, g.lit([[0, 1], [2, 3]], np.int64), axis=2),
         ["reshape"],
     ),
+    ("scatter everything", lambda g, x: scatter(g, x, 2, [0, 1, 2, 3]), ["neg"]),
+    ("scatter a range", lambda g, x: scatter(g, x, 1, [1, 2], negative=True), ["slice", "neg", "slice", "concat"]),
+    (
+        "scatter to every second",
+        lambda g, x: scatter(g, x, 2, [1, 3]),
+        ["slice", "neg", "reshape", "unsqueeze", "slice", "concat", "reshape"],
+    ),
+    ("interleave by scatters", interleaved, ["slice", "slice", "unsqueeze", "unsqueeze", "concat", "reshape"]),
+    (
+        "scatter in descending order",
+        lambda g, x: scatter(g, x, 1, [1, 0]),
+        ["slice", "neg", "multibroadcast", "scatter_none"],
+    ),
+    (
+        "scatter twice to a place",
+        lambda g, x: scatter(g, x, 1, [1, 1]),
+        ["slice", "neg", "multibroadcast", "scatter_none"],
+    ),
+    ("scatter unevenly", lambda g, x: scatter(g, x, 2, [0, 1, 3]), ["slice", "neg", "multibroadcast", "scatter_none"]),
+    ("scatter tuples", lambda g, x: tuples(g, x, [0, 1], [1, 2]), ["slice", "neg", "slice", "concat"]),
+    (
+        "scatter tuples of all axes",
+        lambda g, x: tuples(g, x, [0, 1], [0, 1, 2], [0, 2]),
+        ["slice", "neg", "reshape", "unsqueeze", "slice", "concat", "reshape"],
+    ),
+    ("scatter tuples of two parts", lambda g, x: tuples(g, x, [1], [0, 2]), ["slice", "neg", "scatternd_none"]),
     ("gather out of order", lambda g, x: g.op("gather", x, g.lit([1, 0], np.int64), axis=2), ["gather"]),
     ("gather with repetition", lambda g, x: g.op("gather", x, g.lit([1, 1], np.int64), axis=2), ["gather"]),
 ]
