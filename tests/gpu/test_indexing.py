@@ -9,8 +9,11 @@ import pytest
 
 from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
 from mgx_numba.codegen.gpu.data import scatter
-from mgx_numba.codegen.gpu.toolchain.compiler import compile_object
+from mgx_numba.codegen.gpu.toolchain.compiler import assembly, compile_object
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
+from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.engine import Engine
 
 from ..cpu.agreement import assert_agrees, reference
@@ -79,20 +82,52 @@ def test_scatters_of_too_many_updates_to_compare(combine: str, on: Engine, monke
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, np.int32, np.int64, np.uint64, np.int8])
 @pytest.mark.parametrize("turned", [False, True])
-def test_additions_in_any_order(turned: bool, dtype: Any, on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("combine", [c for c in COMBINE if c != "none"])
+def test_updates_in_any_order(
+    combine: str, turned: bool, dtype: Any, on: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scatter, "MOST_SEARCHED", 0)
     for name, at, lens, how in (
-        ("scatter_add", indices(6, 3, 9, 2), (3, 9, 2), {"axis": 1}),
-        ("scatternd_add", tuples((4, 6), 7, 2), (7, 2, 3), {}),
-        ("scatternd_add", tuples((4, 6, 3), 40), (40,), {}),
+        ("scatter", indices(6, 3, 9, 2), (3, 9, 2), {"axis": 1}),
+        ("scatternd", tuples((4, 6), 7, 2), (7, 2, 3), {}),
+        ("scatternd", tuples((4, 6, 3), 40), (40,), {}),
     ):
         arrays = [values(4, 6, 3, dtype=dtype, special=True), at, values(*lens, dtype=dtype)]
-        program = operator_program(name, arrays, turned, **how)
+        program = operator_program(f"{name}_{combine}", arrays, turned, **how)
         made = compiled(program, on, fast_math=True)
         atomic = np.dtype(dtype) != np.int8
         assert any("atomic" in label for label in labels(made)) == atomic and not hosted(made)
         feed = {f"p{k}": np.ascontiguousarray(a.T if turned else a) for k, a in enumerate(arrays)}
         assert_agrees(made.run(feed), reference(program, feed))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("lens", [(5, 9, 8), (5, 9, 6), (5, 9, 3), (1, 1, 4), (2, 30, 1)])
+def test_updates_whose_rows_have_an_index_each(
+    lens: tuple[int, ...], arch: str, on: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scatter, "MOST_SEARCHED", 0)
+    monkeypatch.setenv("MGX_GPU_ARCH", arch)
+    batch, rows, width = lens
+    program = Program()
+    module = program.main
+    data = module.add_parameter("data", Shape(Type.float_type, (batch, 7, width)))
+    updates = module.add_parameter("updates", Shape(Type.float_type, lens))
+    at = module.add_parameter("at", Shape(Type.int64_type, (rows, 1)))
+    wide = module.add_instruction("multibroadcast", [at], out_lens=lens)
+    module.add_return(
+        [module.add_instruction(f"scatter_{c}", [data, wide, updates], axis=1) for c in ("add", "max", "mul")]
+    )
+    made = compiled(program, on, fast_math=True)
+    feed = {"data": values(batch, 7, width), "updates": values(*lens), "at": indices(7, rows, 1)}
+    assert_agrees(made.run(feed), reference(program, feed))
+    text = "".join(assembly(kernel, ARCHITECTURES[arch]) for kernel in made.kernels())
+    lanes = next(n for n in (4, 2, 1) if width % n == 0)
+    assert (f"red.relaxed.gpu.global.add.v{lanes}.f32" in text) == (arch == "sm_90a" and lanes > 1)
+    assert "atom" in text and "cas" in text
+    assert made.executable is not None
+    sizes = [step.bytes for step in made.executable.plan.steps if "positions" in step.label]
+    assert sizes and max(sizes) <= 2 * 8 * rows
 
 
 def test_additions_stay_in_order_without_fast_math(on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,7 +186,10 @@ def _engine_names(state: _BlockState, who: Lanes) -> dict[str, Any]:
         "cluster_arrive": lambda: None,
         "grid_leave": each(leave),
         "last_block": last_block,
-        "atomic_add": each(_atomic_add),
+        "atomic_add": each(_atomic(np.add)),
+        "atomic_mul": each(_atomic(np.multiply)),
+        "atomic_min": each(_atomic(np.minimum)),
+        "atomic_max": each(_atomic(np.maximum)),
         "tagged_store": each(_tagged_store),
         "cluster_send": each(send),
         "copy_async": state.copies[state.groups.index(who)].ask,
@@ -251,14 +254,19 @@ def _counted(counter: Place) -> np.ndarray:
     return counted
 
 
-def _atomic_add(number: int, p: Place, i: int, x: Any) -> None:
-    place = p.moved(int(i))
-    size = place.dtype.itemsize
-    if place.start < 0 or place.start + size > place.allocation.data.size:
-        raise KernelFault(f"there is no element at byte {place.start} of {place.allocation.name}")
-    found = place.allocation.data[place.start : place.start + size].view(place.dtype)
-    with np.errstate(all="ignore"):
-        found += x
+def _atomic(combine: np.ufunc) -> Callable[..., None]:
+    """Return what combines a vector with adjacent elements of memory."""
+
+    def update(number: int, p: Place, i: int, v: Any) -> None:
+        place, values = p.moved(int(i)), np.atleast_1d(v)
+        end = place.start + place.dtype.itemsize * values.size
+        if place.start < 0 or end > place.allocation.data.size:
+            raise KernelFault(f"there is no element at byte {place.start} of {place.allocation.name}")
+        found = place.allocation.data[place.start : end].view(place.dtype)
+        with np.errstate(all="ignore"):
+            combine(found, values, out=found)
+
+    return update
 
 
 def _tagged_store(number: int, p: Place, i: int, x: Any, tag: int) -> None:

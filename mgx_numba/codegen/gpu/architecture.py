@@ -61,6 +61,11 @@ class Architecture:
         return self.nvidia and self.capability >= (9, 0)
 
     @property
+    def vector_atomics(self) -> bool:
+        """Return whether one instruction adds several float32 numbers to memory: PTX ISA, "red", ``.vec_32_bit``."""
+        return self.nvidia and self.capability >= (9, 0)
+
+    @property
     def warpgroups(self) -> bool:
         """Return whether warpgroup MMA exists: PTX ISA, "wgmma.mma_async"; Hopper only."""
         return self.nvidia and self.capability == (9, 0) and self.name.endswith("a")

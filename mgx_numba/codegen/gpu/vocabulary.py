@@ -25,8 +25,12 @@ Threads
     last_block(p, count)                 one thread of each of ``count`` blocks calls it after a barrier(): int32 1 if
                                          all others have called it, else 0. After the next barrier() the last block
                                          sees what the others wrote before. The int32 at p, 0 at first, is reset to 0
-    atomic_add(p, i, x)                  add x to p[i], in no fixed order among threads; float32, float64, and integers
-                                         of 32 and 64 bits
+    atomic_add(p, i, v)                  add v to the elements from p[i] on, in no fixed order among threads; float32,
+                                         float64, and integers of 32 and 64 bits. Two and four lanes of float32 lie
+                                         where the address is a multiple of the vector's bytes
+    atomic_mul(p, i, v)                  multiply them by v, and make them the lesser and the greater number (NaN if
+    atomic_min(p, i, v)                  either is), in the same way
+    atomic_max(p, i, v)
     tagged_store(p, i, x, tag)           store x, a float32, with a tag of 31 bits, as one word at the int64 p[i]
     tagged_load4(p, i, tag)              wait until four adjacent words have this tag or a higher tag, and return their
                                          float32 lanes; with a higher tag the values are undefined. Blocks of a

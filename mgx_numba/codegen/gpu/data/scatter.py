@@ -2,15 +2,15 @@
 
 Updates of one position are combined in row-major order of their indices by one thread, so that the result is
 deterministic. Either the thread of the first such update searches the others, or, if there are too many to compare, one
-thread processes a whole line, which contains all updates that can collide. Many updates that may be added in any order
-are added by one thread each, atomically.
+thread processes a whole line, which contains all updates that can collide. Many updates that may be combined in any
+order are combined atomically, by a thread each or for each vector of neighbours.
 """
 
 from __future__ import annotations
 
 from math import prod
 
-from ....core.dim import Length, less, preferred
+from ....core.dim import Length, known_in, less, preferred
 from ....core.shape import row_major_strides
 from ....core.types import Type
 from ....dataclass import dataclass
@@ -19,7 +19,8 @@ from ...printer import VectorValue
 from ...problems.cluster import Tensor
 from ...problems.indexed_copy import Term
 from ...space import Space, collapse
-from ..cluster.flat_index import Axes
+from ..cluster.flat_index import Axes, contiguous_lanes
+from ..driver.device import known_architecture
 from ..printer import ThreadPrinter, dtype_name
 from .elements import ElementText
 
@@ -28,12 +29,14 @@ MOST_COMPARED = 1 << 21
 some 5e12 a second; a single thread takes half a microsecond per update. No figures kept."""
 
 MOST_SEARCHED = 1 << 23
-"""Most comparisons of a search where atomic additions are possible: some 2 us of comparisons, as many as the launch
+"""Most comparisons of a search where atomic updates are possible: some 2 us of comparisons, as many as the launch
 takes that they need less. 1536 lines of 1764 updates take 8.6 ms by search on an H200."""
 ATOMIC = frozenset(
     (Type.float_type, Type.double_type, Type.int32_type, Type.uint32_type, Type.int64_type, Type.uint64_type)
 )
-"""Types that devices add atomically."""
+"""Types that devices update atomically."""
+_ADDED_TOGETHER = 4
+"""Adjacent float32 numbers that one atomic addition takes."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class ScatterLines:
 
     Attributes:
         terms: index terms of the positions.
-        positions: int64, one per update of each line, or of one line for all.
+        positions: int64, one per update of each line, or of some lines for all.
         entries: axes of a line's updates in row-major order of their indices, with the strides of updates.
         lines: axes of the lines, with the strides of updates, positions and output.
     """
@@ -62,10 +65,11 @@ def element_lines(axis: int, indices: Tensor, updates: Tensor, out: Tensor, chec
         "indices", indices.type, tuple(indices.strides[a] for a in order), length=out.lens[axis],
         stride=out.strides[axis], axis=axis, checked=checked,
     )  # fmt: skip
-    lens = tuple(updates.lens[a] for a in order)
+    same = [a != axis and known_in(indices.strides[a], 0) for a in order]  # the lines along the axis share positions
+    lens = tuple(1 if shared else updates.lens[a] for a, shared in zip(order, same))
     positions = Tensor(Type.int64_type, lens, row_major_strides(lens))
     count = lens[-1]
-    by_axis = {a: positions.strides[k] for k, a in enumerate(order)}
+    by_axis = {a: 0 if shared else s for a, s, shared in zip(order, positions.strides, same)}
     places = tuple(by_axis[a] for a in range(len(order)))
     lines = collapse(updates.lens, [updates.strides, places, out.strides], axes=kept)
     return ScatterLines((term,), positions, Space((count,), ((updates.strides[axis],),)), lines)
@@ -90,9 +94,10 @@ def slice_lines(indices: Tensor, updates: Tensor, out: Tensor, checked: list[boo
     return ScatterLines(terms, positions, entries, slices)
 
 
-def adds_in_any_order(combine: str, type: Type, fast_math: bool) -> bool:
-    """Return whether updates may be added in any order: integers, and floats with ``fast_math``."""
-    return combine == "add" and type.compute in ATOMIC and (fast_math or not type.is_floating)
+def combines_in_any_order(combine: str, type: Type, fast_math: bool) -> bool:
+    """Return whether updates may be combined in any order: integers, and floats with ``fast_math`` (sums and products
+    are rounded in another order; which zero a minimum of both is depends on it, too)."""
+    return combine != "none" and type.compute in ATOMIC and (fast_math or not type.is_floating)
 
 
 def has_many_updates(lines: ScatterLines) -> Length:
@@ -101,27 +106,38 @@ def has_many_updates(lines: ScatterLines) -> Length:
     return less(MOST_SEARCHED, count * count * prod(lines.lines.lens))
 
 
-def atomic_launch(lines: ScatterLines, updates: Tensor, out: Tensor, origin: str = "") -> Launch:
-    """Return the launch that adds updates to ``out`` atomically; operands as of `scatter_launch`, of an `ATOMIC`
-    type."""
+def atomic_launch(combine: str, lines: ScatterLines, updates: Tensor, out: Tensor, origin: str = "") -> Launch:
+    """Return the launch that combines updates with ``out`` atomically; operands as of `scatter_launch`, of an `ATOMIC`
+    type; ``combine`` is add, mul, min or max."""
     entries, outer = lines.entries, lines.lines
     lens = (*entries.lens, *outer.lens)
     fixed = (0,) * len(entries.lens)
+    own = (*fixed, *outer.strides[2])
     sets = (
-        (*entries.strides[0], *outer.strides[0]),
-        (*row_major_strides(entries.lens), *outer.strides[1]),
-        (*fixed, *outer.strides[2]),
-    )
-    text = ElementText([("updates", updates), ("positions", lines.positions), ("out", out)], lens, sets, 1)
+        (*entries.strides[0], *outer.strides[0]), (*row_major_strides(entries.lens), *outer.strides[1]), own,
+    )  # fmt: skip
+    lanes = 1
+    if combine == "add" and out.type is Type.float_type and outer.lens and known_in(sets[1][-1], 0):
+        steps = tuple(t.stride for t in lines.terms)
+        lanes = _lanes(lens[-1], [(sets[0], updates.offset), ((*steps, *own), out.offset)])
+    text = ElementText([("updates", updates), ("positions", lines.positions), ("out", out)], lens, sets, lanes)
     text.begin()
     buffer = text.buffer
     buffer.line(f"own = load_scalar(p_positions, {text.place(1)})")
     buffer.line(f"update = {text.place(0)}")
     buffer.line(f"base = {text.place(2)}")
+    load = "load_aligned" if lanes > 1 else "load"
     with buffer.block(f"if ({text.active}) & (own >= 0):"):
-        buffer.line("atomic_add(p_out, base + own, load_scalar(p_updates, update))")
-    count = prod(lens)
-    return text.launch("scatter_add_atomic_kernel", origin, 2 * updates.footprint + 8 * prod(entries.lens), count)
+        buffer.line(f"atomic_{combine}(p_out, base + own, {load}(p_updates, update, {lanes}))")
+    moved = 2 * updates.footprint + 8 * prod(lines.positions.lens)
+    return text.launch(f"scatter_{combine}_atomic_kernel", origin, moved, prod(lens))
+
+
+def _lanes(length: Length, operands: list[tuple[tuple[Length, ...], Length]]) -> int:
+    """Return the float32 numbers that a thread adds together, of neighbours along an axis of this length."""
+    arch = known_architecture()
+    most = _ADDED_TOGETHER if arch is not None and arch.vector_atomics else 1
+    return contiguous_lanes(most, length, operands)
 
 
 def scatter_launch(combine: str, lines: ScatterLines, updates: Tensor, out: Tensor, origin: str = "") -> Launch:

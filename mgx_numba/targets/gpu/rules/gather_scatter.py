@@ -7,7 +7,7 @@ from ....codegen.gpu.data.indexed import positions_launch
 from ....codegen.gpu.data.onehot import onehot_launch
 from ....codegen.gpu.data.scatter import (
     ScatterLines,
-    adds_in_any_order,
+    combines_in_any_order,
     atomic_launch,
     element_lines,
     has_many_updates,
@@ -55,24 +55,24 @@ def lower_scatter(low: Lowering, ins: Instruction) -> None:
     solution = low.solve(positions_launch, lines.terms, lines.positions, origin)
     low.launch_all(solution, {"indices": indices, "out": positions}, ins)
     wide = out.type.compute
-    if not adds_in_any_order(op.combine, out.type, low.options.fast_math) or not preferred(has_many_updates(lines)):
+    if not combines_in_any_order(op.combine, out.type, low.options.fast_math) or not preferred(has_many_updates(lines)):
         keep_or_copy(low, data, out, ins, cache_copy_launch)
         solution = low.solve(scatter_launch, op.combine, lines, updates.tensor, out.tensor, origin)
         low.launch_all(solution, {"positions": positions, "updates": updates, "out": out}, ins)
     elif wide is out.type:
         keep_or_copy(low, data, out, ins, cache_copy_launch)
-        _add_atomically(low, ins, lines, positions, updates, out)
+        _combine_atomically(low, ins, op.combine, lines, positions, updates, out)
     else:  # rounded once, as by the other kernels
         total = low.allocate(Shape(wide, out.lens, out.strides))
         convert(low, ins, data, total)
-        _add_atomically(low, ins, lines, positions, as_type(low, ins, updates, wide), total)
+        _combine_atomically(low, ins, op.combine, lines, positions, as_type(low, ins, updates, wide), total)
         convert(low, ins, total, out)
 
 
-def _add_atomically(
-    low: Lowering, ins: Instruction, lines: ScatterLines, positions: View, updates: View, out: View
+def _combine_atomically(
+    low: Lowering, ins: Instruction, combine: str, lines: ScatterLines, positions: View, updates: View, out: View
 ) -> None:
-    solution = low.solve(atomic_launch, lines, updates.tensor, out.tensor, low.origin(ins))
+    solution = low.solve(atomic_launch, combine, lines, updates.tensor, out.tensor, low.origin(ins))
     low.launch_all(solution, {"positions": positions, "updates": updates, "out": out}, ins)
 
 
