@@ -73,6 +73,17 @@ def test_keys_and_values_of_a_cache_grow_in_one_launch(type: Type, on: Engine) -
     assert launches(program, on) == ["gpu::copies_kernel"]
 
 
+@pytest.mark.parametrize("lens", [(3, 8), (2, 3, 5), (1, 1)])
+def test_interleaved_values_are_computed_in_place(lens: tuple[int, ...], on: Engine) -> None:
+    program = Program()
+    m = program.main
+    x = m.add_parameter("x", Shape(Type.float_type, lens))
+    pieces = [m.add_instruction("unsqueeze", [m.add_instruction(f, [x])], axes=(len(lens),)) for f in ("exp", "neg")]
+    joined = m.add_instruction("concat", pieces, axis=len(lens))
+    m.add_return([m.add_instruction("reshape", [joined], dims=(*lens[:-1], 2 * lens[-1]))])
+    assert not any("cop" in label for label in launches(program, on))
+
+
 def test_what_reads_the_concatenation_before_is_a_launch_of_its_own(on: Engine) -> None:
     program = Program()
     m = program.main

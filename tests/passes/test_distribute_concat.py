@@ -75,16 +75,19 @@ def test_halves_are_rotated_apart_behind_a_transpose(axis: int, shared: bool) ->
         assert find(after, "neg").inputs[0].name == "transpose"
 
 
-def interleaved(lens: tuple[int, ...], shared: bool = False) -> Program:
-    """Rotary positions: the even and the odd elements of rows are exchanged, and the odd ones negated."""
+def interleaved(lens: tuple[int, ...], shared: bool = False, half: bool = False) -> Program:
+    """Rotary positions: the even and the odd elements of rows are exchanged, and the odd ones negated; ``half`` ones
+    are converted between concatenation and reshape."""
     g = Graph()
-    x = g.param("x", lens)
+    x = g.param("x", lens, "half" if half else "float")
     n = len(lens)
     pairs = g.op("reshape", x, dims=(*lens[:-1], lens[-1] // 2, 2))
     even, odd = (
         g.op("squeeze", g.op("slice", pairs, axes=(n,), starts=(k,), ends=(k + 1,)), axes=(n,)) for k in (0, 1)
     )
     turned = g.op("concat", *(g.op("unsqueeze", v, axes=(n,)) for v in (g.op("neg", odd), even)), axis=n)
+    if half:
+        x, turned = (g.op("convert", v, target_type=Type.float_type) for v in (x, turned))
     turned = g.op("reshape", turned, dims=lens)
     cosine = g.spread(g.random(*lens[-2:]), *lens)
     sine = g.op("mul", turned, g.spread(g.random(lens[-2], 1, seed=3), *lens))
@@ -94,8 +97,9 @@ def interleaved(lens: tuple[int, ...], shared: bool = False) -> Program:
 
 @pytest.mark.parametrize("lens", [(2, 3, 5, 32), (4, 6), (1, 3, 2)])
 @pytest.mark.parametrize("special", [False, True])
-def test_even_and_odd_elements_are_rotated_apart(lens: tuple[int, ...], special: bool) -> None:
-    after = check(interleaved(lens), DistributeConcat(), special=special)
+@pytest.mark.parametrize("half", [False, True])
+def test_even_and_odd_elements_are_rotated_apart(lens: tuple[int, ...], half: bool, special: bool) -> None:
+    after = check(interleaved(lens, half=half), DistributeConcat(), special=special)
     found = names(after)
     assert found.index("concat") > max(k for k, name in enumerate(found) if name == "add")
     assert found.count("neg") == 1 and found.count("exp") == 2

@@ -7,9 +7,12 @@ import pytest
 
 from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
+from mgx_numba.graph.passes.base import Options, run_passes
+from mgx_numba.graph.passes.fuse_contraction import FuseContraction
 from mgx_numba.graph.passes.sink_conversions import SinkConversions
+from mgx_numba.targets.ref.interpreter import evaluate
 
-from .support import Graph, check, names
+from .support import Graph, check, names, random_inputs
 
 
 def halves(g: Graph, x: Instruction, size: int) -> list[Instruction]:
@@ -66,3 +69,27 @@ def test_what_stays() -> None:
     assert reason(lambda g: [g.op("neg", wide(g, g.param("x", (4, 8), "half")))]) == [
         "its only reader converts the values itself"
     ]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("returned", [False, True])
+def test_a_product_stores_narrow_values_that_a_norm_reads_behind_a_view(bias: bool, returned: bool) -> None:
+    """Queries are normalised in float32, head by head."""
+    g = Graph()
+    x = g.op("dot", g.param("x", (6, 8), "half"), g.op("convert", g.random(8, 12), target_type=Type.half_type))
+    if bias:
+        x = g.op("add", x, g.spread(g.op("convert", g.random(12), target_type=Type.half_type), 6, 12))
+    wide = g.op("convert", x, target_type=Type.float_type)
+    rows = g.op("reshape", wide, dims=(6, 3, 4))
+    mean = g.op("reduce_mean", g.op("mul", rows, rows), axes=(2,))
+    scale = g.op("rsqrt", g.op("add", mean, g.scalar(1e-5, mean)))
+    y = g.op("mul", rows, g.op("multibroadcast", scale, out_lens=(6, 3, 4)))
+    program = g.ret(y, *([wide] if returned else []))
+    halves = Options(fast_math=True, epilogue_types=(Type.float_type, Type.half_type))
+    after = program.clone()
+    run_passes(after, [FuseContraction()], halves)
+    converted = [i for i in after.main if i.name == "convert" and i.shape.type is Type.float_type]
+    assert all(i.inputs[0].name == "reshape" for i in converted) and bool(converted) != returned
+    feeds = random_inputs(program)
+    for found, wanted in zip(evaluate(after, feeds), evaluate(program, feeds)):
+        np.testing.assert_array_equal(found, wanted)

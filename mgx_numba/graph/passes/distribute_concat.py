@@ -32,6 +32,7 @@ class DistributeConcat(Pass):
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         for ins in [i for i in module if i.name == "concat"]:
+            _merge_first(module, ins)
             last = _last(ins)
             if last is _first(ins):
                 continue
@@ -83,14 +84,34 @@ def _last(concat: Instruction) -> Instruction:
 def _interleaved(concat: Instruction) -> Instruction | None:
     """Return the reshape that merges the last axis of a concatenation of single elements with the axis before, if that
     is the concatenation's only user."""
+    return _merging(concat, concat)
+
+
+def _merging(concat: Instruction, value: Instruction) -> Instruction | None:
+    """Return the only user of a value of the concatenation's lengths if it is such a reshape."""
     lens, axis = concat.shape.lens, concat.op.axis  # type: ignore[attr-defined]
-    if concat.shape.is_dynamic or len(lens) < 2 or axis % len(lens) != len(lens) - 1 or len(concat.users) != 1:
+    if concat.shape.is_dynamic or len(lens) < 2 or axis % len(lens) != len(lens) - 1 or len(value.users) != 1:
         return None
-    (user,) = concat.users
+    (user,) = value.users
     merges = user.name in RESHAPES and len(user.inputs) == 1 and user.module is concat.module
     if not merges or any(not known_equal(i.shape.lens[-1], 1) for i in concat.inputs):
         return None
     return user if known_same(user.shape.lens, (*lens[:-2], lens[-2] * lens[-1])) else None
+
+
+def _merge_first(module: Module, concat: Instruction) -> None:
+    """``reshape(f(concat))`` -> ``f(reshape(concat))`` where the reshape interleaves, for a conversion ``f``."""
+    (user,) = concat.users if len(concat.users) == 1 else (None,)
+    if user is None or user.name != "convert" or user.module is not concat.module:
+        return
+    merging = _merging(concat, user)
+    if merging is None:
+        return
+    merged = module.insert_instruction(merging, merging.op, [concat])
+    converted = module.insert_instruction(merging, user.op, [merged])
+    converted.debug_symbols = user.debug_symbols
+    module.replace_instruction(merging, converted)
+    remove_dead(module, [merging, user])
 
 
 def _refused(concat: Instruction, last: Instruction) -> str:

@@ -9,7 +9,7 @@ from ...core.dim import known_in, known_less, known_same
 from ...core.types import Type
 from ...ops.base import make_op
 from ...ops.scalar_functions import COSTLY
-from ..constants import is_constant
+from ..constants import CONSTANT_VIEWS, is_constant
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
@@ -20,6 +20,7 @@ from .fuse_reduce import REDUCTIONS
 from .prologue import pointwise_over, prologue_of
 from .regions import Refuses, extract, grow, order_of, unfusable
 from .rules.quantized import EIGHT_BITS
+from .sink_conversions import sink_behind_views
 from .storage_types import widens
 
 LONGEST = 4
@@ -90,13 +91,16 @@ class FuseContraction(Pass):
     Only operations of the contraction's own shape join, and only while a single value leaves the region. Before a 1x1
     convolution, operations that `prologue_of` can compute on the fly join, too. Conversions of 16-bit weights and of
     8-bit operands join. Where kernels have 16-bit epilogues, 16-bit values are read and written as they are: a widening
-    joins where it is read, and stays outside where its result would be stored. An operand read by contraction and
-    epilogue is converted for each.
+    joins where it is read, and stays outside where its result would be stored; it moves behind views to its readers. An
+    operand read by contraction and epilogue is converted for each.
     """
 
     name = "fuse_contraction"
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
+        if Type.half_type in options.epilogue_types:
+            for ins in [i for i in module if widens(i) and _is_product(i.inputs[0])]:
+                sink_behind_views(module, ins)
         order = order_of(module)
         can = options.capabilities
         narrow = can is not None and can.multiplies_bfloat16 is not None
@@ -133,6 +137,16 @@ class FuseContraction(Pass):
 
     def _note(self, ins: Instruction, reason: str) -> None:
         self.log.refuse(self.name, ins, reason)
+
+
+def _is_product(ins: Instruction) -> bool:
+    """Return whether a value is a contraction's, or is computed from one by operations that join its kernel."""
+    while ins.op.pointwise and not ins.module_args and len(ins.users) == 1:
+        computed = [i for i in ins.inputs if not is_constant(i) and i.name not in CONSTANT_VIEWS]
+        if len(computed) != 1:
+            return False
+        (ins,) = computed
+    return ins.name in CONTRACTIONS and len(ins.users) == 1
 
 
 def _before_table(after: list[Instruction]) -> list[Instruction]:

@@ -42,6 +42,12 @@ def _refused(convert: Instruction, readers: list[Instruction], views: list[Instr
         (source,) = source.inputs
     if source.op.pointwise or source.module_args:
         return "the kernel that computes the values converts them"
+    reason = _found_readers(convert, readers, views)
+    return reason or ("" if views or len(readers) > 1 else "its only reader converts the values itself")
+
+
+def _found_readers(convert: Instruction, readers: list[Instruction], views: list[Instruction]) -> str:
+    """Add the pointwise readers of a conversion, and the views between; return why there are others, "" if not."""
     pending = [convert]
     while pending:
         for user in pending.pop().users:
@@ -54,7 +60,17 @@ def _refused(convert: Instruction, readers: list[Instruction], views: list[Instr
                 readers.append(user)
             else:
                 return "an operation reads the converted values that is not pointwise"
-    return "" if views or len(readers) > 1 else "its only reader converts the values itself"
+    return ""
+
+
+def sink_behind_views(module: Module, convert: Instruction) -> bool:
+    """Move a conversion to a wider type behind views, to its readers, if all are pointwise; return whether it is."""
+    readers: list[Instruction] = []
+    views: list[Instruction] = []
+    if convert.shape.is_dynamic or _found_readers(convert, readers, views) or not views:
+        return False
+    _sink(module, convert, readers, views)
+    return True
 
 
 def _sink(module: Module, convert: Instruction, readers: list[Instruction], views: list[Instruction]) -> None:

@@ -110,12 +110,14 @@ class _Donor:
 
         Reshapes in between are lent the memory too: any of them may turn out to be a copy.
         """
-        first = ins
+        first = plain = ins  # plain: behind views that insert axes alone
         while (seen := seen_before(ins, view.shape)) is not None:
+            if plain is ins and ins.name == "unsqueeze":
+                plain = ins.inputs[0]
             if ins.name in RESHAPES and ins.module is self._module:
                 self.donated.setdefault(ins, view)
             ins, view = ins.inputs[0], view.with_shape(seen)
-        suits = ins is first or keeps_inner_axis(ins, view.shape)
+        suits = ins in (first, plain) or keeps_inner_axis(ins, view.shape)
         if suits and ins not in self.donated and self._may_donate(ins, view.shape):
             self.donated[ins] = view
 

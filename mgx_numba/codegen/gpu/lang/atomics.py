@@ -46,8 +46,7 @@ def _add_vector(b: VectorBuilder, place: ir.Value, v: ir.Value) -> None:
     lanes = b.lanes(v)
     names = ", ".join(f"${k + 1}" for k in range(lanes))
     text = (
-        "{ .reg .u64 %at; cvta.to.global.u64 %at, $0; "
-        f"red.relaxed.gpu.global.add.v{lanes}.f32 [%at], {{{names}}}; }}"
+        f"{{ .reg .u64 %at; cvta.to.global.u64 %at, $0; red.relaxed.gpu.global.add.v{lanes}.f32 [%at], {{{names}}}; }}"
     )
     effect(b.ir, text, ",".join(["l", *["f"] * lanes]), [place, *(b.extract(v, lane) for lane in range(lanes))])
 
