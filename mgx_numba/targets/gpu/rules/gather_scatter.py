@@ -7,8 +7,8 @@ from ....codegen.gpu.data.indexed import positions_launch
 from ....codegen.gpu.data.onehot import onehot_launch
 from ....codegen.gpu.data.scatter import (
     ScatterLines,
-    combines_in_any_order,
     atomic_launch,
+    combines_in_any_order,
     element_lines,
     has_many_updates,
     scatter_launch,
