@@ -79,6 +79,12 @@ ORDER: tuple[PassRun, ...] = (
         targets=CPU,
     ),
     PassRun(
+        "rewrite_transposed_convolution",
+        after={"rewrite_quantization": "transposed convolutions of integers are recognised before"},
+        before={"optimize_module": "the weights are folded, and the reshapes merged with others"},
+        targets=GPU,
+    ),
+    PassRun(
         "rewrite_col2im",
         after={"rewrite_narrow_convolution": "it makes windows that may lie side by side"},
         before={"optimize_module": "its reshapes and transposes are merged with others"},

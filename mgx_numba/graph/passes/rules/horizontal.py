@@ -39,7 +39,7 @@ def biased(root: Instruction, axis: int) -> Branch | None:
     if not is_constant(weights) or constant_array(weights) is None or _base(weights) is None:
         return None
     result, bias = root, None
-    user = _only_user(result)
+    user = only_user(result)
     if user is not None and user.name == "add":
         other = user.inputs[1] if user.inputs[0] is result else user.inputs[0]
         bias = along_axis(other, axis) if is_constant(other) else None
@@ -53,13 +53,13 @@ def _follow(root: Instruction, axis: int) -> Branch | None:
     branch = biased(root, axis)
     if branch is None:
         return None
-    user = _only_user(branch.result)
+    user = only_user(branch.result)
     if user is not None and is_activation(user):
         branch = replace(branch, activation=user, result=user)
     return None if any(u.op.pointwise or u.name == "concat" for u in branch.result.users) else branch
 
 
-def _only_user(ins: Instruction) -> Instruction | None:
+def only_user(ins: Instruction) -> Instruction | None:
     """The single user, if it is not in a submodule, which may not be run."""
     user = next(iter(ins.users)) if len(ins.users) == 1 else None
     return user if user is not None and user.module is ins.module else None
