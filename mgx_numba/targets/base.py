@@ -296,6 +296,10 @@ class OnDevice(Protocol):
         None if the host takes part in the call, or if results are tuples.
         """
 
+    def updated_inputs(self) -> Mapping[int, str]:
+        """Return by number the results that may be in the memory of an input, such as an updated cache, and its name;
+        empty where `entry` is None."""
+
     def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], Results] | None:
         """Return a function that runs the program on positional arguments, or None.
 

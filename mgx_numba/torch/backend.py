@@ -22,6 +22,7 @@ from .logs import warn_lacking, warn_once
 from .options import BackendOptions, parse_options
 from .partition import REGION, divide, of_no_cost, views_at_end
 from .region import KeptTorchRegion, NotKeptError, TorchRegion
+from .updates import take_updates, with_updates
 from .value_checks import check_divisors, unwrap_checks
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
@@ -96,13 +97,16 @@ def _by_autograd(
         static, changed = _static_inputs()
         writes = bool(changed)
         recorder = None
-        if path is not None and len(inputs) == len(example_inputs) and _is_pure():
+        if path is not None and len(inputs) == len(example_inputs) and not changed and _is_pure():
             recorder = Recorder(path, sorted(static))
-        return compiled_graph(graph, static - changed, asked, recorder=recorder)
+        updated = take_updates(graph)
+        run = compiled_graph(graph, static - changed, asked, recorder=recorder, updated=updated)
+        return with_updates(run, updated) if updated else run
 
     backend = aot_autograd(
-        fw_compiler=compiler, inference_compiler=compiler, decompositions=decompositions(), bw_compiler=_no_backward
-    )
+        fw_compiler=compiler, inference_compiler=compiler, decompositions=decompositions(), bw_compiler=_no_backward,
+        keep_inference_input_mutations=True,
+    )  # fmt: skip
     try:
         with whole_operators(_is_autocast(graph_module)):
             compiled: Callable[..., object] = backend(graph_module, example_inputs)
@@ -190,6 +194,7 @@ def compiled_graph(
     options: BackendOptions,
     failing: Mapping[Node, str] | None = None,
     recorder: Recorder | None = None,
+    updated: Sequence[int] = (),
 ) -> Boxed:
     """Return a function that runs a functional ATen graph, whose inputs it takes as a list.
 
@@ -199,6 +204,7 @@ def compiled_graph(
         options: options of the backend.
         failing: nodes whose translation has failed, and why.
         recorder: records the result.
+        updated: positions of inputs whose memory the last results, in this order, may take.
     """
     from ..frontends.torch.parser import unsupported
 
@@ -222,7 +228,7 @@ def compiled_graph(
     if recorder is not None:
         recorder.watch(graph_module.graph, [str(call.target) for call in calls], regions)
     graph_module.recompile()
-    alone = _region_alone(graph_module, calls, placeholders)
+    alone = _region_alone(graph_module, calls, placeholders, updated)
     run = _boxed(graph_module.forward) if alone is None else alone
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
@@ -250,7 +256,9 @@ def _boxed(forward: Callable[..., object]) -> Boxed:
     return run
 
 
-def _region_alone(graph_module: GraphModule, calls: Sequence[Node], placeholders: Sequence[Node]) -> Boxed | None:
+def _region_alone(
+    graph_module: GraphModule, calls: Sequence[Node], placeholders: Sequence[Node], updated: Sequence[int]
+) -> Boxed | None:
     """Return a function that calls the one region of a graph that is nothing else; None for other graphs."""
     results = graph_module.graph.output_node().args[0]
     if len(calls) != 1 or not isinstance(results, (list, tuple)):
@@ -265,6 +273,10 @@ def _region_alone(graph_module: GraphModule, calls: Sequence[Node], placeholders
         return None
     places = [placeholders.index(source) for source in call.args]  # type: ignore[arg-type]
     order = [0 if region.single else int(node.args[1]) for node in results]  # type: ignore[union-attr, arg-type]
+    if isinstance(region, TorchRegion):
+        # A value that is a result of the graph, too, must not change with the input.
+        last = order[len(order) - len(updated) :]
+        region.updated = {k: places.index(at) for k, at in zip(last, updated) if at in places and order.count(k) == 1}
     takes_all, gives_all = places == list(range(len(placeholders))), order == list(range(len(order)))
 
     def run(args: list[Any]) -> Any:

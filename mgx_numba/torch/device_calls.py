@@ -84,6 +84,7 @@ def _by_addresses(lowered: Lowered, device: torch.device, args: Sequence[object]
     if len(inputs) != len(known) or any(dtype is None for dtype, *_ in made):
         return None
     number, index = compiled.device, device.index or 0
+    inside = _updated_inputs(lowered, compiled, [place for place, *_ in inputs])
 
     def call(args: Sequence[Any]) -> list[torch.Tensor]:
         given = []
@@ -97,14 +98,28 @@ def _by_addresses(lowered: Lowered, device: torch.device, args: Sequence[object]
                 tensor = tensor.contiguous()
             given.append(DeviceArray(shape, tensor.data_ptr(), number, tensor))
         results, places = [], []
-        for dtype, lens, shape, order in made:
-            tensor = torch.empty(lens, dtype=dtype, device=device)
+        for (dtype, lens, shape, order), own in zip(made, inside):
+            if own is not None and given[own].owner is args[inputs[own][0]]:
+                tensor = given[own].owner
+            else:
+                tensor = torch.empty(lens, dtype=dtype, device=device)
             places.append(DeviceArray(shape, tensor.data_ptr(), number, tensor))
             results.append(ordered(tensor, order))
         execute(given, places, _raw_stream(index))
         return results
 
     return call
+
+
+def _updated_inputs(lowered: Lowered, compiled: OnDevice, places: Sequence[int]) -> list[int | None]:
+    """Return for each result the input, by its number among ``places``, in whose memory the program may compute it."""
+    known = {name: (place, order) for name, place, order in lowered.inputs}
+    found: list[int | None] = [None] * len(lowered.results)
+    for result, name in compiled.updated_inputs().items():
+        place, order = known[name]
+        if lowered.updated.get(result) == place and order is None and lowered.results[result] is None:
+            found[result] = places.index(place)
+    return found
 
 
 def _result_dtype(type: Type) -> torch.dtype | None:

@@ -21,6 +21,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,6 +67,8 @@ class TorchRegion:
         self._frozen: Frozen[Run] = Frozen(static, self._compiled)
         self._divide = divide
         self._divided: Run | None = None
+        self.updated: Mapping[int, int] = {}
+        """For results that replace an input: the position of the input, whose memory may take the result."""
         self.lowered: Callable[[Lowered, Sequence[int]], None] = lambda lowered, constant: None
         """Called when the graph has been compiled with the inputs at some positions as constants."""
 
@@ -81,7 +84,7 @@ class TorchRegion:
         if self._divided is not None:
             return self._divided
         try:
-            lowered = lower(copied(self._eager), args, constant, self._options)
+            lowered = replace(lower(copied(self._eager), args, constant, self._options), updated=self.updated)
             run = runner(lowered, args)
             self.lowered(lowered, constant)
         except MgxError as error:
@@ -202,6 +205,7 @@ class Lowered:
         on_device: inputs and results are tensors on a CUDA device.
         names: names of the graph's inputs.
         text: the graph's text.
+        updated: for results that replace an input: its position among the graph's inputs.
     """
 
     program: program
@@ -211,6 +215,7 @@ class Lowered:
     on_device: bool = False
     names: Sequence[str] = ()
     text: str = ""
+    updated: Mapping[int, int] = field(default_factory=dict)
 
 
 def lower(graph_module: GraphModule, args: Sequence[Any], constant: Sequence[int], options: BackendOptions) -> Lowered:

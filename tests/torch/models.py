@@ -80,3 +80,13 @@ def agree(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
             agree(one, other, tolerance)
     else:
         assert found == expected
+
+
+class Caching(nn.Module):
+    """Attention of one token to a cache, to which it adds a row."""
+
+    def forward(self, x: Tensor, cache: Tensor, place: Tensor) -> Tensor:
+        cache.index_copy_(2, place, x * 2)
+        seen = torch.arange(cache.shape[2], device=x.device) <= place
+        place.add_(1)
+        return nn.functional.scaled_dot_product_attention(x, cache, cache, seen[None])

@@ -22,7 +22,7 @@ from mgx_numba.torch.backend import mgx_numba
 from mgx_numba.torch.options import parse_options
 
 from .exported import module_of
-from .models import Block, Counting, Images, Odd, agree, odd
+from .models import Block, Caching, Counting, Images, Odd, agree, odd
 
 
 def compiled(model: Any, **options: Any) -> Any:
@@ -41,6 +41,43 @@ def test_results_share_memory_as_in_eager_mode_and_buffers_are_updated(programs:
         assert results[1].data_ptr() == x[1:].data_ptr()
     agree(model.calls, expected.calls)
     assert len(programs) == 1
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("batch", [1, 3, 0])
+def test_a_step_of_a_decoder_updates_its_caches(batch: int) -> None:
+    ours, theirs = Caching(), Caching()
+    run = compiled(ours)
+    state = [[torch.zeros(batch, 2, 7, 4), torch.tensor([2])] for _ in range(2)]
+    for _ in range(3):
+        x = torch.randn(batch, 2, 1, 4)
+        agree(run(x, *state[0]), theirs(x, *state[1]))
+        for a, b in zip(*state):
+            agree(a, b)
+
+
+@torch.no_grad()
+def test_inputs_take_the_values_that_others_had() -> None:
+    def exchange(a: Tensor, b: Tensor) -> Tensor:
+        kept = a.clone()
+        a.copy_(b)
+        b.copy_(kept)
+        return a - b
+
+    a, b = torch.ones(3), torch.zeros(3)
+    agree(compiled(exchange)(a, b), torch.tensor([-1.0, -1.0, -1.0]))
+    agree(a, torch.zeros(3))
+    agree(b, torch.ones(3))
+
+    def returned(a: Tensor) -> Tensor:
+        made = a * 2
+        a.copy_(made)
+        return made
+
+    a = torch.ones(3)
+    made = compiled(returned)(a)
+    a.add_(1)
+    agree(made, torch.full((3,), 2.0))
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from mgx_numba.errors import MgxError
 from mgx_numba.torch.backend import mgx_numba
 from mgx_numba.torch.fx import lower_to_mgx
 
-from .models import Block, Counting, Images, Odd, agree
+from .models import Block, Caching, Counting, Images, Odd, agree
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no CUDA device")
 
@@ -190,3 +190,27 @@ def test_tables_in_host_memory_are_copied_to_the_device() -> None:
     agree(run(x), model(x), 1e-2)
     model.table.mul_(2)
     agree(run(x), model(x), 1e-2)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("lens", [(2, 4, 64, 32), (1, 2, 7, 4)])
+def test_caches_are_updated_where_they_lie(lens: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[Tensor] = []
+    copy = torch._foreach_copy_
+
+    def counted(targets: list[Tensor], values: list[Tensor]) -> None:
+        copied.extend(targets)
+        copy(targets, values)
+
+    monkeypatch.setattr(torch, "_foreach_copy_", counted)
+    ours, theirs = Caching(), Caching()
+    run = compiled(ours)
+    state = [[torch.zeros(lens, device="cuda"), torch.tensor([2], device="cuda")] for _ in range(2)]
+    for _ in range(4):
+        x = torch.randn(*lens[:2], 1, lens[3], device="cuda")
+        agree(run(x, *state[0]), theirs(x, *state[1]), 1e-3)
+        for a, b in zip(*state):
+            agree(a, b, 1e-6)
+    assert copied and all(x is state[0][1] for x in copied)
+    transposed = torch.zeros(lens[0], lens[2], lens[1], lens[3], device="cuda").transpose(1, 2)
+    agree(run(x, transposed, state[0][1]), theirs(x, transposed.clone(), state[0][1] - 1), 1e-3)

@@ -90,7 +90,7 @@ def test_inputs_that_share_memory_otherwise_than_at_the_first_call(first: str, d
 
 
 @torch.no_grad()
-def test_an_assignment_of_data_runs_in_eager_mode(caplog: Any) -> None:
+def test_an_assignment_of_data_is_left_to_pytorch(caplog: Any) -> None:
     def assigned(x: Tensor, y: Tensor) -> Tensor:
         x.data = y * 2
         return x + 1
@@ -98,4 +98,4 @@ def test_an_assignment_of_data_runs_in_eager_mode(caplog: Any) -> None:
     x, y = torch.randn(4), torch.randn(4)
     torch.testing.assert_close(torch.compile(assigned, backend=mgx_numba)(x, y), y * 2 + 1)
     torch.testing.assert_close(x, y * 2)
-    assert "AOTAutograd refuses it: Encountered a set_" in caplog.text
+    assert "aten.set_" in caplog.text

@@ -307,6 +307,18 @@ def _before_swap(kt: Instruction, k: Instruction) -> Instruction:
     return k
 
 
+@rule("shared_heads", op("attention"), exact=True)
+def share_heads(m: Match, b: RewriteBuilder) -> object:
+    """``attention(q, repeated(k), repeated(v)) -> attention(q, k, v)``, which shares heads among groups of queries."""
+    q, k, v, *masks = m.ins.inputs
+    own_k, own_v = unrepeated(b, k), unrepeated(b, v)
+    if own_k is k or own_v is v:
+        return "heads of keys or values are not repeated"
+    if not known_same(own_k.shape.lens[:3], own_v.shape.lens[:3]):
+        return "keys and values have other heads"
+    return b.op(m.ins.op, q, own_k, own_v, *masks)
+
+
 def _scores(attention: Instruction) -> Lens:
     """Return the numbers of queries and keys."""
     q, k = attention.inputs[:2]
@@ -359,5 +371,5 @@ def _with_simpler_mask(m: Match, b: RewriteBuilder, least: float) -> object:
 
 
 FuseAttention = rule_pass(
-    "fuse_attention", find_attention_with_low_fills, find_attention, simplify_low_mask, simplify_mask
+    "fuse_attention", find_attention_with_low_fills, find_attention, share_heads, simplify_low_mask, simplify_mask
 )

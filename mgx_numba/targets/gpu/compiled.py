@@ -72,6 +72,10 @@ class DeviceCalls(ABC):
         """See `OnDevice.held`."""
         return None
 
+    def updated_inputs(self) -> dict[int, str]:
+        """See `OnDevice.updated_inputs`."""
+        return {}
+
     @abstractmethod
     def run_on(self, queue: Queue, inputs: Mapping[str, object]) -> Results:
         """Enqueue a run on inputs that lie on the device, as part of an enclosing plan; return new results.
@@ -189,6 +193,12 @@ class DeviceProgram(DeviceCalls):
         if executable is None or self._trees is not None or executable.lengths is not None:
             return None
         return None if None in executable.result_shapes() else executable.run
+
+    def updated_inputs(self) -> dict[int, str]:
+        if self.executable is None or self.entry() is None:
+            return {}
+        plan = self.executable.plan
+        return {result: plan.parameters[own].name for result, own in plan.updates}
 
     def _arrays(self, inputs: Inputs) -> Results:
         assert self.executable is not None
