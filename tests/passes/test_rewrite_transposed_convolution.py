@@ -31,8 +31,8 @@ CASES = [
 @pytest.mark.parametrize(("lens", "kernel", "stride", "padding", "dilation"), CASES)
 @pytest.mark.parametrize(("batch", "bias"), [(1, False), (3, True)])
 def test_results_are_equal(
-    batch: int, bias: bool, lens: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...],
-    dilation: tuple[int, ...],
+    batch: int, bias: bool, lens: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...],
+    padding: tuple[int, ...], dilation: tuple[int, ...],
 ) -> None:  # fmt: skip
     g = Graph()
     x = g.param("x", (batch, 3, *lens))

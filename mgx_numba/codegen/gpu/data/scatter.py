@@ -1,7 +1,8 @@
 """Scatters: write or combine updates at positions found by a preceding launch (`positions_launch`).
 
 Updates of one position are combined in row-major order of their indices by one thread, so that the result is
-deterministic. Either the thread of the first such update searches the others, or, if there are too many to compare, one
+deterministic; of updates that replace elements the last one stays. Either the thread of the first such update (of the
+last one) searches the others, or, if there are too many to compare, one
 thread processes a whole line, which contains all updates that can collide. Many updates that may be combined in any
 order are combined atomically, by a thread each or for each vector of neighbours.
 """
@@ -22,7 +23,7 @@ from ...space import Space, collapse
 from ..cluster.flat_index import Axes, contiguous_lanes
 from ..driver.device import known_architecture
 from ..printer import ThreadPrinter, dtype_name
-from .elements import ElementText
+from .elements import ElementText, threads_of_element
 
 MOST_COMPARED = 1 << 21
 """Most comparisons (updates of all lines times updates per line, divided by the length) for the search. A device makes
@@ -149,9 +150,42 @@ def scatter_launch(combine: str, lines: ScatterLines, updates: Tensor, out: Tens
     count, outer = prod(lines.entries.lens), prod(lines.lines.lens)
     exact = out.type.compute is out.type or combine == "none"
     together = exact and preferred(less(MOST_COMPARED, count * outer))
-    text = _ScatterText(combine, lines, updates, out, together)
+    replaces = combine == "none" and not together
+    text = _replacing(lines, updates, out) if replaces else _ScatterText(combine, lines, updates, out, together)
     moved = updates.footprint + 8 * count + 2 * updates.footprint
     return text.launch(f"scatter_{combine}_kernel", origin, moved)
+
+
+def _replacing(lines: ScatterLines, updates: Tensor, out: Tensor) -> ElementText:
+    """Return the text of updates that replace elements: those that no later one has the position of. Some threads share
+    an update's comparisons."""
+    entries, outer = lines.entries, lines.lines
+    count = prod(entries.lens)
+    group = threads_of_element(count * prod(outer.lens), count)
+    fixed, none = (0,) * len(entries.lens), (0,) * len(outer.lens)
+    sets = [
+        (*entries.strides[0], *outer.strides[0], 0),
+        (*fixed, *outer.strides[1], 0),
+        (*row_major_strides(entries.lens), *none, 0),
+        (*fixed, *none, 1),
+        (*fixed, *outer.strides[2], 0),
+    ]
+    tensors = [("updates", updates), ("positions", lines.positions), ("out", out)]
+    text = ElementText(tensors, (*entries.lens, *outer.lens, group), sets, 1)
+    text.arguments.integer("count", count)
+    text.begin()
+    buffer = text.buffer
+    for name, number in (("update", 0), ("row", 1), ("entry", 2), ("lane", 3), ("base", 4)):
+        buffer.line(f"{name} = {text.place(number)}")
+    buffer.line("own = load_scalar(p_positions, row + entry)", "later = 0")
+    same = "if load_scalar(p_positions, row + j) == own:"
+    with buffer.block(f"for j in range(entry + 1 + lane, count, {group}):"), buffer.block(same):
+        buffer.line("later = 1")
+    for mask in (1 << n for n in range(group.bit_length() - 1)):
+        buffer.line(f"later = later + shuffle_xor(later, {mask})")
+    with buffer.block(f"if ({text.active}) & (lane == 0) & (later == 0) & (own >= 0):"):
+        buffer.line("store(p_out, base + own, load(p_updates, update, 1))")
+    return text
 
 
 class _ScatterText(ElementText):

@@ -1,7 +1,8 @@
 """Top-k by ranks: an element's output index is the number of elements before it in sorted order.
 
-Each thread compares one element with all others of its row, which pass through shared memory. Long rows are cut into
-parts; the k best of each part go to the next launch.
+Each thread compares one element with all others of its row, which pass through shared memory; if elements are few,
+several threads share an element's comparisons. Long rows are cut into parts; the k best of each part go to the next
+launch.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from ..architecture import WARP
 from ..cluster.flat_index import Axes
 from ..kernel import gpu_launch
 from ..printer import dtype_name
+from .elements import threads_of_element
 
 FEWEST_THREADS, MOST_THREADS = 32, 256
 """Least and most threads per block: one per element of a row, at least a warp."""
@@ -87,7 +89,10 @@ def topk_launch(
     if not space.rank:
         space = Space((1,), ((0,),) * len(tensors))
     order = Order(x.type, largest, nan_first=largest)
-    chunks, rows = ceil_div(share, threads), prod(space.lens)
+    rows = prod(space.lens)
+    group = threads_of_element(rows * length, share)
+    threads = max(threads, group)
+    chunks = ceil_div(share, threads // group)
     arguments, buffer = Arguments(), CodeBuffer()
     for name, tensor in tensors.items():
         arguments.pointer(f"p_{name}", name, dtype_name(tensor.type))
@@ -101,7 +106,7 @@ def topk_launch(
         "part = number - row * parts",
         "begin = part * share",
         "end = imin(begin + share, length)",
-        f"own = begin + (block_index(0) - number * chunks) * {threads} + thread_index(0)",
+        f"own = begin + idiv((block_index(0) - number * chunks) * {threads} + thread_index(0), {group})",
         "mine = imin(own, end - 1)",
     )
     at = axes.split(buffer, "row")
@@ -122,12 +127,16 @@ def topk_launch(
             if places:
                 buffer.line("store_scalar(known, thread_index(0), load_scalar(r_places, j * step_places))")
         buffer.line("barrier()")
-        with buffer.block(f"for q in range(imin(end - start, {threads})):"):
+        first = f"imod(thread_index(0), {group})"
+        with buffer.block(f"for q in range({first}, imin(end - start, {threads}), {group}):"):
             buffer.line("other = load_scalar(keys, q)")
             before = f"{'load_scalar(known, q)' if places else 'start + q'} < place"
             with buffer.block(f"if gt(other, {key}) or (eq(other, {key}) and {before}):"):
                 buffer.line("rank = rank + 1")
-    with buffer.block("if (own < end) & (rank < wanted):"):
+    for mask in (1 << n for n in range(group.bit_length() - 1)):
+        buffer.line(f"rank = rank + shuffle_xor(rank, {mask})")
+    leads = f" & ({first} == 0)" if group > 1 else ""
+    with buffer.block(f"if (own < end) & (rank < wanted){leads}:"):
         buffer.line("slot = part * wanted + rank")
         buffer.line("store(r_values, slot * step_values, load(r_x, mine * step_x, 1))")
         buffer.line("store_scalar(r_positions, slot * step_positions, place)")
