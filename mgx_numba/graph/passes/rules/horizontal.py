@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from ...constants import CONSTANT_VIEWS, compact, constant_array, is_constant
 from ...instruction import Instruction
 from ..build import RewriteBuilder
 from ..match import Match, constant, op, rule, some
+from ..storage_types import widens
 from .contractions import along_axis
 
 
@@ -56,7 +58,13 @@ def _follow(root: Instruction, axis: int) -> Branch | None:
     user = only_user(branch.result)
     if user is not None and is_activation(user):
         branch = replace(branch, activation=user, result=user)
-    return None if any(u.op.pointwise or u.name == "concat" for u in branch.result.users) else branch
+    return None if any(_joins_kernel(u) or u.name == "concat" for u in branch.result.users) else branch
+
+
+def _joins_kernel(user: Instruction) -> bool:
+    """Return whether a reader can be computed in the kernel of the contraction: it is pointwise, and no conversion of
+    16 bits, which the readers of wide values compute themselves."""
+    return user.op.pointwise and not widens(user)
 
 
 def only_user(ins: Instruction) -> Instruction | None:
@@ -79,12 +87,16 @@ def _fuse(m: Match, b: RewriteBuilder, axis: int, weight_axis: int) -> object:
     if x.module is not first.module:
         return "the input belongs to an outer module"
     branches = []
-    for user in x.users:
-        if user.op != first.op or user.inputs[0] is not x or user.inputs[1] is x or user.module is not x.module:
-            continue
-        branch = _follow(user, axis)
-        if branch is not None and _fits(branch.weights.shape.lens, first.inputs[1].shape.lens, weight_axis):
-            branches.append(branch)
+    for source in (x, *_as_rows(x, first)):
+        for user in source.users:
+            if user.op != first.op or user.inputs[0] is not source or user.inputs[1] is source:
+                continue
+            branch = _follow(user, axis) if user.module is x.module else None
+            if branch is None:
+                continue
+            lens, wanted = branch.weights.shape.lens, first.inputs[1].shape.lens
+            if _fits(lens, wanted if source is x else wanted[-2:], weight_axis):
+                branches.append(branch)
     kind = next((br.activation for br in branches if br.root is first), None)
     branches = [br for br in branches if (br.activation and br.activation.op) == (kind and kind.op)]
     if len(branches) < 2 or all(br.root is not first for br in branches):
@@ -92,6 +104,15 @@ def _fuse(m: Match, b: RewriteBuilder, axis: int, weight_axis: int) -> object:
 
     b.before = x._next
     return joined(b, x, branches, axis, weight_axis)
+
+
+def _as_rows(x: Instruction, first: Instruction) -> list[Instruction]:
+    """Return the reshapes of ``x`` to a matrix of its rows, if ``first`` is a product: attention's values may be a
+    product of rows, while queries and keys that are normalised are one of [batch, positions, features]."""
+    if first.name != "dot" or x.shape.ndim < 3:
+        return []
+    lens = (prod(x.shape.lens[:-1]), x.shape.lens[-1])
+    return [user for user in x.users if user.name in ("reshape", "squeeze") and known_same(user.shape.lens, lens)]
 
 
 def joined(
@@ -113,7 +134,11 @@ def joined(
         joined = b.op("add", joined, b.constant(np.concatenate(pieces).reshape(shape), joined.shape))
     if kind is not None:
         joined = b.op(kind.op, joined)
-    return dict(zip((br.result for br in branches), b.split(joined, axis % joined.shape.ndim, widths)))
+    pieces = b.split(joined, axis % joined.shape.ndim, widths)
+    return {
+        br.result: piece if br.result.shape.ndim == joined.shape.ndim else b.reshape(piece, br.result.shape.lens)
+        for br, piece in zip(branches, pieces)
+    }
 
 
 def _joined_blocks(b: RewriteBuilder, branches: Sequence[Branch]) -> list[Instruction]:
