@@ -9,6 +9,7 @@ import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
 from mgx_numba.codegen.gpu.cluster.reduction_rows import reduction_launch
+from mgx_numba.codegen.gpu.machine import H200, planning_for
 from mgx_numba.codegen.launch import Grid
 from mgx_numba.codegen.problems.cluster import ReductionProblem, Tensor
 from mgx_numba.core.shape import Shape
@@ -311,6 +312,20 @@ def test_few_long_rows_and_columns_are_reduced_in_parts(
     made = compiled(program, on)
     assert made.executable is not None
     assert [step.geometry.blocks[1] > 1 for step in made.executable.plan.steps] == [True, False]
+
+
+@pytest.mark.parametrize("length", range(32, 200, 8))
+@pytest.mark.parametrize("op", ["reduce_sum", "reduce_max"])
+def test_parts_behind_the_last_element_are_empty(op: str, length: int, on: Engine) -> None:
+    """21 vectors of a row in 8 parts of 3: the last part has none, and reads no neighbour's."""
+    program = Program()
+    m = program.main
+    x = m.add_parameter("x", Shape(Type.half_type, (2048, length)))
+    m.add_return([m.add_instruction(op, [x], axes=(1,))])
+    with planning_for(H200):
+        made = compiled(program, on)
+    feed = {"x": np.random.default_rng(0).integers(-8, 8, (2048, length)).astype(np.float16)}
+    assert_agrees(made.run(feed), reference(program, feed))
 
 
 def test_a_division_that_does_not_lie_as_rows_do_is_refused() -> None:

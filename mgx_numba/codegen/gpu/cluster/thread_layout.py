@@ -166,7 +166,8 @@ def row_layout(
         if parts > 1:
             if not known_equal(share % lanes, 0):
                 raise UnsupportedError(f"parts of {share} elements end within vectors of {lanes}")
-            whole_parts, items = known_equal(items % (share // lanes), 0), share // lanes
+            own = share // lanes
+            whole_parts, items = known_equal(items, parts * own), own  # the last parts may be empty
         if isinstance(items, Dim):
             return _of_open_rows(full, keep, reduce, lanes, items, walked, parts, share)
         size = fewest
