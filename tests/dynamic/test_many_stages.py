@@ -94,16 +94,18 @@ def test_compiling_many_stages_copied_and_read_the_whole_program_for_each(monkey
 
 DIVIDED = """<ir_version: 8, opset_import: ["": 18]>
 divided (float[a,b] x, float[b,c] y, float[c] z) => (float[q] r)
-<float zero = {0.0}, float[2] values = {0, 1}, int64[1] i0 = {0}, int64[1] i1 = {1}, int64[1] i4 = {4}, int64[1] last = {-1},
- int64[1] far = {1000}, bool yes = {1}, int64 one = {1}> {
+<float zero = {0.0}, float[2] values = {0, 1}, int64[1] i0 = {0}, int64[1] i1 = {1}, int64[1] i4 = {4},
+ int64[1] last = {-1}, int64[1] far = {1000}, bool yes = {1}, int64 one = {1}> {
   u, u1, u2, counts = Unique<sorted = 1>(x) found = Shape(u) found1 = Max(found, i1) depth = Min(found1, i4)
-  places = Cast<to = 7>(y) hot = OneHot(places, depth, values) set = Greater(hot, zero) nz = NonZero(set) f = Cast<to = 1>(nz)
+  places = Cast<to = 7>(y) hot = OneHot(places, depth, values)
+  set = Greater(hot, zero) nz = NonZero(set) f = Cast<to = 1>(nz)
   sz = Shape(z) trips1 = Mod(sz, i4) trips = Squeeze(trips1)
   s, sums = Loop(trips, yes, f) <body = b (int64 i, bool c, float[k,l] st) => (bool co, float[k2,l2] so, float row) {
     co = Identity(c) so = Slice(st, i1, far, i0) row = ReduceSum<keepdims = 0>(so) }>
   part = Slice(sums, i0, far, last, i1) t = Transpose<perm = [1, 0]>(s) product = MatMul(s, t)
   lens = Shape(product) width = Gather(lens, i1) number = Shape(counts) more = Less(width, number) flag = Squeeze(more)
-  r = If(flag) <then_branch = a () => (float[m] ra) { ra = Neg(part) }, else_branch = b2 () => (float[m2] rb) { rb = Relu(part) }> }"""
+  r = If(flag) <then_branch = a () => (float[m] ra) { ra = Neg(part) },
+    else_branch = b2 () => (float[m2] rb) { rb = Relu(part) }> }"""
 """A program with a stage fewer where ``x`` has no elements: the count of its distinct values is known then."""
 
 
