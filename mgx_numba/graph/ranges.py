@@ -122,6 +122,8 @@ class Ranges:
             return _union([self.span(i) for i in inputs])
         if name in ("argmax", "argmin"):
             return _positions(inputs[0], ins.op.axis, whole)  # type: ignore[attr-defined]
+        if name == "iota":
+            return _positions(ins, 0, whole)
         if name == "nonzero":
             return Span(whole.type, 0, max((_most(d) - 1 for d in inputs[0].shape.dims), default=0))
         if name == "dimensions_of":

@@ -50,7 +50,7 @@ class Gather(Operator):
         data, indices = self.expect_inputs(inputs, 2)
         expect_indices(self, indices)
         axis = self.resolve_axis(self.axis, data.ndim)
-        alone = indices.scalar and indices.lens == (1,)
+        alone = indices.without_axes
         if not data.is_dynamic and not indices.is_dynamic:
             lens = (*data.lens[:axis], *(() if alone else indices.lens), *data.lens[axis + 1 :])
             return Shape(data.type, lens or None)

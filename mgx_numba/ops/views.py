@@ -91,7 +91,7 @@ class Unsqueeze(Operator):
     def axes_rank(self, inputs: Sequence[Shape]) -> int:
         """Return the output's rank, to which axes refer."""
         shape, count = inputs[0], len(self.axes)
-        as_scalar = shape.scalar and shape.lens == (1,) and all(-count <= a < count for a in self.axes)
+        as_scalar = shape.without_axes and all(-count <= a < count for a in self.axes)
         return count if as_scalar else shape.ndim + count
 
     def compute_shape(self, inputs: Sequence[Shape]) -> Shape:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import parser
 
 import mgx_numba as migraphx
 from mgx_numba.api.program import program as public_program
@@ -89,3 +90,32 @@ def test_compiling_many_stages_copied_and_read_the_whole_program_for_each(monkey
         needed.append(dict(counts))
     for name, count in needed[0].items():
         assert needed[1][name] < 2.6 * count, name
+
+
+DIVIDED = """<ir_version: 8, opset_import: ["": 18]>
+divided (float[a,b] x, float[b,c] y, float[c] z) => (float[q] r)
+<float zero = {0.0}, float[2] values = {0, 1}, int64[1] i0 = {0}, int64[1] i1 = {1}, int64[1] i4 = {4},
+ int64[1] last = {-1}, int64[1] far = {1000}, bool yes = {1}, int64 one = {1}> {
+  u, u1, u2, counts = Unique<sorted = 1>(x) found = Shape(u) found1 = Max(found, i1) depth = Min(found1, i4)
+  places = Cast<to = 7>(y) hot = OneHot(places, depth, values)
+  set = Greater(hot, zero) nz = NonZero(set) f = Cast<to = 1>(nz)
+  sz = Shape(z) trips1 = Mod(sz, i4) trips = Squeeze(trips1)
+  s, sums = Loop(trips, yes, f) <body = b (int64 i, bool c, float[k,l] st) => (bool co, float[k2,l2] so, float row) {
+    co = Identity(c) so = Slice(st, i1, far, i0) row = ReduceSum<keepdims = 0>(so) }>
+  part = Slice(sums, i0, far, last, i1) t = Transpose<perm = [1, 0]>(s) product = MatMul(s, t)
+  lens = Shape(product) width = Gather(lens, i1) number = Shape(counts) more = Less(width, number) flag = Squeeze(more)
+  r = If(flag) <then_branch = a () => (float[m] ra) { ra = Neg(part) },
+    else_branch = b2 () => (float[m2] rb) { rb = Relu(part) }> }"""
+"""A program with a stage fewer where ``x`` has no elements: the count of its distinct values is known then."""
+
+
+def test_a_plan_with_other_stages_gives_no_example_lengths() -> None:
+    """Lengths of values of the last plan's stages were taken for those of the new plan's, which have another rank."""
+    data = parser.parse_model(DIVIDED).SerializeToString()
+    session = onnxruntime.InferenceSession(data)
+    compiled = public_program.wrap(parse_onnx(data)).compile("cpu")
+    rng = np.random.default_rng(0)
+    for a, b, c in ((2, 8, 3), (1, 1, 1), (4, 4, 4), (0, 9, 16), (3, 0, 2), (0, 3, 2), (5, 2, 2), (0, 0, 1)):
+        feeds = {"x": rng.integers(0, 5, (a, b)), "y": rng.integers(0, 4, (b, c)), "z": np.zeros(c)}
+        feeds = {name: value.astype(np.float32) for name, value in feeds.items()}
+        np.testing.assert_array_equal(np.asarray(compiled.run(feeds)[0]), session.run(None, feeds)[0])

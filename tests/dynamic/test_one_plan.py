@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -113,6 +114,32 @@ def test_plans_with_symbols_are_not_tried_for_ever_where_none_can_be_made(monkey
     for n in range(1, dynamic.MOST_FAILED + 9):
         assert np.asarray(compiled.run({"x": normal(1, 1, n)})[0]).shape == (1, 1, 2 * n)
     assert tried == dynamic.MOST_FAILED
+
+
+@pytest.mark.parametrize(("batch", "gathers"), [("b", False), ("other", True)])
+def test_masks_of_exporters_are_read_in_place(batch: str, gathers: bool) -> None:
+    """transformers indexes the mask by positions, ``mask[arange(b)[:, None, None, None], arange(s)]``, and begins masks
+    of encoders with ``arange >= 0``. A batch that may be longer than the mask's has indices out of range."""
+    g = Graph()
+    zero, one = g.const(0, np.int64), g.const(1, np.int64)
+    length, rows = (g.op("Squeeze", g.dim(x, k)) for x, k in (("mask", 1), ("x", 0)))
+    keys = g.op("Unsqueeze", g.op("Range", zero, length, one), g.ints(0, 1, 2))
+    batches = g.op("Unsqueeze", g.op("Range", zero, rows, one), g.ints(1, 2, 3))
+    common = g.op("Shape", g.op("Max", keys, batches))
+    pairs = [g.op("Unsqueeze", g.op("Expand", index, common), g.ints(-1)) for index in (batches, keys)]
+    kept = g.op("GatherND", "mask", g.op("Concat", *pairs, axis=-1))
+    queries = g.op("Unsqueeze", g.op("Range", zero, length, one), g.ints(0, 1, 3))
+    kept = g.op("And", g.op("GreaterOrEqual", queries, zero), kept)
+    y = g.op("Where", kept, "x", g.const(-1.0, np.float32))
+    model = g.model({"x": (FLOAT, ["b", 2, "s", "s"]), "mask": (TensorProto.BOOL, [batch, "s"])}, [y])
+    compiled = public_program.wrap(parse_onnx(model)).compile("cpu")
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    rng = np.random.default_rng(0)
+    for b, s in ((2, 5), (1, 1), (3, 1), (1, 8), (4, 4), (2, 16)):
+        feeds = {"x": normal(b, 2, s, s), "mask": rng.random((b, s)) < 0.6}
+        np.testing.assert_array_equal(np.asarray(compiled.run(feeds)[0]), session.run(None, feeds)[0])
+    assert len(compiled.open_plans()) == 1
+    assert ("gathernd_range" in compiled.rewrite_log().applied) is not gathers
 
 
 def _resident() -> int:

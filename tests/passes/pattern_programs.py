@@ -164,6 +164,12 @@ FORMS: dict[str, Callable[[Lens], Iterator[Form]]] = {
     "gather": lambda lens: (
         Form({"axis": k}, [(n, "int64")]) for k in range(len(lens)) for n in ((2,), (0,), ()) if lens[k] or n == (0,)
     ),
+    "gathernd": lambda lens: (
+        Form({}, [((*n, depth), "int64")])
+        for depth in range(1, len(lens) + 1)
+        for n in ((2,), (1, 2), (0,))
+        if all(lens)
+    ),
     "scatter_none": lambda lens: (
         Form({"axis": k}, [((*lens[:k], n, *lens[k + 1 :]), "int64"), ((*lens[:k], n, *lens[k + 1 :]), "float")])
         for k in range(len(lens))

@@ -102,6 +102,22 @@ def test_a_submodule_stands_where_it_is_run_first() -> None:
     assert order[used] == order[first.inputs[0]]
 
 
+def test_an_operation_in_a_branch_on_constants_of_the_module_around_it_has_an_operand() -> None:
+    g = Graph()
+    g.program.main.add_parameter("c", Shape(Type.bool_type, [1]))
+    flag = g.lit(False, bool)
+    yes, no = inner(g), inner(g)
+    either_flag = yes.op("logical_or", flag, flag)
+    yes.ret(either_flag)
+    no.ret(no.op("not", flag))
+    g.ret(choose(g, yes, no))
+    run_passes(g.program, [make_pass("fuse_pointwise")])
+    validate(g.program)
+    for condition, expected in ((True, False), (False, True)):
+        (got,) = evaluate(g.program, {"c": np.array([condition])})
+        assert got == expected
+
+
 def test_shapes_of_an_if_follow_those_of_what_it_captures() -> None:
     g = Graph()
     x = g.param("x", [3, 4])

@@ -69,6 +69,33 @@ def bits(results: list[np.ndarray]) -> list[bytes]:
     return [np.where(np.isnan(r), np.float32(np.nan), r).astype(np.float32).tobytes() for r in results]
 
 
+@pytest.mark.parametrize(
+    ("name", "number", "known"),
+    [
+        ("greater_or_equal", 0, True),
+        ("greater_or_equal", 1, None),
+        ("greater", -1, True),
+        ("greater", 0, None),
+        ("greater", 5, False),
+        ("less", 0, False),
+        ("less", 6, True),
+        ("less", 5, None),
+        ("less_or_equal", 5, True),
+        ("less_or_equal", 4, None),
+        ("less_or_equal", -1, False),
+    ],
+)
+def test_comparisons_of_positions_with_numbers_beyond_them(name: str, number: int, known: bool | None) -> None:
+    def build(g: Graph, x: Instruction) -> Instruction:
+        positions = g.spread(g.op("unsqueeze", g.op("iota", length=6), axes=(1,)), 6, 4)
+        keep = g.op(name, positions, g.scalar(number, positions))
+        row = g.spread(g.op("slice", x, axes=(0,), starts=(0,), ends=(1,)), 6, 4)
+        return g.op("where", keep, row, g.scalar(7, row))
+
+    left = simplified(build)
+    assert (name in left) is (known is None) and left.count("where") <= (known is None)
+
+
 @pytest.mark.parametrize(("build", "left"), [case[1:] for case in EXACT], ids=[case[0] for case in EXACT])
 def test_exact_identities_keep_every_bit(build: Build, left: list[str]) -> None:
     assert simplified(build) == left

@@ -68,6 +68,15 @@ def tuples(g: Graph, x: Instruction, *axes: list[int]) -> Instruction:
     return g.op("scatternd_none", x, g.lit(grid, np.int64), updates)
 
 
+def grid(*lens: int) -> np.ndarray:
+    """The tuple of coordinates of each element, in the last axis."""
+    return np.stack(np.meshgrid(*map(np.arange, lens), indexing="ij"), -1)
+
+
+def gathered(g: Graph, x: Instruction, indices: np.ndarray) -> Instruction:
+    return g.op("gathernd", x, g.lit(indices, np.int64))
+
+
 CASES: list[tuple[str, Build, list[str]]] = [
     ("reshape to the same lengths", lambda g, x: reshape(g, x, 2, 3, 4), []),
     ("slice of everything", lambda g, x: slice_(g, x, 1, 0, 3), []),
@@ -171,6 +180,17 @@ CASES: list[tuple[str, Build, list[str]]] = [
         lambda g, x: g.op("gather", x, g.lit([[0, 1], [2, 3]], np.int64), axis=2),
         ["reshape"],
     ),
+    ("gather tuples of all positions", lambda g, x: gathered(g, x, grid(2, 3, 4)), []),
+    ("gather tuples of two axes", lambda g, x: gathered(g, x, grid(2, 3)), []),
+    ("gather tuples within ranges", lambda g, x: gathered(g, x, grid(2, 2, 3) + np.array([0, 1, 1])), ["slice"]),
+    ("gather tuples in another order", lambda g, x: gathered(g, x, grid(2, 3).swapaxes(0, 1)), ["transpose"]),
+    (
+        "gather tuples of one fixed index",
+        lambda g, x: gathered(g, x, np.stack([np.arange(2), np.full(2, 1)], -1)[:, None] + np.zeros((3, 1), int)),
+        ["slice", "multibroadcast"],
+    ),
+    ("gather tuples along a diagonal", lambda g, x: gathered(g, x, np.array([[0, 0], [1, 1]])), ["gathernd"]),
+    ("gather tuples out of order", lambda g, x: gathered(g, x, np.array([[1], [0]])), ["gathernd"]),
     ("scatter everything", lambda g, x: scatter(g, x, 2, [0, 1, 2, 3]), ["neg"]),
     ("scatter a range", lambda g, x: scatter(g, x, 1, [1, 2], negative=True), ["slice", "neg", "slice", "concat"]),
     (

@@ -129,16 +129,16 @@ def _spread_positions(ins: Instruction, axis: int) -> Length | None:
 def _moved_positions(ins: Instruction, axis: int) -> Length | None:
     """Return the positions of the sum or difference of positions and a number."""
     one, other = ins.inputs
-    moved = _number(other)
+    moved = number_of(other)
     if moved is None and ins.name == "add":
-        one, moved = other, _number(one)
+        one, moved = other, number_of(one)
     start = None if moved is None else positions(one, axis)
     if start is None:
         return None
     return start + moved if ins.name == "add" else start - moved
 
 
-def _number(ins: Instruction) -> Any:
+def number_of(ins: Instruction) -> Any:
     """Return the integer, perhaps a symbolic length, that all elements of a value equal; None if that is not known."""
     value = uniform_value(ins)
     if value is not None:

@@ -157,11 +157,13 @@ def extract(
     mapped: dict[Instruction, Instruction] = {}
     members = set(region)
     arguments: list[Instruction] = []
+    # a branch may read values of the module around it that become constants after its own are folded
+    varies = any(i not in members and is_scalar_literal(i) is None for ins in region for i in ins.inputs)
 
     def parameter(ins: Instruction, inline: bool) -> Instruction:
         # a vector of one element among scalars determines the rank of the result
         vector = known_same(ins.shape.lens, (1,)) and not ins.shape.without_axes
-        constant = is_scalar_literal(ins) if inline and not vector else None
+        constant = is_scalar_literal(ins) if inline and varies and not vector else None
         number = None if constant is None or constant.literal is None else constant.literal.numpy().reshape(-1)[0]
         if number is not None and is_plain(float(number)):
             vector = not scalar and other_rank(ins.shape, Shape(ins.shape.type))

@@ -25,7 +25,7 @@ def scatter_of_range(m: Match, b: RewriteBuilder) -> object:
         return "indices are not constant"
     if not all(known_equal(m.updates.shape.lens[k], m.x.shape.lens[k]) for k in range(rank) if k != axis):
         return "updates do not span the other axes"
-    row = _along(values, axis)
+    row = row_along(values, axis)
     if row is None:
         return "indices differ along another axis"
     count = m.updates.shape.lens[axis]
@@ -43,8 +43,8 @@ def scatternd_of_range(m: Match, b: RewriteBuilder) -> object:
     depth, lens = values.shape[-1], m.x.shape.lens
     if values.ndim != depth + 1 or 0 in values.shape:
         return "there is not one axis of updates for each index of a tuple"
-    rows = [_along(values[..., k], k) for k in range(depth)]
-    changed = [k for k in range(depth) if rows[k] is None or not np.array_equal(rows[k], np.arange(lens[k]))]
+    rows = [row_along(values[..., k], k) for k in range(depth)]
+    changed = [k for k, row in enumerate(rows) if row is None or not np.array_equal(row, np.arange(lens[k]))]
     if len(changed) > 1:
         return "updates are part of more than one axis"
     axis = changed[0] if changed else 0
@@ -52,7 +52,7 @@ def scatternd_of_range(m: Match, b: RewriteBuilder) -> object:
     return "indices differ along another axis" if row is None else _spaced(m, b, axis, row)
 
 
-def _along(values: np.ndarray, axis: int) -> np.ndarray | None:
+def row_along(values: np.ndarray, axis: int) -> np.ndarray | None:
     """Return what ``values`` are along an axis if they are the same along all others."""
     if not values.size:
         return None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 import numpy as np
 
-from ....core.dim import exact_quotient, is_symbolic, known_equal, known_less_equal, known_same
+from ....core.dim import Length, exact_quotient, is_symbolic, known_equal, known_less_equal, known_same
 from ...constants import constant_array
 from ...instruction import Instruction
 from ..build import RewriteBuilder
+from ..causal_masks import number_of, positions
 from ..match import Match, constant, op, rule, some
+from .scatters import row_along
 from .views import reshaped
 
 
@@ -20,7 +23,7 @@ def bounds(ins: Instruction) -> dict[int, tuple[int, int]]:
     return {a: (s, e) for a, s, e in zip(attributes["axes"], attributes["starts"], attributes["ends"])}
 
 
-def _slice(b: RewriteBuilder, x: Instruction, ranges: dict[int, tuple[int, int]]) -> Instruction:
+def _slice(b: RewriteBuilder, x: Instruction, ranges: Mapping[int, tuple[Length, Length]]) -> Instruction:
     """``x`` within ranges; ranges of whole axes are left out."""
     kept = {a: r for a, r in sorted(ranges.items()) if not known_same(r, (0, x.shape.lens[a]))}
     if not kept:
@@ -166,7 +169,7 @@ def gather_of_range(m: Match, b: RewriteBuilder) -> object:
     part = _slice(b, m.x, {axis: (start, last + 1)})
     if step != 1:
         part = b.op("step", part, axes=(axis,), steps=(step,))
-    if m.indices.shape.scalar and m.indices.shape.lens == (1,):
+    if m.indices.shape.without_axes:
         return b.op("squeeze", part, axes=(axis,))  # gather(x, i) -> squeeze(x[i:i+1])
     return reshaped(b, part, m.ins.shape.lens)  # gather(x, [i, i+1, ...]) -> x[i:j]
 
@@ -186,6 +189,58 @@ def _gather_of_symbolic(m: Match, b: RewriteBuilder, axis: int, indices: np.ndar
     return reshaped(b, part, m.ins.shape.lens)
 
 
+@rule("gathernd_range", op("gathernd", some("x"), some("indices")), exact=True)
+def gathernd_of_ranges(m: Match, b: RewriteBuilder) -> object:
+    """``out[..., i, ..., j] = x[i + start, j + start]``, as exporters write ``x[arange[:, None], arange]``: a slice of
+    ``x``, transposed and broadcast."""
+    rank, depth = m.indices.shape.ndim - 1, m.indices.shape.lens[-1]
+    if m.ins.op.attributes()["batch_dims"] or not rank:
+        return "there are tuples of each batch, or one tuple"
+    ranges: dict[int, tuple[Length, Length]] = {}
+    axes: dict[int, int] = {}  # of ``x``, by the axis of the result that counts them
+    for k in range(depth):
+        counted = _counted(m.indices, k)
+        if counted is None:
+            return "an index is neither the same for all tuples nor counts along one axis"
+        start, axis = counted
+        if axis in axes:
+            return "two indices count along one axis"
+        end = start + (1 if axis is None else m.indices.shape.lens[axis])
+        if not (known_less_equal(0, start) and known_less_equal(end, m.x.shape.lens[k])):
+            return "an index may be out of range"
+        ranges[k] = (start, end)
+        if axis is not None:
+            axes[axis] = k
+    order = [axes[a] for a in sorted(axes)]
+    fixed = [k for k in range(depth) if k not in order]
+    part = b.transpose(_slice(b, m.x, ranges), [*order, *fixed, *range(depth, m.x.shape.ndim)])
+    counts = [m.ins.shape.lens[a] if a in axes else 1 for a in range(rank)]
+    return b.broadcast(reshaped(b, part, (*counts, *m.ins.shape.lens[rank:])), m.ins.shape.lens)
+
+
+def _counted(indices: Instruction, k: int) -> tuple[Length, int | None] | None:
+    """Return the first value of index ``k`` of tuples, and the axis along which it counts upwards; None for the axis of
+    an index that all tuples share. Return None for any other index."""
+    rank = indices.shape.ndim - 1
+    values = None if indices.shape.symbolic else constant_array(indices)
+    if values is not None:
+        counted = values[..., k].astype(np.int64)
+        if counted.size and (counted == counted.flat[0]).all():
+            return int(counted.flat[0]), None
+        rows = ((row_along(counted, axis), axis) for axis in range(rank))
+        return next(((int(r[0]), a) for r, a in rows if r is not None and (np.diff(r) == 1).all()), None)
+    if indices.name != "concat" or len(indices.inputs) != indices.shape.lens[-1]:
+        return None
+    if indices.op.attributes()["axis"] % indices.shape.ndim != rank:
+        return None
+    column = indices.inputs[k]
+    number = number_of(column)
+    if number is not None:
+        return number, None
+    found = ((positions(column, axis - rank - 1), axis) for axis in range(rank))
+    return next(((start, axis) for start, axis in found if start is not None), None)
+
+
 SLICE_RULES = (
     nested_slices,
     slice_of_concat,
@@ -194,4 +249,5 @@ SLICE_RULES = (
     concat_of_slices,
     concat_of_transposes,
     gather_of_range,
+    gathernd_of_ranges,
 )

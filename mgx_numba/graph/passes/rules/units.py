@@ -124,6 +124,23 @@ def logical_constant(m: Match, b: RewriteBuilder) -> object:
     return m.x if bool(uniform_value(m.c)) == (m.ins.name == "logical_and") else m.c
 
 
+@rule("known_comparison", op("less less_or_equal greater greater_or_equal", some("x"), some("y")), exact=True)
+def comparison_of_disjoint_ranges(m: Match, b: RewriteBuilder) -> object:
+    """``iota >= 0 -> true``, as masks of attention in which no key is hidden begin."""
+    if not m.x.shape.type.is_integral:
+        return "floats may be NaN"
+    ranges, (low, high) = Ranges(NEAR), (m.x, m.y)
+    if m.ins.name.startswith("greater"):
+        low, high = high, low
+    (_, least, most), (_, floor, top) = ranges.span(low), ranges.span(high)
+    equal_too = m.ins.name.endswith("equal")
+    if most < floor or (equal_too and most == floor):
+        return b.scalar(True, m.ins)
+    if least > top or (not equal_too and least == top):
+        return b.scalar(False, m.ins)
+    return "either order is possible"
+
+
 square = becomes("pow2", op("pow", X, scalar(2.0)), op("mul", X, X), exact=True)
 reciprocal_of_root = becomes("rsqrt", op("recip", op("sqrt", X)), op("rsqrt", X), _wide_only, exact=True)
 divide_by_root = becomes(
@@ -158,6 +175,7 @@ UNIT_RULES = (
     becomes("where_const", op("where", some("c"), X, X), X, exact=True),
     where_constant,
     logical_constant,
+    comparison_of_disjoint_ranges,
 )
 
 
