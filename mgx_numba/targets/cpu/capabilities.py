@@ -101,6 +101,7 @@ def pass_options(options: TargetOptions) -> Options:
             scattered_integers=True,
             reads_shuffled=_reads_shuffled(),
             adds_columns=_adds_columns(options),
+            sums_columns=True,
             multiplies_bfloat16=_multiplies_bfloat16(options),
             reads_padding=_reads_padding(options),
         ),
