@@ -22,7 +22,7 @@ is compared with the k best so far, all of them in registers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import log, prod
 
 import numpy as np
@@ -47,7 +47,7 @@ from ...statements import cast_text, const_text, dtype_name, indent, load_text, 
 from .. import host
 from ..cluster.walk import FEWEST_TINY
 from ..loops import AHEAD_BYTES, is_streamed
-from .row_sort import sort_cycles
+from .row_sort import RANKED, sort_cycles
 from .row_tasks import RowLoop, column_lanes, lanes_across, row_share, rows_ahead
 
 LARGEST_K = 1024
@@ -193,16 +193,11 @@ def topk_launch(
         text.position = "load_scalar(r_places, {})"
     if _ranks(k, x.type.size, length, lanes, fitting):
         inside += text.rank_all()
-    elif isinstance(k, Dim):
-        inside.append("done = False")
-        for vectors in _group_vectors(text.floats):
-            inside.append(f"if not done and k <= {int(vectors * lanes * WANTED_OF_GROUPS)}:")
-            inside += indent(text.collect(vectors))
-        inside += ["if not done:", *indent(text.insert())]
-    elif fitting:
-        inside += ["done = False", *text.collect(fitting[0]), "if not done:", *indent(text.insert())]
+    elif isinstance(length, Dim) and not known_less_equal(k, MOST_OF_COLUMNS):
+        found = text.find(k, fitting)
+        inside += [f"if last <= {RANKED}:", *indent(text.rank_all()), "else:", *indent(found)]
     else:
-        inside += text.insert()
+        inside += text.find(k, fitting)
     prologue = [
         f"best = local_{text.compute}({max(LARGEST_K, COLLECTED) + lanes})",
         f"at = local_int32({max(LARGEST_K, COLLECTED) + lanes})",
@@ -357,6 +352,18 @@ class _TopkLines:
             f"store_scalar(r_values, ({place}) * value_step, {value})",
             f"store_scalar(r_positions, ({place}) * position_step, {position})",
         ]
+
+    def find(self, k: Length, fitting: Sequence[int]) -> list[str]:
+        """Return lines that find the result by a bound from one of ``fitting`` numbers of vectors, or by insertion."""
+        if isinstance(k, Dim):
+            lines = ["done = False"]
+            for vectors in _group_vectors(self.floats):
+                lines.append(f"if not done and k <= {int(vectors * self.lanes * WANTED_OF_GROUPS)}:")
+                lines += indent(self.collect(vectors))
+            return [*lines, "if not done:", *indent(self.insert())]
+        if fitting:
+            return ["done = False", *self.collect(fitting[0]), "if not done:", *indent(self.insert())]
+        return self.insert()
 
     # Selection by a bound
 
