@@ -20,7 +20,7 @@ FAMILIES = SHARED_FAMILIES | {
     "ordering": f"{SHARED_FAMILIES['ordering']} nonzero unique",
     "pooling": "pooling lrn col2im",
     "resampling": "pad pad_with fixed_pad resize reverse window_sum",
-    "trees": "tree_ensemble",
+    "trees": "tree_ensemble pairwise_coupling",
 }
 """Rarely used operators, by the module that has their rules."""
 
