@@ -19,6 +19,7 @@ FAMILIES = SHARED_FAMILIES | {
     "detection": "nonmaxsuppression roialign",
     "ordering": f"{SHARED_FAMILIES['ordering']} nonzero unique",
     "pooling": "pooling lrn col2im",
+    "random_numbers": "random_uniform",
     "resampling": "pad pad_with fixed_pad resize reverse window_sum",
     "trees": "tree_ensemble pairwise_coupling",
 }
