@@ -273,3 +273,21 @@ def test_random_numbers_are_those_of_the_mersenne_twister(dtype, lens):
         check(
             [seed, np.zeros(lens, dtype)], lambda m, p: m.add_instruction("random_uniform", [p[0], p[1]]), rtol=0
         )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("order", [None, NHWC])
+def test_largest_pixels_of_regions(dtype, order):
+    """A fallback step took ten times as long as ONNX Runtime."""
+    x = values(2, 19, 9, 8).astype(dtype)
+    x[0, 3, 4, 4], x[1, :5, 2], x[1, 7] = np.nan, -np.inf, np.inf
+    rois = [[0, 0, 0, 7, 8], [1, 2.5, 1, 5.2, 3], [1, 6, 6, 3, 2], [0, -4.5, 5, 30, 40], [1, 3, 3, 3, 3], [1, 9, 9, 12, 12]]
+    for scale, cells in ((1.0, (2, 3)), (0.3, (7, 7)), (0.5, (1, 1))):
+
+        def build(m: Module, p: Sequence[Instruction], scale: float = scale, cells: Any = cells) -> Instruction:
+            images = in_layout(m, p[0]) if order else p[0]
+            return m.add_instruction("max_roi_pool", [images, p[1]], spatial_scale=scale, pooled_shape=cells)
+
+        native([x, np.array(rois, dtype)], build)
+        check([x[:, :0], np.array(rois, dtype)], build)
+        check([x, np.array(rois, dtype)[:0]], build)
