@@ -63,8 +63,11 @@ class Gather(Operator):
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         data, indices = args
         axis = self.axis % data.ndim
-        wrapped = wrap_indices(self, indices, data.shape[axis], f"axis {axis}")
-        return np.take(data, wrapped, axis).reshape(output.lens)
+        try:
+            return data.take(indices, axis).reshape(output.lens)
+        except (IndexError, TypeError):  # out of range, or of a type that NumPy does not take
+            wrapped = wrap_indices(self, indices, data.shape[axis], f"axis {axis}")
+            return np.take(data, wrapped, axis).reshape(output.lens)
 
 
 @register
