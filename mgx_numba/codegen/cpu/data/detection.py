@@ -1,8 +1,8 @@
 """Operators of object detectors: non-maximum suppression of boxes, and region pooling (ONNX ``RoiAlign``).
 
 Suppression takes one class after the other. The boxes of a class whose score is high enough are sorted by score
-(`row_sort`). Each box is compared, in float64, with the boxes kept so far, and kept unless it overlaps one of them too
-much.
+(`row_sort`): first only the best of many, all of them if too few of these are kept. Each box is compared, in float64,
+with the boxes kept so far, and kept unless it overlaps one of them too much.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ from .. import host
 from ..kernel import cpu_kernel
 from ..loops import tasks_unless_empty
 from .checks import Checks
-from .row_sort import counters, key_dtype, key_lines, sort_lines, sort_pitch
+from .row_sort import counters, key_dtype, key_lines, selected_lines, sort_lines, sort_pitch
 
+SORTED_OF_KEPT = 4
+"""Boxes that are sorted at first for each one to keep. Zen 4: 4,960 boxes of which 20 are kept take 40 us if all are
+sorted."""
 PLANES = ("y1", "x1", "y2", "x2", "area")
 """Float64 planes of scratch memory: what is known of each box kept."""
 
@@ -97,8 +100,8 @@ def suppression_launch(
         mask = f"logical_and({mask}, lane_mask(left, {wide}))" if left else mask
         found = [
             *key_lines("score", scores, wide, largest=True),
-            f"store_where(places, found, add(iota_int32({wide}), cast_int32(c)), mask)",
-            "found += store_where(keys, found, key, mask)",
+            f"store_where(places, ready, add(iota_int32({wide}), cast_int32(c)), mask)",
+            "ready += store_where(keys, ready, key, mask)",
         ]
         return [f"score = {value}", f"mask = {mask}", "if reduce_or(mask):", *indent(found)]
 
@@ -119,22 +122,24 @@ def suppression_launch(
             ]
         ),
     ]
+    attempt = [
+        "ready = 0",
+        *vector_loop(wide, candidates, first="0", last="count"),
+        "found = ready",
+        "if attempt == 0:",
+        *indent(selected_lines(key, "ready", f"({SORTED_OF_KEPT} * keep)")),
+        "kept = 0",
+        "if found > 0:",
+        *indent([*sort_lines(key, "found"), "e = 0", "while e < found and kept < keep:", *indent(one_box)]),
+    ]
     one_row = [
         "image = idiv(row, classes)",
         "r_scores = offset(p_scores, image * score_image + (row - image * classes) * score_class)",
         "r_boxes = offset(p_boxes, image * box_image)",
-        "found = 0",
-        *vector_loop(wide, candidates, first="0", last="count"),
-        "kept = 0",
-        "if found > 0:",
-        *indent(
-            [
-                *sort_lines(key, "found"),
-                "e = 0",
-                "while e < found and kept < keep:",
-                *indent(one_box),
-            ]
-        ),
+        *(f"{name} = 0" for name in ("ready", "found", "kept")),
+        "for attempt in range(2):",
+        "    if attempt == 0 or (kept < keep and found < ready):",
+        *indent(attempt, 2),
         "store_scalar(p_counts, row, kept)",
     ]
     task = [
@@ -144,7 +149,7 @@ def suppression_launch(
         "for row in range(task * batch, imin(rows, task * batch + batch)):",
         *indent(one_row),
     ]
-    text = kernel_text([*arguments.bind(), *_limit_lines(limits), counters(key), *for_tasks(task)])
+    text = kernel_text([*arguments.bind(), *_limit_lines(limits), *counters(key), *for_tasks(task)])
     return Launch(
         kernel=cpu_kernel("nonmaxsuppression_kernel", text, origin),
         args=arguments.values,

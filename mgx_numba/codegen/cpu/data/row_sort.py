@@ -112,7 +112,7 @@ def sort_launch(
         "for row in range(task * batch, imin(rows, task * batch + batch)):",
         *indent(row),
     ]
-    text = kernel_text([*arguments.bind(), counters(key), f"high = local_int32({1 << HIGH})", *for_tasks(task)])
+    text = kernel_text([*arguments.bind(), *counters(key), *for_tasks(task)])
     return Launch(
         kernel=cpu_kernel("topk_sort_kernel", text, origin),
         args=arguments.values,
@@ -129,9 +129,9 @@ def sort_cycles(k: int, length: int) -> float:
     return SELECT_CYCLES * length + SORT_CYCLES * BELOW_BOUND * k
 
 
-def selected_lines(key: str) -> list[str]:
-    """Return lines that move the keys that may be among the first ``k``, and their places, to the front of ``keys`` and
-    ``places``, in order, and set ``found`` to their number: ``last`` if a selection does not pay."""
+def selected_lines(key: str, count: str = "last", k: str = "k") -> list[str]:
+    """Return lines that move the keys that may be among the first ``k`` of ``count``, and their places, to the front of
+    ``keys`` and ``places``, in order, and set ``found`` to their number: ``count`` if a selection does not pay."""
     lanes, whole = host.lanes(key), host.lanes("int32")
     shift = _bits(key) - HIGH
 
@@ -143,27 +143,27 @@ def selected_lines(key: str) -> list[str]:
             f"key = load(keys, c, {lanes})",
             f"mask = {mask}",
             "if reduce_or(mask):",
-            f"    store_where(places, found, add(iota_int32({lanes}), cast_int32(c)), mask)",
+            f"    store_where(places, found, load(places, c, {lanes}), mask)",
             "    found += store_where(keys, found, key, mask)",
         ]
 
     counting = [
         f"for e in range({(1 << HIGH) // whole}):",
         f"    store(high, e * {whole}, const_int32(0, {whole}))",
-        "for e in range(last):",
+        f"for e in range({count}):",
         f"    at = cast_int64(shift_right(load_scalar(keys, e), cast_{key}({shift})))",
         "    store_scalar(high, at, load_scalar(high, at) + cast_int32(1))",
         "below = 0",
         "bucket = 0",
-        "while below < k:",
+        f"while below < {k}:",
         "    below += cast_int64(load_scalar(high, bucket))",
         "    bucket += 1",
     ]
-    moving = [f"bound = cast_{key}(bucket << {shift})", "found = 0", *vector_loop(lanes, selection, first="0")]
+    moving = [f"bound = cast_{key}(bucket << {shift})", "found = 0", *vector_loop(lanes, selection, "0", count)]
     return [
-        "found = last",
-        f"if last >= {SHORTEST_SELECTED} and {SELECTED_SHARE} * k <= last:",
-        *indent([*counting, "if 2 * below <= last:", *indent(moving)]),
+        f"found = {count}",
+        f"if {count} >= {SHORTEST_SELECTED} and {SELECTED_SHARE} * {k} <= {count}:",
+        *indent([*counting, f"if 2 * below <= {count}:", *indent(moving)]),
     ]
 
 
@@ -191,9 +191,9 @@ def key_lines(value: str, x: Tensor, lanes: int, largest: bool) -> list[str]:
     return [*lines, "key = bitwise_not(key)"] if largest else lines
 
 
-def counters(key: str) -> str:
-    """Return the statement that makes the counters of `sort_lines`, at the start of a kernel."""
-    return f"counts = local_int64({_bits(key) // DIGIT * BUCKETS})"
+def counters(key: str) -> list[str]:
+    """Return the statements that make the counters of `sort_lines` and `selected_lines`, at the start of a kernel."""
+    return [f"counts = local_int64({_bits(key) // DIGIT * BUCKETS})", f"high = local_int32({1 << HIGH})"]
 
 
 def sort_lines(key: str, count: str = "last") -> list[str]:
