@@ -206,7 +206,8 @@ def test_one_row_reads_a_right_hand_side_of_any_lengths_where_it_lies(turned: bo
     """It was packed or read by tiles: 1x1024 by 1024x4096 took four times as long as with known lengths."""
     _, (n, k) = symbols("n", "k")
     rng = np.random.default_rng(3)
-    problem = GemmProblem(1, n, k, (), (k, 1), (1, k) if turned else (n, 1), b_constant=False, types=element_types(dtype))
+    b_strides = (1, k) if turned else (n, 1)
+    problem = GemmProblem(1, n, k, (), (k, 1), b_strides, b_constant=False, types=element_types(dtype))
     planned = Planned(problem, full_epilogue(dtype), threads=2)
     own = "gemv_rows" if turned else "gemv_columns"
     assert known_equal(planned.served, 1) and own in planned.names

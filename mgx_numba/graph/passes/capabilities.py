@@ -72,7 +72,7 @@ class Capabilities:
         adds_columns: tells whether a convolution is fastest as a product of all taps, whose columns are
             added up at their places (`RewriteNarrowConvolution`); None: never.
         sums_columns: whether a product with one column is fastest as a reduction of elementwise products.
-        few_queries: most queries whose attention stays two products if positions, not features, are contiguous in the
+        queries_of_products: most queries whose attention stays two products if positions, not features, are contiguous in the
             keys.
         joined_groups: tells how many groups of a convolution with constant weights should be joined (`JoinGroups`);
             None: never any.
@@ -111,7 +111,7 @@ class Capabilities:
     scattered_integers: bool = False
     adds_columns: Callable[[Instruction], bool] | None = None
     sums_columns: bool = False
-    few_queries: int = 0
+    queries_of_products: int = 0
     joined_groups: Callable[[Instruction], int] | None = None
     reads_shuffled: bool = False
     prologues: bool = True

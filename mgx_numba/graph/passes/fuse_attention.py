@@ -305,7 +305,7 @@ def _attention(m: Match, b: RewriteBuilder) -> object:
 
 def _reads_positions(dot: Instruction, options: Options) -> bool:
     """Return whether scores are fastest as a product: of few queries with keys whose positions are contiguous."""
-    few = options.capabilities.few_queries if options.capabilities else 0
+    few = options.capabilities.queries_of_products if options.capabilities else 0
     (*_, queries, _), keys = dot.shape.lens, dot.inputs[1].shape
     apart = known_equal(keys.strides[-1], 1) and not known_equal(keys.strides[-2], 1)
     return apart and known_less_equal(queries, few)

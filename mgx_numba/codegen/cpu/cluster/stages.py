@@ -7,10 +7,10 @@ the next stage, and so on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
-from ....core.dim import known_in, less_equal, minimum, permitted
+from ....core.dim import Length, known_in, less_equal, minimum, permitted
 from ....dataclass import dataclass
 from ....graph.instruction import Instruction
 from ....graph.module import Module
@@ -181,7 +181,8 @@ def kept_in_result(
     (kept,) = found
     for k, _ in stages.stored_in(last):
         type_ = walk.outputs[k].type
-        if k not in walk.parts and known_in(inner[len(walk.inputs) + k], 1) and kept.shape.type is type_ is type_.compute:
+        contiguous = known_in(inner[len(walk.inputs) + k], 1)
+        if contiguous and k not in walk.parts and kept.shape.type is type_ is type_.compute:
             return {kept: k}
     return {}
 

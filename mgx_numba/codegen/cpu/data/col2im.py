@@ -25,8 +25,8 @@ def col2im_launch(op: Col2Im, x: Tensor, out: Tensor, origin: str = "") -> Launc
     """Return the launch of `Col2Im` for types that kernels add in their own width; operands ``x`` and ``out``.
 
     Each row of an image adds the windows' rows that meet it. Pixels whose distance is a multiple of the stride (one
-    phase) lie side by side meanwhile, and are interleaved in the end. Two banks of sums take turns, so that no vector is loaded where another one, an
-    element off, was just stored.
+    phase) lie side by side meanwhile, and are interleaved in the end. Two banks of sums take turns, so that no vector
+    is loaded where another one, an element off, was just stored.
     """
     dtype, rank, stride = dtype_name(x.type), len(op.size), op.stride[-1]
     lanes, taps = host.lanes(dtype), prod(op.kernel)

@@ -343,7 +343,8 @@ def max_regions_launch(x: Tensor, rois: Tensor, out: Tensor, origin: str = "") -
     lanes = host.lanes(compute)
 
     def side(number: int) -> str:
-        return cast_text(f"load_scalar(p_rois, region * region_step + {number} * side_step)", dtype_name(rois.type), "float32")
+        place = f"region * region_step + {number} * side_step"
+        return cast_text(f"load_scalar(p_rois, {place})", dtype_name(rois.type), "float32")
 
     def corner(name: str, number: int) -> list[str]:
         """Return lines that set a corner, rounded, halves away from 0."""
@@ -384,7 +385,10 @@ def max_regions_launch(x: Tensor, rois: Tensor, out: Tensor, origin: str = "") -
         "region = idiv(task, y_cells)",
         "y_cell = task - region * y_cells",
         *checks.scalar(0, "image", f"cast_int64({side(0)})", Type.uint64_type, "images"),
-        *(line for name, k in (("x_first", 1), ("y_first", 2), ("x_last", 3), ("y_last", 4)) for line in corner(name, k)),
+        *corner("x_first", 1),
+        *corner("y_first", 2),
+        *corner("x_last", 3),
+        *corner("y_last", 4),
         *cells("y"),
         "for x_cell in range(x_cells):",
         *indent(cell),

@@ -288,8 +288,8 @@ def topk_columns_launch(
 
 
 def _ranks(k: Length, size: int, length: Length, lanes: int, groups: list[int]) -> bool:
-    """Return whether all elements of a row, of ``size`` bytes, are ranked: it is too short for ``groups``, and insertion
-    and sorting take longer."""
+    """Return whether all elements of a row are ranked: it is too short for ``groups``, and insertion and sorting take
+    longer. An element has ``size`` bytes."""
     if isinstance(k, Dim) or isinstance(length, Dim) or not 0 < k <= length <= COLLECTED:
         return False
     if groups and length >= LEAST_OF_GROUP * groups[0] * lanes:

@@ -1,4 +1,4 @@
-"""Lowering of classical models on the CPU: ensembles of decision trees, and probabilities of support vector machines."""
+"""Lowering of ensembles of decision trees, and of probabilities of support vector machines, on the CPU."""
 
 from __future__ import annotations
 
