@@ -72,8 +72,8 @@ class Capabilities:
         adds_columns: tells whether a convolution is fastest as a product of all taps, whose columns are
             added up at their places (`RewriteNarrowConvolution`); None: never.
         sums_columns: whether a product with one column is fastest as a reduction of elementwise products.
-        queries_of_products: most queries whose attention stays two products if positions, not features, are contiguous in the
-            keys.
+        queries_of_products: most queries whose attention stays two products if positions, not features, are contiguous
+            in the keys.
         joined_groups: tells how many groups of a convolution with constant weights should be joined (`JoinGroups`);
             None: never any.
         reads_shuffled: whether grouped 1x1 convolutions are fastest with their input read through the channel shuffle.
