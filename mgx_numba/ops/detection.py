@@ -226,7 +226,7 @@ class MaxRoiPool(Operator):
         for k, roi in enumerate(rois):
             image = int(roi[0])
             if not 0 <= image < x.shape[0]:
-                raise self.fail(f"region {k} is of image {image}, there are {x.shape[0]}")
+                raise self.bad_index(f"image index {image} of region {k} is out of range for {x.shape[0]} images")
             scaled = roi[1:] * np.float32(self.spatial_scale)
             left, top, right, bottom = (int(np.copysign(np.floor(np.abs(v) + 0.5), v)) for v in scaled)
             rows = _cells(top, bottom, self.pooled_shape[0], x.shape[2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from math import prod
 from typing import ClassVar
@@ -63,6 +64,9 @@ class Gather(Operator):
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         data, indices = args
         axis = self.axis % data.ndim
+        if indices.dtype.kind == "i":  # NumPy takes large unsigned numbers for negative ones
+            with contextlib.suppress(IndexError):
+                return data.take(indices, axis).reshape(output.lens)
         wrapped = wrap_indices(self, indices, data.shape[axis], f"axis {axis}")
         return np.take(data, wrapped, axis).reshape(output.lens)
 

@@ -185,8 +185,8 @@ _TABLE = (
     ScalarFunction("div", _divide, "binary", integers=True, costly=True),
     ScalarFunction("max", _max, "binary", **_ALL),
     ScalarFunction("min", _min, "binary", **_ALL),
-    ScalarFunction("fmod", _fmod, "binary", integers=True),
-    ScalarFunction("mod", _mod, "binary", integers=True),
+    ScalarFunction("fmod", _fmod, "binary", integers=True, costly=True),
+    ScalarFunction("mod", _mod, "binary", integers=True, costly=True),
     ScalarFunction("pow", _pow, "binary", integers=True, costly=True),
     *(
         ScalarFunction(name, meaning, "compare", **_ALL)

@@ -226,6 +226,19 @@ def test_topk_of_short_rows_ranks_all_elements(dtype: str) -> None:
         check_topk(x, min(k, 29), 0)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "uint32", "int64", "uint64", "float32", "float64"])
+@pytest.mark.parametrize("length", [1, 7, 16, 17, 79, 80, 81, 131])
+def test_few_elements_are_sorted_by_rank(length: int, dtype: str) -> None:
+    """The digits' counters alone took as long as ranking 60 elements: 20 classes of 72 boxes 16 us, ONNX Runtime 9."""
+    x = few_values(3, length, dtype=dtype, seed=length)
+    if x.dtype.kind == "f":
+        x[1, ::3], x[1, 1::5], x[2, ::4] = np.nan, -np.inf, np.inf
+    elif x.dtype.kind != "b":
+        x[1, ::3], x[2, ::2] = np.iinfo(dtype).max, np.iinfo(dtype).min
+    for k in {1, (length + 1) // 2, length}:
+        check_topk(x, k, 1)
+
+
 def test_topk_of_a_whole_sorted_row_and_of_nan() -> None:
     x = np.arange(300, dtype=np.float32)[None]
     check_topk(x, 300, 1)

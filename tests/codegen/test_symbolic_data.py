@@ -216,6 +216,9 @@ def test_running_sums(lens: Any, axis: int, exclusive: bool, reverse: bool) -> N
         ((S, 40), 1, 40),
         ((B, S), 1, minimum(S, 20)),
         ((B, 9), 1, minimum(B - 1, 4)),
+        ((B, S + 60), 1, S),
+        ((2, S + 1000), 1, S),
+        ((B, S + 12), 1, 12),
     ],
 )
 def test_selections(lens: Any, axis: int, k: int) -> None:

@@ -198,3 +198,22 @@ def test_blocks_are_nearly_as_good_as_those_for_one_length(n: int, k: int, step:
         ]
         losses.append(costs[0] / costs[1])
     assert max(losses) < 2 and sum(losses) / len(losses) < 1.1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_one_row_reads_a_right_hand_side_of_any_lengths_where_it_lies(turned: bool, dtype: str) -> None:
+    """It was packed or read by tiles: 1x1024 by 1024x4096 took four times as long as with known lengths."""
+    _, (n, k) = symbols("n", "k")
+    rng = np.random.default_rng(3)
+    b_strides = (1, k) if turned else (n, 1)
+    problem = GemmProblem(1, n, k, (), (k, 1), b_strides, b_constant=False, types=element_types(dtype))
+    planned = Planned(problem, full_epilogue(dtype), threads=2)
+    own = "gemv_rows" if turned else "gemv_columns"
+    assert known_equal(planned.served, 1) and own in planned.names
+    for columns, depth in ((1, 1), (3, 50), (31, 4), (64, 64), (257, 3), (300, 33), (1040, 70)):
+        a, b = rng.standard_normal((1, depth)).astype(dtype), rng.standard_normal((depth, columns)).astype(dtype)
+        b = np.asfortranarray(b) if turned else b
+        found, taken = error(planned, {n: columns, k: depth}, a, b, b)
+        assert found < TOLERANCE[dtype] * depth**0.5, (columns, depth, taken)
+        assert columns < 64 or taken == [own]

@@ -211,3 +211,28 @@ def test_constants_lie_in_the_order_of_what_they_meet(lens, order, reduced, monk
         axes = [axis for axis in range(4) if view.lens[axis] > 1 and view.strides[axis]]
         given, wanted = (sorted(axes, key=lambda axis: -v.strides[axis]) for v in (view, like))
         assert given == wanted
+
+
+@pytest.mark.parametrize("columns", [12_000, 12_345])
+def test_a_softmax_of_long_rows_keeps_exponentials_in_its_result(columns):
+    """Exponentials were computed twice for rows past the L1 cache: 32x30000 took 1.35 times as long. Rows are computed
+    in the place of an operand, too."""
+    rows = data(5, columns)
+    rows[1, 3], rows[2, :7], rows[3, 5], rows[4] = np.nan, -np.inf, np.inf, -np.inf
+
+    def build(m, p):
+        x = m.add_instruction("topk", [p[0]], axis=1, k=columns)  # a value that no kernel but the softmax's computes
+        x = m.add_instruction("get_tuple_elem", [x], index=0)
+        return softmax(m, m.add_instruction("add", [x, x]), 1, (5, columns))
+
+    check([rows], build)
+
+
+def test_exponentials_that_are_results_too_are_kept_once():
+    def build(m, p):
+        top = broadcast(m, m.add_instruction("reduce_max", [p[0]], axes=[1]), (3, 9001))
+        e = m.add_instruction("exp", [m.add_instruction("sub", [p[0], top])])
+        total = broadcast(m, m.add_instruction("reduce_sum", [e], axes=[1]), (3, 9001))
+        return [m.add_instruction("div", [e, total]), e, m.add_instruction("mul", [total, p[0]])]
+
+    check([data(3, 9001)], build)

@@ -185,3 +185,14 @@ def test_transposes_to_tiny_rows(lens, dtype):
         check([x], lambda m, p, order=permutation: m.add_instruction("contiguous", [
             m.add_instruction("transpose", [p[0]], permutation=order)
         ]), num_threads=2)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["mod", "fmod", "div"])
+@pytest.mark.parametrize("cols", [2, 7, 8, 9])
+def test_remainders_of_short_rows(name, cols):
+    """Most lanes were idle: 1,536 rows of 8 remainders of int64 took 97 us, ONNX Runtime 41."""
+    rng = np.random.default_rng(cols)
+    x = rng.integers(-1000, 1000, (130, cols))
+    x[0], x[1] = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    y = rng.integers(1, 99, cols)
+    check([x, y], lambda m, p: m.add_instruction(name, [p[0], broadcast(m, p[1], x.shape)]))

@@ -14,6 +14,8 @@ from mgx_numba.graph.passes.base import Options, run_passes
 from mgx_numba.graph.passes.fuse_attention import FuseAttention
 from mgx_numba.graph.passes.optimize_module import OptimizeModule
 from mgx_numba.graph.program import Program
+from mgx_numba.targets.cpu.capabilities import pass_options
+from mgx_numba.targets.options import TargetOptions
 
 from .support import FAST, STRICT, Graph, check, find, names
 
@@ -592,3 +594,14 @@ def test_what_no_kernel_computes_stays_as_it_is() -> None:
     run_passes(program, [FuseAttention()], Options(attention_refusal=refuse), validate=True)
     assert asked == [(Type.float_type, q.shape.lens[-1], v.shape.lens[-1])] and "attention" not in names(program)
     assert any("attention of float_type: too odd" in r.reason for r in program.log.refusals())
+
+
+def test_few_queries_of_keys_whose_positions_are_contiguous_stay_products() -> None:
+    """The kernel for many queries took 1.3 ms for 128 heads of one query, ONNX Runtime 0.55 and two products 0.28."""
+    options = pass_options(TargetOptions())
+    for queries, by_features, is_fused in ((1, False, False), (8, False, False), (9, False, True), (1, True, True)):
+        g = Graph()
+        q, kt, v = operands(g, queries)
+        kt = kt if by_features else g.param("kt", [B, H, D, T])
+        after = check(g.ret(attend(g, q, kt, v)), FuseAttention(), options=options, rtol=1e-4, atol=1e-5)
+        assert ("attention" in names(after)) == is_fused

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mgx_numba.graph.instruction import Instruction
-from mgx_numba.graph.passes.base import Pass
+from mgx_numba.graph.passes.base import Options, Pass
 from mgx_numba.graph.passes.eliminate_common_subexpression import EliminateCommonSubexpression
 from mgx_numba.graph.passes.eliminate_pad import EliminatePad
 from mgx_numba.graph.passes.normalize_ops import NormalizeOps
@@ -21,6 +21,8 @@ from mgx_numba.graph.passes.rewrite_quantization import RewriteQuantization
 from mgx_numba.graph.passes.rewrite_reduce import RewriteReduce
 from mgx_numba.graph.passes.rewrite_resize import RewriteResize
 from mgx_numba.graph.passes.rewrite_softmax import RewriteSoftmax
+from mgx_numba.targets.cpu.capabilities import pass_options
+from mgx_numba.targets.options import TargetOptions
 
 from .support import FAST, STRICT, Graph, check, find, names
 
@@ -209,6 +211,37 @@ def test_nested_reductions_are_merged_and_trivial_ones_vanish() -> None:
     g = Graph()
     x = g.param("x", [3, 1, 4])
     assert names(check(g.ret(g.op("exp", g.op("reduce_mean", x, axes=(1,)))), RewriteReduce())) == ["exp"]
+
+
+COLUMNS = Options(capabilities=pass_options(TargetOptions()).capabilities)
+
+
+@pytest.mark.parametrize("lens", [((7, 5), (5, 1)), ((2, 3, 7, 5), (2, 3, 5, 1)), ((1, 5), (5, 1)), ((7, 1), (1, 1))])
+@pytest.mark.parametrize("type", ["float", "double", "half", "int32"])
+def test_a_product_with_one_column_is_a_sum(lens: tuple[tuple[int, ...], ...], type: str) -> None:
+    g = Graph()
+    program = g.ret(g.op("dot", g.param("x", lens[0], type), g.param("w", lens[1], type)))
+    after = check(program, RewriteReduce(), options=COLUMNS, special=True, rtol=1e-2 if type == "half" else 1e-5)
+    found = names(after, views=False)
+    summed = ["mul"] if lens[0][-1] == 1 else ["mul", "reduce_sum"]
+    assert found == (summed if type in ("float", "double") else ["dot"])
+    assert names(check(program, RewriteReduce(), special=True)) == ["dot"]  # for targets without such reductions
+
+
+@pytest.mark.parametrize("batch", [(4,), (2, 3)])
+def test_a_batch_of_columns_is_multiplied_as_one_product(batch: tuple[int, ...]) -> None:
+    """Weights of 512x512 multiplied by 16 columns took 570 us as 16 products, and 77 as one."""
+    g = Graph()
+    x, w = g.spread(g.param("x", (7, 5)), *batch, 7, 5), g.param("w", (*batch, 5, 1))
+    after = check(g.ret(g.op("dot", x, w)), RewriteReduce(), options=COLUMNS)
+    product = find(after, "dot")
+    assert product.shape.lens == (np.prod(batch), 7)
+
+
+def test_columns_of_matrices_that_repeat_in_part_stay_products() -> None:
+    g = Graph()
+    x, w = g.spread(g.param("x", (3, 1, 7, 5)), 3, 2, 7, 5), g.param("w", (3, 2, 5, 1))
+    assert names(check(g.ret(g.op("dot", x, w)), RewriteReduce(), options=COLUMNS), views=False) == ["dot"]
 
 
 def layer_norm(g: Graph, x: Instruction, form: str) -> Instruction:

@@ -71,6 +71,9 @@ class Capabilities:
         scattered_integers: whether kernels compute transposed convolutions of 8-bit integers.
         adds_columns: tells whether a convolution is fastest as a product of all taps, whose columns are
             added up at their places (`RewriteNarrowConvolution`); None: never.
+        sums_columns: whether a product with one column is fastest as a reduction of elementwise products.
+        queries_of_products: most queries whose attention stays two products if positions, not features, are contiguous
+            in the keys.
         joined_groups: tells how many groups of a convolution with constant weights should be joined (`JoinGroups`);
             None: never any.
         reads_shuffled: whether grouped 1x1 convolutions are fastest with their input read through the channel shuffle.
@@ -107,6 +110,8 @@ class Capabilities:
     depthwise_integers: bool = False
     scattered_integers: bool = False
     adds_columns: Callable[[Instruction], bool] | None = None
+    sums_columns: bool = False
+    queries_of_products: int = 0
     joined_groups: Callable[[Instruction], int] | None = None
     reads_shuffled: bool = False
     prologues: bool = True

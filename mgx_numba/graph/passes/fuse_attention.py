@@ -32,6 +32,7 @@ from .attention_masks import (
     truth_values,
     without_causal_masks,
 )
+from .base import Options
 from .build import RewriteBuilder
 from .causal_masks import is_causal_mask, leaves
 from .match import Match, either, op, rule, some
@@ -264,6 +265,8 @@ def _attention(m: Match, b: RewriteBuilder) -> object:
     reason = m.options.attention_refusal(m.ins.shape.type, *features) if m.options.attention_refusal else ""
     if reason:
         return f"no kernel computes attention of {m.ins.shape.type.name}: {reason}"
+    if _reads_positions(scores.dot, m.options):
+        return "few queries read positions that are contiguous in the keys"
     target = _target(scores)
     empty = any(known_equal(n, 0) for n in target)
     if empty and not all(known_same(lens, target) for lens in scores.lens):
@@ -298,6 +301,14 @@ def _attention(m: Match, b: RewriteBuilder) -> object:
     if not known_same(m.ins.shape.lens, lens) and len(regrouped) == len(m.ins.users):
         return dict.fromkeys(regrouped, result)
     return b.reshape(result, m.ins.shape.lens)
+
+
+def _reads_positions(dot: Instruction, options: Options) -> bool:
+    """Return whether scores are fastest as a product: of few queries with keys whose positions are contiguous."""
+    few = options.capabilities.queries_of_products if options.capabilities else 0
+    (*_, queries, _), keys = dot.shape.lens, dot.inputs[1].shape
+    apart = known_equal(keys.strides[-1], 1) and not known_equal(keys.strides[-2], 1)
+    return apart and known_less_equal(queries, few)
 
 
 def _before_swap(kt: Instruction, k: Instruction) -> Instruction:

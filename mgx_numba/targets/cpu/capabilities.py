@@ -67,6 +67,10 @@ and 0.34; 64 to 8 of 64x64, 3x3 taps, 0.35 and 0.42."""
 MOST_COLUMNS = 1 << 27
 """Most elements of the columns of all taps: 512 MiB of float32. Zen 4, 64 to 3 channels of 512x512 pixels, 9x9 taps,
 255 MB of columns: 132 ms, and 453 ms as a convolution."""
+QUERIES_OF_PRODUCTS = 8
+"""Most queries whose scores are computed as a product if positions are contiguous in the keys: the kernel for many
+queries has queries in its lanes. Zen 4, one thread, attention and two products in us: 12 heads of 1 query, 64 features
+and 512 keys 238 and 82; 128 of 4, 16 and 640 1369 and 450; 8 of 8, 64 and 300 100 and 57."""
 FEW_VECTORS = 2
 """Maximum number of vectors of a row of columns that is folded: wider rows fill the registers by themselves."""
 
@@ -101,6 +105,8 @@ def pass_options(options: TargetOptions) -> Options:
             scattered_integers=True,
             reads_shuffled=_reads_shuffled(),
             adds_columns=_adds_columns(options),
+            sums_columns=True,
+            queries_of_products=QUERIES_OF_PRODUCTS,
             multiplies_bfloat16=_multiplies_bfloat16(options),
             reads_padding=_reads_padding(options),
         ),

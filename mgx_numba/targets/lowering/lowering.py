@@ -501,7 +501,8 @@ class Lowering(PlanConstants):
                 raise CompileError(f"result {k} is a tuple; add get_tuple_elem for its members")
             if value.buffer.region is Region.OUTPUT and value.buffer.index == k:
                 continue
-            if ins.shape.is_dynamic and value.buffer.region is Region.HOST:  # the fallback step's array is the result
+            if value.buffer.region is Region.HOST and (ins.shape.is_dynamic or self._is_result(value, ins.shape)):
+                # the fallback step's array is the result
                 value.buffer.region, value.buffer.index = Region.OUTPUT, k
                 continue
             target = View(Buffer(Region.OUTPUT, k), ins.shape.to_standard())
@@ -523,6 +524,12 @@ class Lowering(PlanConstants):
                 step = PendingStep(None, {}, "ref::@return", ins, call, [value], [target], reason=reason)
                 step.bind, step.write = call.at if ins.shape.symbolic else None, call.write
                 self.draft.steps.append(step)
+
+    def _is_result(self, value: View, shape: Shape) -> bool:
+        """Return whether a value of the host's types is an array of a fallback step that has the shape of a result."""
+        if has_memory(shape) or shape.symbolic or shape.array_lens != shape.lens or value.shape != shape.to_standard():
+            return False
+        return any(value is output for step in self.draft.steps for output in step.outputs)
 
     def _finish(self) -> Plan:
         arena: dict[int, Buffer] = {}

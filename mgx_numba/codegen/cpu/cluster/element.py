@@ -116,7 +116,11 @@ class Element:
         if ins in self._known:
             return self._known[ins]
         kept_by = layout.cached.get(ins) if self._keeps else None
-        if kept_by is not None and kept_by < self._stage:
+        result = layout.in_result.get(ins) if self._keeps else None
+        if result is not None and self._stage == layout.stages.count - 1:
+            text = load_text(f"{self._at}_out{result}", "c", 1, "", layout.lanes, self._left)
+            value = self._printer.loaded(text, ins.shape.type)
+        elif kept_by is not None and kept_by < self._stage:
             text = self.buffer.emit(f"load({self._names.caches[ins]}, {self._place}, {layout.lanes})")
             value = VectorValue(text, ins.shape.type)
         elif ins.is_param:
@@ -130,6 +134,9 @@ class Element:
         else:
             value = ins.op.scalar(self._printer, *(self._value(i) for i in ins.inputs))  # type: ignore[attr-defined]
         self._known[ins] = value
+        if result is not None and self._stage == layout.stages.count - 2:
+            text = self._printer.register(value)
+            self.buffer.line(store_text(f"q_out{result}", "c", 1, "", text, self._left))
         if kept_by == self._stage:
             place = f"{self._names.caches[ins]}, {self._place}, {self._printer.register(value)}"
             # In a pipeline, the place behind the last elements of a row holds elements of another row.

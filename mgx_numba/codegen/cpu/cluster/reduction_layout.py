@@ -28,7 +28,7 @@ from ...statements import dtype_name, indent
 from ..loops import Odometer, rows_of_task, task_elements, tasks_unless_empty
 from ..machine import machine
 from .bf16_split_results import check_parts
-from .stages import CHEAP, Stages, cached_values
+from .stages import CHEAP, Stages, cached_values, kept_in_result
 from .vectors import Strategy, vectors_of
 from .walk import SHORTEST_PIPELINE, Walk
 
@@ -58,6 +58,7 @@ class ReduceLayout:
         row_strides: for each operand, its element strides along ``outer``.
         loop_strides: for each operand, its element strides along ``loops``; empty for operands that are not full.
         cached: values that are kept on the stack, with the stage that writes each.
+        in_result: the value that the last stage but one keeps in the memory of a result, with the result's number.
     """
 
     walk: Walk
@@ -82,6 +83,7 @@ class ReduceLayout:
     row_strides: tuple[tuple[Length, ...], ...]
     loop_strides: tuple[tuple[Length, ...], ...]
     cached: Mapping[Instruction, int]
+    in_result: Mapping[Instruction, int]
 
     @property
     def tasks(self) -> Length:
@@ -127,6 +129,7 @@ def reduce_layout(problem: ReductionProblem) -> ReduceLayout:
     cached = {} if strategy is Strategy.WHOLE_ROWS else cached_values(walk, stages, lanes)
     if strategy is Strategy.ROWS and _is_pipelined(walk, stages, lanes, inner, cached):
         strategy = Strategy.ROW_PIPELINE
+    in_result = kept_in_result(walk, stages, cached, inner) if strategy is Strategy.ROWS else {}
     return ReduceLayout(
         walk=walk,
         stages=stages,
@@ -150,6 +153,7 @@ def reduce_layout(problem: ReductionProblem) -> ReduceLayout:
         row_strides=tuple(s[: len(outer)] for s in walk.keep_space.strides),
         loop_strides=loop_strides,
         cached=cached,
+        in_result=in_result,
     )
 
 

@@ -7,10 +7,10 @@ the next stage, and so on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
-from ....core.dim import known_in, less_equal, minimum, permitted
+from ....core.dim import Length, known_in, less_equal, minimum, permitted
 from ....dataclass import dataclass
 from ....graph.instruction import Instruction
 from ....graph.module import Module
@@ -137,7 +137,7 @@ def cached_values(walk: Walk, stages: Stages, lanes: int) -> Mapping[Instruction
     cached: dict[Instruction, int] = {}
     for stage in range(stages.count):
         fresh: set[Instruction] = set()
-        pending = [*(i.inputs[0] for i in stages.reduced_in(stage)), *(r for _, r in stages.stored_in(stage))]
+        pending = _outcomes(stages, stage)
         while pending:
             ins = pending.pop()
             aliased = ins.is_param and _is_aliased(walk, stages, ins)
@@ -152,6 +152,55 @@ def cached_values(walk: Walk, stages: Stages, lanes: int) -> Mapping[Instruction
             pending.extend(ins.inputs)
         computed = dict.fromkeys(fresh, stage) | computed
     return cached
+
+
+def kept_in_result(
+    walk: Walk, stages: Stages, cached: Mapping[Instruction, int], inner: Sequence[Length]
+) -> Mapping[Instruction, int]:
+    """Return the value that the last stage re-reads from the memory of a result, with the number of the result.
+
+    Rows too long for the stack are kept so. The last stage then reads no operand, which may have the result's memory.
+
+    Args:
+        inner: stride of each operand along the lanes.
+    """
+    last, found = stages.count - 1, set[Instruction]()
+    if cached or last < 1 or not walk.row_mode or walk.reduce_space.rank > 1:
+        return {}
+    before, pending = _computed(stages, last - 1), _outcomes(stages, last)
+    while pending:
+        ins = pending.pop()
+        if ins.is_param and not stages.row_value[ins]:
+            return {}
+        if ins in before and stages.cost(ins) > CHEAP:
+            found.add(ins)
+        elif not stages.row_value[ins]:
+            pending.extend(ins.inputs)
+    if len(found) != 1:
+        return {}
+    (kept,) = found
+    for k, _ in stages.stored_in(last):
+        type_ = walk.outputs[k].type
+        contiguous = known_in(inner[len(walk.inputs) + k], 1)
+        if contiguous and k not in walk.parts and kept.shape.type is type_ is type_.compute:
+            return {kept: k}
+    return {}
+
+
+def _outcomes(stages: Stages, stage: int) -> list[Instruction]:
+    """Return the values that one stage reduces or stores."""
+    return [*(i.inputs[0] for i in stages.reduced_in(stage)), *(r for _, r in stages.stored_in(stage))]
+
+
+def _computed(stages: Stages, stage: int) -> set[Instruction]:
+    """Return the full values that one stage computes."""
+    pending, found = _outcomes(stages, stage), set[Instruction]()
+    while pending:
+        ins = pending.pop()
+        if not stages.row_value[ins] and ins not in found:
+            found.add(ins)
+            pending.extend(ins.inputs)
+    return found
 
 
 def cache_elements(ins: Instruction) -> int:

@@ -21,7 +21,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ....core.dim import Dim, known_equal
+from ....core.dim import Dim, Length, ceil_div, known_equal, less_equal, preferred
 from ...alternatives import fixed
 from ...arguments import Arguments
 from ...launch import Launch, Solution, TaskRange
@@ -58,6 +58,10 @@ conversion instruction, takes 0.88 times."""
 CLAIM_BYTES = 16 << 10
 """Weight bytes that a thread would read in the time of a claim, 0.13 us, as each claim restarts the streams (Zen 5,
 weights in L3)."""
+
+
+CLAIMS = 4
+"""Claims of each thread where lengths are symbolic: a quarter of its time is the most that another waits for it."""
 
 
 class GemvPacked(GemmPacked):
@@ -97,11 +101,9 @@ class GemvPacked(GemmPacked):
         panels = -(-problem.n // columns)
         stored, sums = self._stored_as or tile.right_word, problem.types.accumulator
         size = self._weights_read(problem) * ITEMSIZE[stored]
-        workers = threads if size > ALONE_BYTES else 1
         most = tile.rows * tile.vectors * tile.lanes // (fixed(problem.m) * columns)
-        streams = best_streams(self._streams, most, panels, workers)
+        streams, grain = self._tasks(panels, size, most, threads)
         groups = -(-panels // streams)
-        grain = task_grain(groups, size, workers)
         arguments = Arguments()
         arguments.pointer("x", "x", problem.types.a)
         arguments.pointer("w", "w", stored)
@@ -127,6 +129,21 @@ class GemvPacked(GemmPacked):
         flops = 2 * rows_here * problem.n * problem.k
         moved = ITEMSIZE[sums] * rows_here * (problem.k + problem.n) + size
         return Solution((Launch(kernel, arguments.values, TaskRange(groups, grain), flops, moved),))
+
+    def _tasks(self, panels: Length, size: Length, most: int, threads: int) -> tuple[int, Length]:
+        """Return the number of panels side by side, at most ``most``, and how many groups of them to claim at a time.
+
+        Args:
+            size: bytes of all panels.
+        """
+        if isinstance(panels, Dim) or isinstance(size, Dim):
+            streams = max(s for s in self._streams if s == 1 or s <= most)
+            if streams > 1 and not preferred(less_equal(streams, panels)):
+                streams = 1
+            return streams, ceil_div(-(-panels // streams), 1 if threads == 1 else CLAIMS * threads)
+        workers = threads if size > ALONE_BYTES else 1
+        streams = best_streams(self._streams, most, panels, workers)
+        return streams, task_grain(-(-panels // streams), size, workers)
 
     def _weights_read(self, problem: GemmProblem) -> int:
         """Return the number of weights in memory."""
@@ -302,11 +319,6 @@ class GemvRows(GemvPacked):
             return f"no loop is written for {problem.types}"
         return refused
 
-    def refused_symbols(self, problem: GemmProblem) -> str | None:
-        if isinstance(problem.n, Dim) or isinstance(problem.k, Dim):
-            return "the weights' lengths are symbolic"
-        return super().refused_symbols(problem)
-
     def declines(self, problem: GemmProblem) -> str | None:
         if problem.prologue:
             return NOT_COMPUTED
@@ -416,7 +428,7 @@ class GemvColumns(GemvRows):
 
         width = streams * tile.columns
         lines = [f"n1 = group * {width}", f"whole = depth - imod(depth, {UNROLL})"]
-        if problem.n % width == 0:
+        if known_equal(problem.n % width, 0):
             return [*lines, *product("")]
         part = ["else:", *indent(product("(n - n1)"))]
         return [*lines, f"if n1 + {width} <= n:", *indent(product("")), *part]

@@ -15,6 +15,8 @@ from .row_tasks import RowLoop
 
 SUMS = 2048
 """Most elements of a row whose sums are kept: 8 KiB of float32, so that the windows' rows fit the L1 cache, too."""
+INTERLEAVED = (2, 3, 4)
+"""Strides whose phases are joined by vectors."""
 WIDEST_STRIDE = 64
 """Largest stride along rows: the sums of each phase take up to a vector more."""
 
@@ -23,8 +25,8 @@ def col2im_launch(op: Col2Im, x: Tensor, out: Tensor, origin: str = "") -> Launc
     """Return the launch of `Col2Im` for types that kernels add in their own width; operands ``x`` and ``out``.
 
     Each row of an image adds the windows' rows that meet it. Pixels whose distance is a multiple of the stride (one
-    phase) lie side by side meanwhile. Two banks of sums take turns, so that no vector is loaded where another one, an
-    element off, was just stored.
+    phase) lie side by side meanwhile, and are interleaved in the end. Two banks of sums take turns, so that no vector
+    is loaded where another one, an element off, was just stored.
     """
     dtype, rank, stride = dtype_name(x.type), len(op.size), op.stride[-1]
     lanes, taps = host.lanes(dtype), prod(op.kernel)
@@ -80,15 +82,33 @@ def col2im_launch(op: Col2Im, x: Tensor, out: Tensor, origin: str = "") -> Launc
     for axis in reversed(range(rank - 1)):
         names = ("tap", "place") if axis == rank - 2 else (f"tap{axis}", f"place{axis}")
         lines = _outer_axis(axis, names, known_in(op.stride[axis], 1), lines)
+    fast = stride in INTERLEAVED and known_in(out.strides[-1], 1)
+    joined = [
+        "c = 0",
+        f"while c < {step} * depth:",
+        f"    store(sums, c, add(load(sums, c, {lanes}), load(sums, {room} + c, {lanes})))",
+        f"    c += {lanes}",
+        "c = 0",
+    ]
+    for width in (lanes, lanes // 2, lanes // 4):
+        if width > 1:
+            joined += [
+                f"while {step} * (c + {width}) <= last - first:",
+                f"    interleave(offset(sums, c), depth, offset(r_out, first + {stride} * c), {stride}, {width})",
+                f"    c += {width}",
+            ]
+    total = "load_scalar(own, c)" if fast else f"add(load_scalar(own, c), load_scalar(own, {room} + c))"
     spread = [
+        *(joined if fast else ["c = 0"]),
+        "done = c",
         f"for phase in range({step}):",
         "    to = offset(r_out, (first + phase) * pixel)",
         "    own = offset(sums, phase * depth)",
         "    count = width",
         f"    if first + phase + (width - 1) * {step} >= last:",
         "        count -= 1",
-        "    for c in range(count):",
-        f"        store_scalar(to, c * {step} * pixel, add(load_scalar(own, c), load_scalar(own, {room} + c)))",
+        "    for c in range(done, count):",
+        f"        store_scalar(to, c * {step} * pixel, {total})",
     ]
     inside = [
         f"r_x = offset(p_x, {loop.offset(0)})",

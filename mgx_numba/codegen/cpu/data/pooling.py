@@ -256,7 +256,7 @@ def _vector_count(p: PoolingKernel, k: int, window: PoolingWindow) -> list[str]:
         each = [f"along = add(along, cast_int32({exists}))", f"place = add(place, dilation{k})"]
         lines += [f"along = const_int32(0, {p.lanes})", f"for tap in range(size{k}):", *indent(each)]
     lines.append(f"count = max(1, cast_{p.combine.compute}(mul(along, others_before)))")
-    first, last = (f"{c} * stride{k} - before{k}" for c in ("c", f"(c + {p.lanes - 1})"))
+    first, last = (f"{c} * stride{k} - before{k}" for c in ("c", f"imin(c + {p.lanes - 1}, last - 1)"))
     return [
         f"if {first} >= 0 and {last} + reach <= length{k}:",
         f"    count = splat(cast_{p.combine.compute}(imax(1, size{k} * others_before)), {p.lanes})",

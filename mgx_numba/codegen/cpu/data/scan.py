@@ -127,7 +127,8 @@ def scan_launch(axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tenso
         return store_text(pointer, "c", inner[1], t1, cast_text(value, wide, storage), left, streamed)
 
     def columns(left: str) -> list[str]:
-        keep = f"store_tail(sums, c - first, total, {left})" if left else "store(sums, c - first, total)"
+        # What a masked store wrote is slow to load. Only of streamed rows may the first vector be a partial one.
+        keep = f"store_tail(sums, c - first, total, {left})" if left and streamed else "store(sums, c - first, total)"
         before, after = f"before = load(sums, c - first, {lanes})", f"total = add(before, {load('q', left)})"
         ahead = () if left else (f"prefetch(q, c + ahead + {k})" for k in prefetched)
         return [*ahead, before, after, keep, store("w", "before" if exclusive else "total", left)]

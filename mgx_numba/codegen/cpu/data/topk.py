@@ -22,7 +22,7 @@ is compared with the k best so far, all of them in registers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import log, prod
 
 import numpy as np
@@ -47,7 +47,7 @@ from ...statements import cast_text, const_text, dtype_name, indent, load_text, 
 from .. import host
 from ..cluster.walk import FEWEST_TINY
 from ..loops import AHEAD_BYTES, is_streamed
-from .row_sort import sort_cycles
+from .row_sort import RANKED, sort_cycles
 from .row_tasks import RowLoop, column_lanes, lanes_across, row_share, rows_ahead
 
 LARGEST_K = 1024
@@ -78,6 +78,12 @@ RANKING, INSERTING = 3.0, 90.0
 
 Zen 5: 466 rows of 16 elements, of which 5 are wanted, take 19 us by ranking, and 94 us by insertion. Zen 3: 300 of
 12,800 elements take 143 us by insertion, 500 of 87,965 take 322 us."""
+MOST_COMPARED = 600
+"""Most comparisons of vectors by ranking a row of 32-bit elements: sorting it takes less time than more of them, for
+64-bit elements twice as many.
+
+Zen 4, ns a row by ranking and by sorting: 64 float32 498 and 872, 100 1144 and 1079, 500 22,000 and 3,600; 64 float64
+784 and 1765, 100 1806 and 2194, 128 2784 and 2553."""
 WANTED_OF_PART = 16
 """Least length of a part for each wanted element: results of parts are elements of the next launch."""
 
@@ -111,7 +117,7 @@ def is_sorted_faster(k: Length, axis: int, x: Tensor) -> bool:
     groups = _fitting(k, lanes, x.type.is_floating)
     if isinstance(length, Dim):
         return not groups and k > SHORT_K
-    if _ranks(k, length, lanes, groups) or (groups and length >= LEAST_OF_GROUP * groups[0] * lanes):
+    if _ranks(k, x.type.size, length, lanes, groups) or (groups and length >= LEAST_OF_GROUP * groups[0] * lanes):
         return False
     return sort_cycles(k, length) * max(1, x.type.size // 4) < _insertion_cycles(k, length, lanes)
 
@@ -185,12 +191,13 @@ def topk_launch(
         arguments.pointer("p_places", "places", "int64")
         inside.append("r_places = offset(p_places, row * cols)")
         text.position = "load_scalar(r_places, {})"
-    if _ranks(k, length, lanes, fitting):
+    if _ranks(k, x.type.size, length, lanes, fitting):
         inside += text.rank_all()
-    elif fitting:
-        inside += ["done = False", *text.collect(fitting[0]), "if not done:", *indent(text.insert())]
+    elif isinstance(length, Dim) and not known_less_equal(k, MOST_OF_COLUMNS):
+        found = text.find(k, fitting)
+        inside += [f"if last <= {RANKED}:", *indent(text.rank_all()), "else:", *indent(found)]
     else:
-        inside += text.insert()
+        inside += text.find(k, fitting)
     prologue = [
         f"best = local_{text.compute}({max(LARGEST_K, COLLECTED) + lanes})",
         f"at = local_int32({max(LARGEST_K, COLLECTED) + lanes})",
@@ -280,13 +287,17 @@ def topk_columns_launch(
     return loop.launch(loop.kernel("topk_columns_kernel", inside, origin), [*x.lens, k], moved, prod(x.lens))
 
 
-def _ranks(k: Length, length: Length, lanes: int, groups: list[int]) -> bool:
-    """Return whether all elements of a row are ranked: it is too short for ``groups``, and insertion takes longer."""
+def _ranks(k: Length, size: int, length: Length, lanes: int, groups: list[int]) -> bool:
+    """Return whether all elements of a row are ranked: it is too short for ``groups``, and insertion and sorting take
+    longer. An element has ``size`` bytes."""
     if isinstance(k, Dim) or isinstance(length, Dim) or not 0 < k <= length <= COLLECTED:
         return False
     if groups and length >= LEAST_OF_GROUP * groups[0] * lanes:
         return False
-    return RANKING * length * -(-length // lanes) < _insertion_cycles(k, length, lanes)
+    compared = length * -(-length // lanes)
+    if compared > MOST_COMPARED * max(1, size // 4):
+        return False
+    return RANKING * compared < _insertion_cycles(k, length, lanes)
 
 
 def _insertion_cycles(k: int, length: int, lanes: int) -> float:
@@ -341,6 +352,18 @@ class _TopkLines:
             f"store_scalar(r_values, ({place}) * value_step, {value})",
             f"store_scalar(r_positions, ({place}) * position_step, {position})",
         ]
+
+    def find(self, k: Length, fitting: Sequence[int]) -> list[str]:
+        """Return lines that find the result by a bound from one of ``fitting`` numbers of vectors, or by insertion."""
+        if isinstance(k, Dim):
+            lines = ["done = False"]
+            for vectors in _group_vectors(self.floats):
+                lines.append(f"if not done and k <= {int(vectors * self.lanes * WANTED_OF_GROUPS)}:")
+                lines += indent(self.collect(vectors))
+            return [*lines, "if not done:", *indent(self.insert())]
+        if fitting:
+            return ["done = False", *self.collect(fitting[0]), "if not done:", *indent(self.insert())]
+        return self.insert()
 
     # Selection by a bound
 

@@ -16,11 +16,12 @@ FAMILIES = SHARED_FAMILIES | {
     "caches": "update_cache cached_attention",
     "control": "if if_short loop run_on_target select_module",
     "custom": "custom",
-    "detection": "nonmaxsuppression roialign",
+    "detection": "nonmaxsuppression roialign max_roi_pool",
     "ordering": f"{SHARED_FAMILIES['ordering']} nonzero unique",
     "pooling": "pooling lrn col2im",
+    "random_numbers": "random_uniform",
     "resampling": "pad pad_with fixed_pad resize reverse window_sum",
-    "trees": "tree_ensemble",
+    "trees": "tree_ensemble pairwise_coupling",
 }
 """Rarely used operators, by the module that has their rules."""
 

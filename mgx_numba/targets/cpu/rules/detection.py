@@ -1,13 +1,16 @@
-"""Lower RoiAlign and non-maximum suppression.
+"""Lower region pooling and non-maximum suppression.
 
 For suppression a kernel picks the boxes of every class, and another makes the result's rows and counts them.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from ....codegen.cpu.data.detection import (
     PLANES,
     kept_pitch,
+    max_regions_launch,
     regions_launch,
     suppression_launch,
     suppression_rows_launch,
@@ -16,7 +19,7 @@ from ....core.dim import known_in, less, preferred
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
-from ....ops.detection import NonMaxSuppression, RoiAlign
+from ....ops.detection import MaxRoiPool, NonMaxSuppression, RoiAlign
 from ...lowering.buffers import View
 from ...lowering.launched import regions_rule, suppression_operands
 from ...lowering.lowering import Lowering
@@ -41,6 +44,23 @@ def _channels_last(low: Lowering, ins: Instruction, x: View) -> View:
 
 
 lowering("roialign")(regions_rule(regions_launch, _channels_last))
+
+
+@lowering("max_roi_pool")
+def lower_max_roi_pool(low: Lowering, ins: Instruction) -> None:
+    """Append a kernel that reads images with contiguous channels; a fallback step for images without a pixel, and for
+    those that are not floats."""
+    op, (x, rois) = ins.operator(MaxRoiPool), low.inputs(ins)
+    if any(known_in(n, 0) for n in x.lens) or not x.type.is_floating:
+        low.host(ins, f"no kernel pools {x.type.name} {list(x.lens)} in regions")
+        return
+    _, channels, height, width = x.lens
+    if not known_in(x.strides[1], 1):
+        x = low.materialized(x, (height * width * channels, 1, width * channels, channels), ins)
+    out = low.output(ins)
+    scale = low.constant(np.array([op.spatial_scale], np.float32))
+    solution = low.solve(max_regions_launch, x.tensor, rois.tensor, out.tensor, low.origin(ins))
+    low.launch_all(solution, {"x": x, "rois": rois, "scale": scale, "out": out}, ins)
 
 
 @lowering("nonmaxsuppression", dynamic=True)
