@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch._dynamo.backends.registry import _COMPILER_FNS, register_backend
 from torch._dynamo.exc import TorchDynamoException
 from torch._guards import TracingContext
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 
@@ -24,7 +24,7 @@ from .partition import REGION, divide, of_no_cost, views_at_end
 from .region import KeptTorchRegion, NotKeptError, TorchRegion
 from .value_checks import check_divisors, unwrap_checks
 
-Boxed = Callable[[list[Any]], Sequence[Any]]
+Boxed = Callable[[list[object]], Sequence[object]]
 
 _NEEDS_GRADIENTS = (
     "a graph runs in eager mode, since it needs gradients; this backend compiles models that are called under "
@@ -38,7 +38,7 @@ def mgx_numba(
     *,
     mode: str | None = None,
     options: Mapping[str, object] | None = None,
-) -> Callable[..., Any]:
+) -> Callable[..., object]:
     """Compile a graph of Dynamo's, as ``torch.compile(model, backend="mgx_numba", mode=..., options=...)`` asks for it.
 
     Args:
@@ -76,7 +76,7 @@ def _by_autograd(
     asked: BackendOptions,
     path: Path | None = None,
     parameters: Collection[int] | None = None,
-) -> Callable[..., Any]:
+) -> Callable[..., object]:
     """Compile a graph of Dynamo's by way of AOTAutograd.
 
     Args:
@@ -124,7 +124,7 @@ def _is_pure() -> bool:
     return plain and not (found.is_rng_op_functionalized or found.grad_enabled_mutation is not None)
 
 
-def _kept_call(graph_module: GraphModule, kept: KeptGraph, asked: BackendOptions) -> Callable[..., Any]:
+def _kept_call(graph_module: GraphModule, kept: KeptGraph, asked: BackendOptions) -> Callable[..., object]:
     """Return a function that runs a graph whose result of AOTAutograd is kept.
 
     If the plan cache has no program for the parameters of a call, AOTAutograd compiles the graph after all.
@@ -135,9 +135,9 @@ def _kept_call(graph_module: GraphModule, kept: KeptGraph, asked: BackendOptions
         root.add_module(name, _Call(KeptTorchRegion(region, asked)))
     outer = GraphModule(root, graph_of(kept.nodes, names))
     lock = threading.Lock()
-    compiled: list[Callable[..., Any]] = []
+    compiled: list[Callable[..., object]] = []
 
-    def run(*args: Any) -> Any:
+    def run(*args: object) -> object:
         if not compiled:
             try:
                 return outer.forward(*args)
@@ -169,7 +169,7 @@ def register() -> None:
             register_backend(mgx_numba, name=name)
 
 
-def decompositions() -> Any:
+def decompositions() -> dict[OpOverload, Callable[..., object]]:
     """Return the frontend's table of decompositions."""
     return whole_module("mgx_numba.frontends.torch.parser").DECOMPOSITIONS
 
@@ -235,14 +235,14 @@ class _Call(torch.nn.Module):
         super().__init__()
         self.region = region
 
-    def forward(self, *args: object) -> Any:
+    def forward(self, *args: object) -> torch.Tensor | list[torch.Tensor]:
         """Return the region's results as its graph does: one alone is no list."""
         results = self.region(list(args))
         return results[0] if self.region.single else results
 
 
-def _boxed(forward: Callable[..., object]) -> Boxed:
-    def run(args: list[Any]) -> Any:
+def _boxed(forward: Callable[..., Sequence[object]]) -> Boxed:
+    def run(args: list[object]) -> Sequence[object]:
         own = tuple(args)
         args.clear()
         return forward(*own)
@@ -267,7 +267,7 @@ def _region_alone(graph_module: GraphModule, calls: Sequence[Node], placeholders
     order = [0 if region.single else int(node.args[1]) for node in results]  # type: ignore[union-attr, arg-type]
     takes_all, gives_all = places == list(range(len(placeholders))), order == list(range(len(order)))
 
-    def run(args: list[Any]) -> Any:
+    def run(args: list[object]) -> Sequence[object]:
         results = region(args if takes_all else [args[place] for place in places])
         args.clear()
         return results if gives_all else [results[k] for k in order]

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from .kept_graphs import KeptRegion
     from .options import BackendOptions
 
-Run = Callable[[Sequence[Any]], "list[torch.Tensor]"]
-Divide = Callable[..., Callable[["list[Any]"], Any]]
+Run = Callable[[Sequence[object]], "list[torch.Tensor]"]
+Divide = Callable[..., Callable[["list[object]"], Sequence[object]]]
 
 
 class TorchRegion:
@@ -130,7 +130,7 @@ class KeptTorchRegion:
     def __call__(self, args: Sequence[object]) -> list[torch.Tensor]:
         return self._frozen.find(args)(args)
 
-    def _compiled(self, args: Sequence[Any], constant: Sequence[int]) -> Run:
+    def _compiled(self, args: Sequence[torch.Tensor], constant: Sequence[int]) -> Run:
         kept = self._kept
         if list(constant) != list(kept.constant):
             raise NotKeptError
@@ -174,7 +174,7 @@ def compiled_program(
     """
     from ..api.parsing import Parsed, read_model
 
-    def parse(content: Any, external: Any) -> Parsed:
+    def parse(content: object, external: object) -> Parsed:
         if isinstance(graph, str):
             raise NotKeptError
         whole_module("mgx_numba.frontends.torch.parser")
@@ -213,7 +213,9 @@ class Lowered:
     text: str = ""
 
 
-def lower(graph_module: GraphModule, args: Sequence[Any], constant: Sequence[int], options: BackendOptions) -> Lowered:
+def lower(
+    graph_module: GraphModule, args: Sequence[torch.Tensor], constant: Sequence[int], options: BackendOptions
+) -> Lowered:
     """Compile a graph for inputs like ``args``.
 
     Args:
@@ -254,7 +256,7 @@ def lower(graph_module: GraphModule, args: Sequence[Any], constant: Sequence[int
     return Lowered(made, inputs, back, target, on_device, names, text)
 
 
-def _declare_types(graph_module: GraphModule, given: Mapping[str, Any]) -> None:
+def _declare_types(graph_module: GraphModule, given: Mapping[str, object]) -> None:
     """Convert inputs that a graph declares in another type: Dynamo declares numbers of ``random.Random`` as float32."""
     graph = graph_module.graph
     first = next(node for node in graph.nodes if node.op != "placeholder")
@@ -297,10 +299,10 @@ def runner(lowered: Lowered, args: Sequence[object]) -> Run:
     return call
 
 
-def _entry(name: str, example: object, order: Sequence[int] | None) -> Callable[[Any], Any]:
+def _entry(name: str, example: object, order: Sequence[int] | None) -> Callable[[torch.Tensor], np.ndarray]:
     """Return the function that makes an array of an input, which is a tensor like ``example`` or a number."""
 
-    def slow(value: Any) -> Any:
+    def slow(value: object) -> np.ndarray:
         if not isinstance(value, torch.Tensor):
             if isinstance(value, (int, float, complex)):
                 return np.asarray(value)
@@ -314,7 +316,7 @@ def _entry(name: str, example: object, order: Sequence[int] | None) -> Callable[
         return slow
     quick = quick_array(example)
 
-    def entry(tensor: torch.Tensor) -> Any:
+    def entry(tensor: torch.Tensor) -> np.ndarray:
         try:
             return quick(tensor if order is None else tensor.permute(order))
         except (AttributeError, RuntimeError, TypeError):  # a number, a lazy conjugate, or a tensor that requires grad
@@ -335,7 +337,7 @@ def _cuda_device(args: Sequence[object]) -> torch.device:
     raise ParameterError("all inputs lie in host memory; the graph was compiled for tensors on a CUDA device")
 
 
-def _device(values: Iterable[object], results: Iterable[Any]) -> torch.device:
+def _device(values: Iterable[object], results: Iterable[Node]) -> torch.device:
     """Return the device of tensors; tensors without axes may lie elsewhere.
 
     Inputs in host memory are copied to the CUDA device of the others at each call, if all results lie there: a table
