@@ -29,7 +29,7 @@ from ..base import Outgrown
 
 PASSES = ("merge_rnn_outputs",)
 """The passes of the ``ref`` target, in order."""
-Trace = Callable[[Instruction, Any], None]
+Trace = Callable[[Instruction, object], None]
 REMEMBERED_SHAPES = 64
 """Most shapes of results that a fallback step keeps: more than a loop of a model has lengths."""
 REMEMBERED_PROGRAMS, REMEMBERED_BYTES = 8, 1 << 21
@@ -211,7 +211,7 @@ def _result_shape(ins: Instruction, args: Sequence[Any], spread: bool, known: di
     return found
 
 
-def _expansion(ins: Instruction, args: Sequence[Any], memory: StepMemory) -> Expansion:
+def _expansion(ins: Instruction, args: Sequence[np.ndarray], memory: StepMemory) -> Expansion:
     """Return a program that computes a deferred node for inputs with these lengths, and these values where they matter.
 
     Args:
@@ -259,7 +259,7 @@ def _work(program: Program) -> int:
     return sum(max(n, i.op.flops(i.shape, own)) for n, i, own in zip(elements, computed, given))
 
 
-def _reusable(ins: Instruction, args: Sequence[Any]) -> tuple[Program, tuple[int, ...]] | None:
+def _reusable(ins: Instruction, args: Sequence[np.ndarray]) -> tuple[Program, tuple[int, ...]] | None:
     """Return the program of a deferred node whose inputs are parameters, and the inputs (positions) whose values
     determined it; None if some operators need values that only a run of this program would have."""
     program = Program()
@@ -278,7 +278,7 @@ def _reusable(ins: Instruction, args: Sequence[Any]) -> tuple[Program, tuple[int
     return program, tuple([k for k, x in enumerate(inputs) if x in constants.used])
 
 
-def expanded(ins: Instruction, args: Sequence[Any]) -> Program:
+def expanded(ins: Instruction, args: Sequence[np.ndarray]) -> Program:
     """Return the program of a deferred node whose inputs are literals with the values ``args``."""
     program = Program()
     inputs = [

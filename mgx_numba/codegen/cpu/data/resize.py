@@ -122,7 +122,7 @@ class _Interpolation:
         self.lanes = host.lanes(self.compute)
         self.streamed = is_streamed([out])
         self.kept = KEPT_BYTES // itemsize(self.compute)
-        self.pairs: Any = resampled
+        self.pairs = resampled
         self.axes = sorted(resampled, key=lambda axis: -typical(out.strides[axis]))
         self.open = isinstance(resampled[self.axes[0]], Resampled)
         self.taps = taps
