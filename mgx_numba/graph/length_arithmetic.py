@@ -114,7 +114,7 @@ def fold_lengths(
     return np.array(found, output.type.numpy).reshape(output.lens)
 
 
-def _pointwise(op: Operator, types: Sequence[Type], values: Sequence[np.ndarray], output: Shape) -> list[Any]:
+def _pointwise(op: Operator, types: Sequence[Type], values: Sequence[np.ndarray], output: Shape) -> list[object]:
     columns = zip(*(np.broadcast_to(v, output.lens).flat for v in values))
     return [_computed(op, types, column, output.type) for column in columns]
 

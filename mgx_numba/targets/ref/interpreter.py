@@ -197,7 +197,9 @@ def compute(
         raise MgxError(ins.located(f"evaluating {ins.op} on {[_shape_of(a) for a in args]}: {error}")) from error
 
 
-def _result_shape(ins: Instruction, args: Sequence[Any], spread: bool, known: dict[tuple[object, ...], Shape]) -> Shape:
+def _result_shape(
+    ins: Instruction, args: Sequence[object], spread: bool, known: dict[tuple[object, ...], Shape]
+) -> Shape:
     """Return the shape of an instruction's result; ``known`` keeps it for the next inputs of the same lengths."""
     lengths = tuple((a.shape, a.dtype) if isinstance(a, np.ndarray) else None for a in args)
     found = known.get(lengths)

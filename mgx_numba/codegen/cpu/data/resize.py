@@ -88,7 +88,7 @@ def resize_launch(op: Resize, x: Tensor, out: Tensor, origin: str = "") -> tuple
     return _of_resize(op, pairs, x, out, origin).launch()
 
 
-def _of_resize(op: Resize, resampled: Mapping[int, Any], x: Tensor, out: Tensor, origin: str) -> _Interpolation:
+def _of_resize(op: Resize, resampled: Mapping[int, object], x: Tensor, out: Tensor, origin: str) -> _Interpolation:
     return _Interpolation(f"resize_{op.mode}_kernel", taps_of(op), resampled, x, out, origin)
 
 
