@@ -21,13 +21,21 @@ def pytest_report_header() -> str | None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _operators_are_looked_up_once() -> Iterator[None]:
-    """Keep what PyTorch otherwise does for each export: it looks up its thousand composite operators of C++, in case
-    that a library with more of them was loaded, and writes kernels for them."""
+def _pytorch_works_less() -> Iterator[None]:
+    """Leave out work of PyTorch's that has no effect on results.
+
+    - For each export it looks up its thousand composite operators of C++, in case that a library with more of them was
+      loaded, and writes kernels for them.
+    - For each compilation it empties the processor's caches, to measure how long guards take, and looks for garbage.
+    """
+    import torch
+    from torch._dynamo import guards
     from torch._export import utils
     from torch.export import exported_program
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(guards, "profile_guard_manager", lambda *args: 0.0)
+        patch.setattr(torch._dynamo.config, "run_gc_after_compile", False)
         name = "_materialize_cpp_cia_ops"
         patch.setattr(utils, name, functools.cache(getattr(utils, name)))
         name = "_override_composite_implicit_decomp"
