@@ -129,7 +129,7 @@ def suppression_launch(
         "if found > 0:",
         *indent(
             [
-                *sort_lines(key, "found"),
+                *sort_lines(key),
                 "e = 0",
                 "while e < found and kept < keep:",
                 *indent(one_box),
