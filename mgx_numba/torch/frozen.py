@@ -86,7 +86,7 @@ class _Variant(Generic[T]):
         return [place for place, old, new in zip(self._places, self._states, now) if old != new]
 
     def forget(self, written: Collection[int]) -> None:
-        """Take the constants whose ``id`` is in ``written`` for changed."""
+        """Mark the constants whose ``id`` is in ``written`` as changed."""
         for k, own in enumerate(self._references):
             if id(own()) in written:
                 self._states[k], self._versions = (0, -1, b""), ()
@@ -108,7 +108,7 @@ def _state(tensor: torch.Tensor) -> tuple[int, int, bytes]:
 
 
 def _uncounted(tensor: torch.Tensor) -> str:
-    """Return why PyTorch does not count all changes of a tensor; an empty text if it does."""
+    """Return why PyTorch does not count all changes of a tensor; "" if it counts them."""
     if tensor.is_inference():
         return _OF_INFERENCE
     return _SHARED if tensor.device.type == "cpu" and tensor.is_shared() else ""
@@ -174,7 +174,7 @@ class Frozen(Generic[T]):
             return made
 
     def _leave_uncounted(self, args: Sequence[object]) -> None:
-        """Let the tensors whose changes PyTorch does not count be inputs from now on."""
+        """Treat tensors whose changes PyTorch does not count as inputs from now on."""
         reasons = {place: _uncounted(args[place]) for place in self._constants}
         for reason in sorted({*reasons.values()} - {""}):
             warn_once(reason)

@@ -1,4 +1,4 @@
-"""A compiled region of a graph: a program, and how tensors become its inputs and its results tensors.
+"""A compiled region of a graph: a program, and conversions between tensors and its inputs and results.
 
 Layouts of a region's inputs and results: a dense tensor in another order is passed transposed, thus row-major.
 
@@ -116,7 +116,7 @@ class TorchRegion:
 
 
 class KeptTorchRegion:
-    """A region of which the text is at hand, not the graph; its programs are in the plan cache.
+    """A region restored from a kept graph: it has the graph's text, and finds its programs in the plan cache.
 
     A call raises `NotKeptError` if the plan cache has no program for the values of its parameters, or a node whose
     translation had to wait for the call cannot be translated.
@@ -151,7 +151,7 @@ class KeptTorchRegion:
 
 
 class NotKeptError(Exception):
-    """The plan cache lacks the program of a graph of which only the text is at hand."""
+    """The plan cache lacks the program of a kept region."""
 
 
 def compiled_program(
@@ -195,9 +195,9 @@ class Lowered:
 
     Attributes:
         program: the compiled program.
-        inputs: of each of its inputs the name, the position among the graph's inputs, and the order in which the
-            tensor's axes are row-major (None: as they are).
-        results: of each result the order of axes that gives PyTorch's form back, likewise.
+        inputs: for each input of the program its name, its position among the graph's inputs, and the permutation
+            that makes the tensor row-major (None: it is row-major).
+        results: for each result the permutation that restores PyTorch's order of axes; None for none.
         target: name of the target.
         on_device: inputs and results are tensors on a CUDA device.
         names: names of the graph's inputs.
@@ -385,10 +385,10 @@ def transpose_inputs(graph_module: GraphModule) -> dict[str, Order]:
 
 
 def transpose_results(graph_module: GraphModule, results: Sequence[Node]) -> tuple[list[Node], list[Order | None]]:
-    """Return the results with a transposition behind each that PyTorch has dense and not row-major.
+    """Append a transpose to each result that is dense in PyTorch but not row-major; return the new results.
 
     Returns:
-        The new results, and for each the order of axes that gives its value back; None for none.
+        The new results, and for each the permutation that restores PyTorch's order; None if there is no transpose.
     """
     graph, found, orders = graph_module.graph, [], []
     for node in results:
