@@ -42,7 +42,6 @@ def mgx_numba(
     """Compile a graph of Dynamo's, as ``torch.compile(model, backend="mgx_numba", mode=..., options=...)`` asks for it.
 
     Args:
-        graph_module: the graph.
         example_inputs: its inputs, whose shapes Dynamo guards.
         mode: a mode of `torch.compile`; those of ``max-autotune`` stand for ``exhaustive_tune``.
         options: see `options.parse_options`.

@@ -230,7 +230,6 @@ def outer_nodes(graph: Graph, regions: Mapping[str, int]) -> list[list[object]] 
     """Return a graph of calls of regions, operators of ``aten`` and members of tuples as JSON values; None for others.
 
     Args:
-        graph: the graph.
         regions: numbers of the submodules that are regions.
     """
     numbers = {node: k for k, node in enumerate(graph.nodes)}

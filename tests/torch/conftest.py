@@ -67,6 +67,7 @@ def _written_once(override: Override) -> Override:
             rules.update(added)
             for op, own in written.items():
                 op.py_kernels.update(own)
+                op._dispatch_cache.clear()
             yield
         finally:
             for op, own in saved.items():

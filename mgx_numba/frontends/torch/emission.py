@@ -40,8 +40,6 @@ def emit(
     """Emit a node and return its results.
 
     Args:
-        g: the builder.
-        node: the node.
         args: arguments; symbolic numbers are int64 scalars.
         kwargs: arguments by name.
         shapes: shapes of the results, None for a result that is no tensor.

@@ -41,9 +41,6 @@ class CompiledBody:
 
     Arguments that do not match the plan's parameters are evaluated by the module's NumPy meaning. A body with symbolic
     lengths runs `at` a set of lengths; one executable serves all.
-
-    Attributes:
-        plan: the plan.
     """
 
     kernels: Sequence[KernelSource] = ()

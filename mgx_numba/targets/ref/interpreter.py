@@ -160,7 +160,6 @@ def compute(
     """Return the value of one instruction on evaluated inputs.
 
     Args:
-        ins: the instruction.
         args: values of its inputs.
         run: see `RunModule`.
         repeat: see `RunModule.repeat`.
