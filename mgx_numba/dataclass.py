@@ -13,11 +13,12 @@ import re
 import reprlib
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from .structural import same
 
 C = TypeVar("C", bound=type)
+_Arguments: TypeAlias = "tuple[dict[str, None], int, dict[str, object], list[tuple[str, Callable[[], object]]], bool]"
 _MARKS = re.compile("ClassVar|InitVar|KW_ONLY")
 _lock = threading.RLock()
 _PLAIN_CALLS = 32
@@ -62,7 +63,7 @@ _PARAMETERS = _Standard.__dataclass_params__  # type: ignore[attr-defined]
 class _FieldsLater:
     """A class attribute that on its first access is replaced by the fields of its class."""
 
-    def __init__(self, cls: Any) -> None:
+    def __init__(self, cls: type) -> None:
         self._cls = cls
 
     def __get__(self, instance: object, owner: object) -> object:
@@ -78,7 +79,7 @@ def _add_plain_fields(cls: Any) -> bool:
     Returns False, with nothing done, for other annotations. The standard decorator takes three times as long, mostly to
     prepare methods.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, dataclasses.Field[object]] = {}
     for base in cls.__mro__[:0:-1]:
         found.update(getattr(base, "__dataclass_fields__", {}) if "__dataclass_fields__" in base.__dict__ else {})
     for name, text in vars(cls).get("__annotations__", {}).items():
@@ -142,10 +143,10 @@ class _MethodLater:
 
     __slots__ = ("_cls", "_name", "_write")
 
-    def __init__(self, cls: type, name: str, write: Callable[[Any], Any]) -> None:
+    def __init__(self, cls: type, name: str, write: Callable[[type], Callable[..., object]]) -> None:
         self._cls, self._name, self._write = cls, name, write
 
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., object]:
         method = self._write(self._cls)
         method.__qualname__ = f"{self._cls.__qualname__}.{self._name}"
         if self._cls.__dict__.get(self._name) is self:
@@ -158,22 +159,22 @@ class _InitLater(_MethodLater):
 
     __slots__ = ("_calls", "_known")
 
-    def __init__(self, cls: type, name: str, write: Callable[[Any], Any]) -> None:
+    def __init__(self, cls: type, name: str, write: Callable[[type], Callable[..., object]]) -> None:
         super().__init__(cls, name, write)
         self._calls = 0
-        self._known: Any = None
+        self._known: _Arguments | None = None
 
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., object]:
         self._calls += 1
         if instance is None or self._calls > _PLAIN_CALLS:
             return super().__get__(instance, owner)
         return functools.partial(self._start, instance)
 
-    def _start(self, instance: Any, /, *args: object, **kwargs: object) -> None:
+    def _start(self, instance: object, /, *args: object, **kwargs: object) -> None:
         if not self._plain(instance, args, kwargs):
             super().__get__(instance)(*args, **kwargs)
 
-    def _plain(self, instance: Any, args: tuple[object, ...], kwargs: dict[str, Any]) -> bool:
+    def _plain(self, instance: object, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
         """Initialise an instance from arguments; return False, with nothing done, for arguments that do not fit."""
         if self._known is None:
             self._known = _arguments(self._cls)
@@ -199,9 +200,7 @@ class _InitLater(_MethodLater):
         return True
 
 
-def _arguments(
-    cls: Any,
-) -> tuple[dict[str, None], int, dict[str, object], list[tuple[str, Callable[[], object]]], bool]:
+def _arguments(cls: type) -> _Arguments:
     """Return the names of positional fields in order, the number of fields that are set, default values, default
     factories, and whether some field may be a slot."""
     fields = dataclasses.fields(cls)
@@ -214,14 +213,14 @@ def _arguments(
     return positional, count, defaults, made, any(base.__dict__.get("__slots__") for base in cls.__mro__)
 
 
-def _written(name: str, parameters: list[str], lines: list[str], names: dict[str, object]) -> object:
+def _written(name: str, parameters: list[str], lines: list[str], names: dict[str, Any]) -> Callable[..., object]:
     """Compile a function from its source text."""
     body = "".join(f"\n {line}" for line in lines or ["pass"])
     exec(f"def {name}({', '.join(parameters)}):{body}", names)
     return names[name]
 
 
-def _init(cls: Any) -> object:
+def _init(cls: type) -> Callable[..., object]:
     """Generate ``__init__``, which sets fields from arguments and defaults, then calls ``__post_init__``."""
     fields = dataclasses.fields(cls)
     frozen = cls.__dict__.get("__setattr__") is _refuse_set
@@ -248,7 +247,7 @@ def _init(cls: Any) -> object:
     return _written("__init__", [*positional, *(["*", *by_name] if by_name else [])], lines, names)
 
 
-def _eq(cls: type) -> object:
+def _eq(cls: type) -> Callable[..., object]:
     """Return ``__eq__`` for instances of the same class, which compares symbolic lengths without noting guards."""
     values = _values([field.name for field in dataclasses.fields(cls) if field.compare])
 
@@ -258,7 +257,7 @@ def _eq(cls: type) -> object:
     return __eq__
 
 
-def _hash(cls: type) -> object:
+def _hash(cls: type) -> Callable[..., object]:
     """Return ``__hash__`` of the compared fields, which computes an instance's hash once."""
     fields = dataclasses.fields(cls)
     values = _values([field.name for field in fields if (field.compare if field.hash is None else field.hash)])
@@ -279,7 +278,7 @@ def _state(self: object) -> dict[str, object]:
     return {name: value for name, value in self.__dict__.items() if name != "_known_hash"}
 
 
-def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+def _values(names: list[str]) -> Callable[[object], tuple[object, ...]]:
     """Return a function that returns the tuple of an object's attributes of these names."""
     if len(names) > 1:
         return operator.attrgetter(*names)

@@ -50,7 +50,6 @@ class CompiledForm:
 
     Attributes:
         compiled: the target's compiled program.
-        target: the target.
         parameters: shapes of the portable form's parameters.
         results: shapes of the portable form's results.
         result_places: position and `output_buffer` of each result, by name; None until `run_into` needs it.

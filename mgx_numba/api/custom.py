@@ -52,7 +52,7 @@ def register_custom_op(
         if given is not None and not callable(given):
             raise OperatorError(f"{domain}::{name}: a function is needed, got {given!r}")
 
-    def rule(*inputs: Shape, **attributes: object) -> Any:
+    def rule(*inputs: Shape, **attributes: object) -> object:
         assert compute_shape is not None
         found = compute_shape(*map(shape.wrap, inputs), **attributes)
         return [_unwrapped(s) for s in found] if isinstance(found, (tuple, list)) else _unwrapped(found)

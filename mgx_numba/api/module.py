@@ -108,7 +108,7 @@ def _attribute(value: object) -> object:
     return value
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return [_plain(v) for v in value]
     if isinstance(value, Enum):

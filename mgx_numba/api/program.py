@@ -380,14 +380,14 @@ class program:
             warn(UNCOMPILED, RuntimeWarning)
         return reference_form(self.portable)
 
-    def _checked(self, given: Mapping[str, Any], stream: int | None = None) -> dict[str, Any]:
+    def _checked(self, given: Mapping[str, object], stream: int | None = None) -> dict[str, Any]:
         """Return a checked array or device tensor for every parameter; other names are ignored.
 
         Device tensors are complete for work submitted to ``stream``.
         """
         if type(given) is not dict and not isinstance(given, Mapping):
             raise ParameterError(f"run needs a mapping of parameter names to arrays, got {type(given).__name__}")
-        shapes, inputs = self._parameters(), dict[str, Any]()
+        shapes, inputs = self._parameters(), dict[str, object]()
         for name, wanted in {**shapes, **self._buffers()}.items():
             if name in given:
                 inputs[name] = check(name, given[name], wanted, self._form, self._open_dims, stream)

@@ -48,6 +48,8 @@ from ..graph.module import Module
 from .kernel import KernelSource
 from .launch import Grid, Launch, OpenAxis, Operand, Solution, TaskRange, axis_text
 
+K = TypeVar("K")
+P = TypeVar("P")
 T = TypeVar("T")
 WHOLE = (Module, Scope, KernelSource)
 """Types of values that are not searched for lengths."""
@@ -66,7 +68,7 @@ class Alternative(Generic[T]):
 
 
 def alternatives(
-    problem: object, solve: Callable[[Any], T], samples: Sequence[Mapping[Dim, int]] = (), within: Length = 1
+    problem: P, solve: Callable[[P], T], samples: Sequence[Mapping[Dim, int]] = (), within: Length = 1
 ) -> list[Alternative[T]]:
     """Return the distinct results of a function of a problem; their conditions exclude each other.
 
@@ -128,12 +130,12 @@ def alternatives(
     return [*others, replace(rest, condition=all_of(rest.valid, *(negate(one.condition) for one in others)))]
 
 
-def served(found: Sequence[Alternative[Any]]) -> Any:
+def served(found: Sequence[Alternative[Any]]) -> Length:
     """Return the condition that some alternative is taken: 1, or an expression."""
     return 1 if type(found[-1].valid) is int else any_of(*(one.condition for one in found))
 
 
-def _holds(answers: Mapping[Dim, bool]) -> Any:
+def _holds(answers: Mapping[Dim, bool]) -> Length:
     """Return the conjunction of all answers, without answers that follow from others."""
     conditions = [c if yes else negate(c) for c, yes in answers.items()]
     atoms = {c: c.terms[0][0][0] for c in conditions if len(c.terms) == 1 and len(c.terms[0][0]) == 1}
@@ -255,12 +257,12 @@ def has_lengths(value: object) -> bool:
     return False
 
 
-def at_lengths(value: Any, values: Mapping[Dim, int]) -> Any:
+def at_lengths(value: P, values: Mapping[Dim, int]) -> P:
     """Return a problem, a solution or a number with its expressions evaluated at values of their symbols."""
     return evaluator(value)(functools.partial(evaluate, values=values, known={}))
 
 
-def evaluator(value: object) -> Callable[[Callable[[Dim], int]], Any]:
+def evaluator(value: P) -> Callable[[Callable[[Dim], int]], P]:
     """Return a function that makes a value again with its argument's result for each expression. The value is searched
     for expressions once. Parts without expressions stay the same objects."""
     return _rebuilder(value) or (lambda _: value)
@@ -342,7 +344,6 @@ def _arguments(kind: Any) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind) if field.init)
 
 
-K = TypeVar("K")
 Sample = Mapping[Dim, int]
 WORTH, WORTH_MEAN = 0.08, 0.01
 """Part of the time that another candidate has to save at some length, and over all samples. No figures kept."""

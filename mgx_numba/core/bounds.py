@@ -155,11 +155,11 @@ def tightened(terms: Terms, found: Range) -> Range:
     """Narrow a sum's range where its sign can be proven."""
     low, high = found
     if (low is None or low < 0) and never_negative(terms):
-        low = 1 if never_negative(_plus(terms, -1)) else 0
+        low = 1 if never_negative(_less_one(terms)) else 0
     if low is not None and low > 0:
         return low, high
     if (high is None or high > 0) and never_negative(_negative(terms)):
-        high = -1 if low != 0 and never_negative(_plus(_negative(terms), -1)) else 0
+        high = -1 if low != 0 and never_negative(_less_one(_negative(terms))) else 0
     return low, high
 
 
@@ -223,14 +223,14 @@ def facts_of(condition: Terms, answer: bool, ranges: AtomRanges = OWN) -> list[T
         return [fact for one in atom.operands for fact in facts_of(_terms(one), True, ranges)] if answer else []
     if atom.kind == "negative":
         found = _terms(atom.operands[0])
-        return [_plus(_negative(found), -1)] if answer else [found]
+        return [_less_one(_negative(found))] if answer else [found]
     if atom.kind not in ("zero", "nonzero"):
         return []
     found = _terms(atom.operands[0])
     both = found, _negative(found)
     if answer == (atom.kind == "zero"):
         return list(both)
-    return [_plus(one, -1) for one in both if never_negative(one, ranges)]
+    return [_less_one(one) for one in both if never_negative(one, ranges)]
 
 
 def decided(condition: Terms, ranges: AtomRanges) -> bool | None:
@@ -255,8 +255,8 @@ def decided(condition: Terms, ranges: AtomRanges) -> bool | None:
             return False
         if never_negative(_negative(found), ranges):
             return atom.kind == "zero"
-        return atom.kind == "nonzero" if never_negative(_plus(found, -1), ranges) else None
-    if never_negative(_plus(_negative(found), -1), ranges):
+        return atom.kind == "nonzero" if never_negative(_less_one(found), ranges) else None
+    if never_negative(_less_one(_negative(found)), ranges):
         return atom.kind != "zero"
     return None
 
@@ -402,9 +402,9 @@ def _terms(length: Length) -> Terms:
     return (((), length),) if isinstance(length, int) else length.terms
 
 
-def _plus(terms: Terms, number: int) -> Terms:
+def _less_one(terms: Terms) -> Terms:
     found = dict(terms)
-    _add(found, {(): number})
+    _add(found, {(): -1})
     return tuple(found.items())
 
 

@@ -202,7 +202,7 @@ def _head(capsule: object) -> _VersionedHead:
     return _VersionedHead.from_address(_pointer(capsule, _VERSIONED))
 
 
-def tensor_of(capsule: Any) -> _Tensor:
+def tensor_of(capsule: object) -> _Tensor:
     """Return the tensor in an unconsumed capsule."""
     if _is_valid(capsule, _VERSIONED):
         return _Tensor.from_address(_pointer(capsule, _VERSIONED) + ctypes.sizeof(_VersionedHead))

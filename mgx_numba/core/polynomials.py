@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from math import gcd, prod
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, SupportsInt, TypeGuard, TypeVar
 
 from ..errors import MgxError
 from ..structural import asks_nothing
@@ -13,6 +13,8 @@ from .bounds import interval, tightened, values_at_points, values_of_atom
 
 if TYPE_CHECKING:
     from .scope import ExpressionSpace, Scope
+
+T = TypeVar("T")
 
 
 class SymbolicLengthError(MgxError, TypeError):
@@ -162,7 +164,7 @@ class Dim:
 
     __rmul__ = __mul__
 
-    def __pow__(self, exponent: Any) -> Length:
+    def __pow__(self, exponent: SupportsInt) -> Length:
         return prod([self] * int(exponent))
 
     def __floordiv__(self, other: object) -> SharedLength:
@@ -187,10 +189,10 @@ class Dim:
     def __abs__(self) -> Length:
         return OPERATIONS["max"](self, -self)
 
-    def __lshift__(self, other: Any) -> Length:
+    def __lshift__(self, other: SupportsInt) -> Length:
         return self * (1 << int(other))
 
-    def __rshift__(self, other: Any) -> Length:
+    def __rshift__(self, other: SupportsInt) -> Length:
         return self // (1 << int(other))
 
     def bit_length(self) -> SharedLength:
@@ -302,12 +304,12 @@ def _difference(a: Length, b: Dim, space: ExpressionSpace) -> SharedLength:
     return found
 
 
-def _as_integer(value: Any, function: Callable[[int], Any]) -> Any:
+def _as_integer(value: object, function: Callable[[int], T]) -> T:
     """Apply a method to an integer of another type, such as NumPy's."""
     return function(int(value)) if _plain(value) else NotImplemented
 
 
-def _plain(value: object) -> bool:
+def _plain(value: object) -> TypeGuard[SupportsIndex]:
     return hasattr(value, "__index__") and not isinstance(value, Dim) and getattr(value, "ndim", 0) == 0
 
 

@@ -44,7 +44,7 @@ class ExpressionSpace:
     def __init__(self) -> None:
         self.symbols: dict[tuple[int, str, int, int | None], Dim] = {}
         self.interned: dict[Terms, Dim] = {}
-        self.atoms: dict[Any, Atom] = {}
+        self.atoms: dict[Hashable, Atom] = {}
         self.sums: dict[tuple[Length, Length], Length] = {}
         self.differences: dict[tuple[Length, Length], Length] = {}
         self.products: dict[tuple[Length, Length], Length] = {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from ..api.shape import dynamic_dimension
 from ..errors import OptionError, ShapeError
@@ -76,7 +75,7 @@ def _length(option: str, text: str) -> int:
     return int(text)
 
 
-def _json(option: str, text: str) -> Any:
+def _json(option: str, text: str) -> object:
     try:
         return json.loads(_KEY.sub(r'\1"\2":', text))
     except (ValueError, RecursionError):

@@ -53,7 +53,7 @@ def make_inputs(model: program, args: argparse.Namespace) -> dict[str, np.ndarra
     return model._checked(with_types(model, result))
 
 
-def with_types(model: program, values: Mapping[str, Any]) -> dict[str, Any]:
+def with_types(model: program, values: Mapping[str, Any]) -> dict[str, object]:
     """Return inputs with the element types of their parameters.
 
     NumPy's files cannot name types of ``ml_dtypes`` (bfloat16, int4, ...): their elements are read as bytes.

@@ -110,7 +110,6 @@ def sampled(
     """Emit the sums [n, c, samples] of weighted elements of images [n, c, spatial...].
 
     Args:
-        g: the builder.
         x: the images.
         axes: the spatial axes.
         taps: positions and weights [n, samples] of the elements along each axis.

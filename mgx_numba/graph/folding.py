@@ -97,7 +97,7 @@ class Constants:
     def _literal(self, literal: Argument) -> np.ndarray:
         return literal.numpy()
 
-    def _computed(self, ins: Instruction, values: list[Any]) -> Any:
+    def _computed(self, ins: Instruction, values: list[Any]) -> object:
         """Evaluate an instruction on the values of its inputs; without values, return an empty array."""
         if any(map(has_symbolic_elements, values)):
             return fold_lengths(ins.op, ins.shape, [i.shape for i in ins.inputs], values)

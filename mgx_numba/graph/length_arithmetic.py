@@ -114,7 +114,7 @@ def fold_lengths(
     return np.array(found, output.type.numpy).reshape(output.lens)
 
 
-def _pointwise(op: Operator, types: Sequence[Type], values: Sequence[np.ndarray], output: Shape) -> list[Any]:
+def _pointwise(op: Operator, types: Sequence[Type], values: Sequence[np.ndarray], output: Shape) -> list[object]:
     columns = zip(*(np.broadcast_to(v, output.lens).flat for v in values))
     return [_computed(op, types, column, output.type) for column in columns]
 
@@ -296,7 +296,7 @@ def _holds(x: _Element) -> Length:
     return found
 
 
-def _common(a: _Element, b: _Element) -> tuple[Any, Any, int]:
+def _common(a: _Element, b: _Element) -> tuple[Length, Length, int]:
     """Return the numerators of two elements over their common denominator, and the denominator."""
     over = max(a.denominator, b.denominator)
     return a.numerator * (over // a.denominator), b.numerator * (over // b.denominator), over
@@ -322,7 +322,7 @@ def _divisor(x: Length) -> Length:
     return x
 
 
-def _truncated(a: Length, b: Length) -> Any:
+def _truncated(a: Length, b: Length) -> Length:
     """Return ``a / b`` rounded toward zero."""
     if isinstance(b, int) and b < 0:
         a, b = -a, -b

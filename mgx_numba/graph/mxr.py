@@ -313,7 +313,7 @@ def _replace(path: FilePath, fill: Callable[[Write], object]) -> None:
 
 MAX_NESTING = 64  # far above real control flow, and below Python's recursion limit
 
-Nodes = Callable[[], Iterator[Any]]
+Nodes = Callable[[], Iterator[object]]
 
 
 def rebuild_program(modules: Mapping[str, Nodes]) -> Program:

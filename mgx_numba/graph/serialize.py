@@ -277,7 +277,7 @@ def strings(value: object, what: str) -> list[str]:
     return items
 
 
-def _within(place: str, function: Callable[[Any], Any], value: object) -> Any:
+def _within(place: str, function: Callable[[object], object], value: object) -> Any:
     try:
         return function(value)
     except ValueError as error:

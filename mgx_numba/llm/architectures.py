@@ -87,7 +87,7 @@ GGUF_NAMES = {
 }
 """Names of tensors in GGUF files, of all architectures; ``experts_`` are tensors of all experts."""
 
-LLAMA_DEFAULTS: dict[str, Any] = {
+LLAMA_DEFAULTS: dict[str, object] = {
     "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 11008,
     "vocab_size": 32000, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "hidden_act": "silu",
     "rope_theta": 10000.0, "bos_token_id": 1, "eos_token_id": 2,
@@ -131,7 +131,7 @@ PHI3_DEFAULTS = LLAMA_DEFAULTS | {
     "hidden_size": 3072, "intermediate_size": 8192, "vocab_size": 32064, "max_position_embeddings": 4096,
     "rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096, "eos_token_id": 32000, "pad_token_id": 32000,
 }  # fmt: skip
-GPT2_DEFAULTS: dict[str, Any] = {
+GPT2_DEFAULTS: dict[str, object] = {
     "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257, "layer_norm_epsilon": 1e-5,
     "activation_function": "gelu_new", "bos_token_id": 50256, "eos_token_id": 50256,
 }  # fmt: skip

@@ -435,7 +435,6 @@ def deferred_node(
     """Emit a node of ONNX or ONNX Runtime, to be expanded later, and return its results.
 
     Args:
-        g: the builder.
         operator: name of the operator.
         inputs: the node's inputs; None for an absent one.
         results: shapes of the results.

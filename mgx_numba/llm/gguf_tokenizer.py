@@ -11,8 +11,9 @@ import functools
 import heapq
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from ..errors import FormatError, UnsupportedError
 from ..garbage import uncollected
 from ..json_types import JsonObject
 from .optional import required
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 """Kinds in ``tokenizer.ggml.token_type``: llama_token_type of llama.h."""
@@ -45,7 +49,7 @@ _SPLITS: dict[str, Sequence[str]] = {
 """Expressions that split a text before byte pairs are merged, by ``tokenizer.ggml.pre``, as in llama-vocab.cpp."""
 
 
-def tokenizer_of_gguf(metadata: Mapping[str, object]) -> Any:
+def tokenizer_of_gguf(metadata: Mapping[str, object]) -> Tokenizer | SentencePieces:
     """Return the ``tokenizers.Tokenizer``, or `SentencePieces`, that metadata of a GGUF file describe.
 
     Args:
@@ -59,7 +63,7 @@ def tokenizer_of_gguf(metadata: Mapping[str, object]) -> Any:
         return _tokenizer(required("tokenizers", "a tokenizer"), metadata)
 
 
-def _tokenizer(package: Any, metadata: JsonObject) -> Any:
+def _tokenizer(package: ModuleType, metadata: JsonObject) -> Tokenizer | SentencePieces:
     kind = str(metadata.get("tokenizer.ggml.model"))
     if kind not in ("gpt2", "llama"):
         raise UnsupportedError(f"tokenizer.ggml.model is {kind!r}; expected 'gpt2' or 'llama'")
@@ -91,7 +95,7 @@ def _tokenizer(package: Any, metadata: JsonObject) -> Any:
     return SentencePieces(found, vocabulary, scores, _prefixed(metadata), ends, unknown)
 
 
-def _byte_pairs(package: Any, metadata: JsonObject, vocabulary: Mapping[str, int]) -> Any:
+def _byte_pairs(package: ModuleType, metadata: JsonObject, vocabulary: Mapping[str, int]) -> Tokenizer:
     pre = str(metadata.get("tokenizer.ggml.pre", "default"))
     if pre not in _SPLITS:
         raise UnsupportedError(f"tokenizer.ggml.pre is {pre!r}; expected one of {', '.join(_SPLITS)}")
@@ -121,7 +125,9 @@ def _pairs(merges: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(merge.split(" ", 1)) for merge in merges]
 
 
-def _sentence_pieces(package: Any, metadata: JsonObject, vocabulary: Mapping[str, int], unknown: str | None) -> object:
+def _sentence_pieces(
+    package: ModuleType, metadata: JsonObject, vocabulary: Mapping[str, int], unknown: str | None
+) -> Tokenizer:
     """Return a tokenizer without merges, which `SentencePieces` does by scores."""
     prefixed = _prefixed(metadata)
     model = package.models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, fuse_unk=True, unk_token=unknown)
@@ -218,7 +224,7 @@ class SentencePieces:
 
     def __init__(
         self,
-        plain: Any,
+        plain: Tokenizer,
         vocabulary: Mapping[str, int],
         scores: Sequence[float],
         prefixed: bool,
@@ -260,7 +266,7 @@ class SentencePieces:
                 ids += self._merged_before(piece) if len(piece) <= _KNOWN_LENGTH else self._merged(piece)
         return Encoding(ids + last)
 
-    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of tokens."""
         return str(self._plain.decode(ids, skip_special_tokens=skip_special_tokens))
 

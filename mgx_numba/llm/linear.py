@@ -18,7 +18,6 @@ class Linear:
     """Emits products with weights of a file.
 
     Attributes:
-        g: the builder.
         accuracy_level: that of products with block-quantised weights: 4 allows rows of int8.
     """
 

@@ -20,7 +20,7 @@ from .generation.stopping import TextStream
 from .model import LanguageModel
 from .tokenizer import Tokenizer
 
-Prompt = str | Sequence[int] | np.ndarray | Sequence[Mapping[str, Any]]
+Prompt = str | Sequence[int] | np.ndarray | Sequence[Mapping[str, object]]
 """A text, tokens, or messages of a conversation."""
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p")
@@ -191,7 +191,7 @@ def prompt_tokens(tokenizer: Tokenizer, prompt: Prompt) -> np.ndarray:
         return tokenizer.encode(prompt, add_special_tokens=True)
     if isinstance(prompt, (Sequence, np.ndarray)):
         if len(prompt) and isinstance(prompt[0], Mapping):
-            return tokenizer.encode(tokenizer.apply_chat_template(cast(Sequence[Mapping[str, Any]], prompt)))
+            return tokenizer.encode(tokenizer.apply_chat_template(cast(Sequence[Mapping[str, object]], prompt)))
         found = np.asarray(prompt) if all(np.isscalar(each) for each in prompt) else np.zeros((0, 0))
         if found.ndim == 1 and (found.dtype.kind in "iu" or not found.size):
             return found.astype(np.int64)

@@ -7,14 +7,14 @@ shape rule, and its meaning in NumPy. A pointwise operator gives its meaning as 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from enum import Enum
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, SupportsFloat, SupportsIndex, TypeVar
 
 import numpy as np
 
-from ..core.dim import Dim, same
+from ..core.dim import Dim, Length, same
 from ..core.shape import DynamicDimension, Shape
 from ..core.strided import Strided
 from ..core.types import Type, parse_type
@@ -104,7 +104,7 @@ class Operator:
     def normalized(self, inputs: Sequence[Shape]) -> Operator:
         """Return the operator in canonical form for these inputs: non-negative axes (attributes in ``AXES``)."""
         rank = self.axes_rank(inputs) if self.AXES else 0
-        changes: dict[str, Any] = {}
+        changes: dict[str, object] = {}
         for name in self.AXES:
             value = getattr(self, name)
             if isinstance(value, int):
@@ -156,7 +156,7 @@ class Operator:
         """Return whether an attribute is, or holds, a symbolic length."""
         return any(_has_dim(getattr(self, name)) for name in self.attribute_kinds())
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
         if _REGISTRY.get(self.name) is type(self):  # some of these classes have no name in a module
             return _again, (self.name, self.attributes())
         return super().__reduce_ex__(protocol)
@@ -296,7 +296,7 @@ def make_op(name: str, **attributes: object) -> Operator:
         raise OperatorError(f"{name}: {error}") from None
 
 
-def _again(name: str, attributes: dict[str, Any]) -> Operator:
+def _again(name: str, attributes: dict[str, object]) -> Operator:
     """Restore a pickled operator."""
     return make_op(name, **attributes)
 
@@ -331,28 +331,28 @@ def _instance(value: object, *types: type) -> object:
     return value
 
 
-def _number(value: Any) -> float:
+def _number(value: SupportsFloat | str) -> float:
     if isinstance(value, (str, bytes)):
         raise TypeError
     return float(value)
 
 
-def _exact_number(value: object) -> float | int:
+def _exact_number(value: SupportsFloat) -> float | int:
     """Return the number as a float, or as the integer that it is where float64 does not hold it exactly."""
     number = _number(value)
     return int(value) if isinstance(value, (int, np.integer)) and int(number) != value else number
 
 
-def _integer(value: Any) -> Any:
+def _integer(value: SupportsIndex | Dim) -> Length:
     return value if isinstance(value, Dim) else value.__index__()
 
 
-def _integers(value: Any) -> tuple[int, ...]:
+def _integers(value: int | Dim | Iterable[SupportsIndex | Dim]) -> tuple[Length, ...]:
     items = [value] if isinstance(value, (int, np.integer, Dim)) else value
     return tuple(_integer(v) for v in items)
 
 
-_CONVERSIONS: dict[str, Callable[[Any], Any]] = {
+_CONVERSIONS: dict[str, Callable[[Any], object]] = {
     "Shape": lambda value: _instance(value, Shape),
     "Type": parse_type,
     "bool": lambda value: bool(_instance(value, bool, int, np.bool_)),

@@ -61,7 +61,7 @@ class Col2Im(Operator):
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         (x,) = args
         wide = output.type.compute.numpy
-        lens: tuple[Any, ...] = (*output.lens[:2], *self.kernel, *self.steps)
+        lens: Sequence[int] = (*output.lens[:2], *self.kernel, *self.steps)
         parts = x.reshape(lens).astype(wide, copy=False)
         result = np.zeros(output.lens, wide)
         for tap in itertools.product(*map(range, self.kernel)):

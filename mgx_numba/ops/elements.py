@@ -5,17 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ..core.types import Type, parse_type
 from ..errors import OperatorError, ShapeError
 from .scalar import ScalarOps
 from .scalar_functions import FUNCTIONS, UNARY
 
-_UFUNCS: dict[Any, str] = {
+_UFUNCS: dict[np.ufunc, str] = {
     np.add: "add", np.subtract: "sub", np.multiply: "mul", np.true_divide: "div", np.power: "pow",
     np.maximum: "max", np.minimum: "min", np.fmod: "fmod", np.remainder: "mod",
     np.negative: "neg", np.absolute: "abs", np.sqrt: "sqrt", np.reciprocal: "recip",
@@ -59,7 +60,7 @@ class ScalarElement(np.lib.mixins.NDArrayOperatorsMixin):
         """NumPy's name for its element type."""
         return self.type.numpy
 
-    def astype(self, dtype: Any) -> ScalarElement:
+    def astype(self, dtype: Type | DTypeLike) -> ScalarElement:
         """The value in another element type: floats to integers truncate and saturate, to bool is ``!= 0``."""
         try:
             wanted = parse_type(dtype if isinstance(dtype, (str, Type)) else np.dtype(dtype).name)
@@ -67,7 +68,7 @@ class ScalarElement(np.lib.mixins.NDArrayOperatorsMixin):
             raise OperatorError(f"{self._owner}: {error}") from None
         return self._of(self._handler.cast(self.value, wanted))
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: object, **options: object) -> ScalarElement:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> ScalarElement:
         name = _UFUNCS.get(ufunc)
         if ufunc is np.square:
             name, inputs = "mul", (self, self)
@@ -75,7 +76,9 @@ class ScalarElement(np.lib.mixins.NDArrayOperatorsMixin):
             self._refuse(f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}"))
         return self._call(name, *inputs)
 
-    def __array_function__(self, function: Any, types: object, args: Any, options: object) -> ScalarElement:
+    def __array_function__(
+        self, function: Callable[..., object], types: object, args: Sequence[object], options: object
+    ) -> ScalarElement:
         if function is np.where and len(args) == 3 and not options:
             condition, *values = args
             a, b = self._operands("where", values)
@@ -106,7 +109,7 @@ class ScalarElement(np.lib.mixins.NDArrayOperatorsMixin):
             raise ShapeError(f"{self._owner}: {name} of {type.name}, expected a floating-point type; convert by astype")
         return self._of(getattr(self._handler, name)(*(v.value for v in values)))
 
-    def _operands(self, name: str, operands: Any) -> list[ScalarElement]:
+    def _operands(self, name: str, operands: Sequence[object]) -> list[ScalarElement]:
         """Return operands of a common type; Python numbers become constants of that type."""
         types = {x.type: None for x in operands if isinstance(x, ScalarElement)}
         if len(types) > 1:
@@ -127,5 +130,5 @@ class ScalarElement(np.lib.mixins.NDArrayOperatorsMixin):
         return ScalarElement(self._owner, self._handler, value)
 
     def _refuse(self, what: str) -> NoReturn:
-        known = ", ".join(sorted(f"np.{f.__name__}" for f in [*_UFUNCS, np.square, np.where, np.clip]))
+        known = ", ".join(sorted(f"np.{name}" for name in [*(f.__name__ for f in _UFUNCS), "square", "where", "clip"]))
         raise OperatorError(f"{self._owner}: elements have no {what}; they have: {known}, {', '.join(sorted(UNARY))}")

@@ -22,7 +22,6 @@ def with_explicit_lengths(plan: Plan, used: Callable[[], Iterable[Dim]] | None =
     """Return the plan with one more parameter, of shape ``(symbol, 0)``, for each symbol that no parameter has.
 
     Args:
-        plan: the plan.
         used: returns the lengths in the program and in those that run after it. A symbol that neither these nor the
             plan's condition nor a parameter has is dropped. None: no symbol is dropped.
     """

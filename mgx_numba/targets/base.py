@@ -39,7 +39,7 @@ class Outgrown(Exception):
     """Raised when a program read from a file has no plan for a run's lengths; the program has to be compiled again."""
 
 
-FastPath = Callable[[Any], "Results | None"]
+FastPath = Callable[[object], "Results | None"]
 """A fast path of a run; see `Compiled.direct`."""
 
 

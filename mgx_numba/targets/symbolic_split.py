@@ -58,7 +58,7 @@ class SymbolicSplit(SplitCompiled):
     def stages(self, inputs: Inputs) -> list[Stage]:
         return self._split_point.stages(inputs, self._head, _Later(partial(self._later, inputs)))
 
-    def _later(self, inputs: Inputs, given: Inputs, use: Callable[[Any, Any], T]) -> T:
+    def _later(self, inputs: Inputs, given: Inputs, use: Callable[[Any, Inputs], T]) -> T:
         """Return the result of ``use`` for the second stage and its inputs, including the lengths of the first stage's
         inputs.
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .logs import warn_once
 
-Run = Callable[..., Any]
+Run = Callable[..., object]
 Place = tuple[int, int, int, tuple[int, ...], tuple[int, ...]]
 """Of an input that shares memory: position, first element and bytes of its storage, lengths, strides."""
 
@@ -33,7 +33,7 @@ def with_alias_check(compiled: Run, eager: Run, example_inputs: Sequence[object]
         return compiled
     first: list[frozenset[Place]] = []
 
-    def run(*args: Any) -> Any:
+    def run(*args: object) -> Any:
         shared = _shared(args, places)
         if not first:
             first.append(shared)
@@ -49,7 +49,7 @@ def _is_compared(x: torch.Tensor) -> bool:
     return x.layout is torch.strided and not isinstance(x, torch.nn.Parameter) and not is_traceable_wrapper_subclass(x)
 
 
-def _shared(args: Sequence[Any], places: Sequence[int]) -> frozenset[Place]:
+def _shared(args: Sequence[object], places: Sequence[int]) -> frozenset[Place]:
     """Return the inputs whose range of memory overlaps that of another one."""
     spans = sorted([(*_span(args[k]), k) for k in places])
     found: set[int] = set()

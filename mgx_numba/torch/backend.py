@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch._dynamo.backends.registry import _COMPILER_FNS, register_backend
 from torch._dynamo.exc import TorchDynamoException
 from torch._guards import TracingContext
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 
@@ -25,7 +25,7 @@ from .region import KeptTorchRegion, NotKeptError, TorchRegion
 from .updates import take_updates, with_updates
 from .value_checks import check_divisors, unwrap_checks
 
-Boxed = Callable[[list[Any]], Sequence[Any]]
+Boxed = Callable[[list[object]], Sequence[object]]
 
 _NEEDS_GRADIENTS = (
     "a graph runs in eager mode, since it needs gradients; this backend compiles models that are called under "
@@ -39,11 +39,10 @@ def mgx_numba(
     *,
     mode: str | None = None,
     options: Mapping[str, object] | None = None,
-) -> Callable[..., Any]:
+) -> Callable[..., object]:
     """Compile a graph of Dynamo's, as ``torch.compile(model, backend="mgx_numba", mode=..., options=...)`` asks for it.
 
     Args:
-        graph_module: the graph.
         example_inputs: its inputs, whose shapes Dynamo guards.
         mode: a mode of `torch.compile`; those of ``max-autotune`` stand for ``exhaustive_tune``.
         options: see `options.parse_options`.
@@ -77,7 +76,7 @@ def _by_autograd(
     asked: BackendOptions,
     path: Path | None = None,
     parameters: Collection[int] | None = None,
-) -> Callable[..., Any]:
+) -> Callable[..., object]:
     """Compile a graph of Dynamo's by way of AOTAutograd.
 
     Args:
@@ -128,7 +127,7 @@ def _is_pure() -> bool:
     return plain and not (found.is_rng_op_functionalized or found.grad_enabled_mutation is not None)
 
 
-def _kept_call(graph_module: GraphModule, kept: KeptGraph, asked: BackendOptions) -> Callable[..., Any]:
+def _kept_call(graph_module: GraphModule, kept: KeptGraph, asked: BackendOptions) -> Callable[..., object]:
     """Return a function that runs a graph whose result of AOTAutograd is kept.
 
     If the plan cache has no program for the parameters of a call, AOTAutograd compiles the graph after all.
@@ -139,9 +138,9 @@ def _kept_call(graph_module: GraphModule, kept: KeptGraph, asked: BackendOptions
         root.add_module(name, _Call(KeptTorchRegion(region, asked)))
     outer = GraphModule(root, graph_of(kept.nodes, names))
     lock = threading.Lock()
-    compiled: list[Callable[..., Any]] = []
+    compiled: list[Callable[..., object]] = []
 
-    def run(*args: Any) -> Any:
+    def run(*args: object) -> object:
         if not compiled:
             try:
                 return outer.forward(*args)
@@ -173,7 +172,7 @@ def register() -> None:
             register_backend(mgx_numba, name=name)
 
 
-def decompositions() -> Any:
+def decompositions() -> dict[OpOverload, Callable[..., object]]:
     """Return the frontend's table of decompositions."""
     return whole_module("mgx_numba.frontends.torch.parser").DECOMPOSITIONS
 
@@ -241,14 +240,14 @@ class _Call(torch.nn.Module):
         super().__init__()
         self.region = region
 
-    def forward(self, *args: object) -> Any:
+    def forward(self, *args: object) -> torch.Tensor | list[torch.Tensor]:
         """Return the region's results as its graph does: one alone is no list."""
         results = self.region(list(args))
         return results[0] if self.region.single else results
 
 
-def _boxed(forward: Callable[..., object]) -> Boxed:
-    def run(args: list[Any]) -> Any:
+def _boxed(forward: Callable[..., Sequence[object]]) -> Boxed:
+    def run(args: list[object]) -> Sequence[object]:
         own = tuple(args)
         args.clear()
         return forward(*own)
@@ -279,7 +278,7 @@ def _region_alone(
         region.updated = {k: places.index(at) for k, at in zip(last, updated) if at in places and order.count(k) == 1}
     takes_all, gives_all = places == list(range(len(placeholders))), order == list(range(len(order)))
 
-    def run(args: list[Any]) -> Any:
+    def run(args: list[object]) -> Sequence[object]:
         results = region(args if takes_all else [args[place] for place in places])
         args.clear()
         return results if gives_all else [results[k] for k in order]

@@ -103,7 +103,7 @@ _OF_ARRAY = {mine: (theirs, bits) for theirs, (bits, mine) in _BY_BITS.items()}
 
 
 def host_array(tensor: torch.Tensor) -> np.ndarray:
-    """Return a tensor's elements as a row-major array in host memory; copies where the tensor's memory is not that."""
+    """Return a tensor's elements as a row-major array in host memory; copy it unless its memory is one already."""
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     bits, dtype = _BY_BITS.get(plain.dtype, (None, None))
     return plain.numpy() if bits is None else plain.view(bits).numpy().view(dtype)

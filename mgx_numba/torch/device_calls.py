@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -86,7 +86,7 @@ def _by_addresses(lowered: Lowered, device: torch.device, args: Sequence[object]
     number, index = compiled.device, device.index or 0
     inside = _updated_inputs(lowered, compiled, [place for place, *_ in inputs])
 
-    def call(args: Sequence[Any]) -> list[torch.Tensor]:
+    def call(args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         given = []
         for place, order, dtype, lens, shape in inputs:
             tensor = args[place] if order is None else args[place].permute(order)

@@ -53,7 +53,7 @@ class _Variant(Generic[T]):
         gone: a constant has been deleted; another tensor may lie at its address.
     """
 
-    def __init__(self, constants: Sequence[int], args: Sequence[Any], value: T) -> None:
+    def __init__(self, constants: Sequence[int], args: Sequence[object], value: T) -> None:
         self.value, self.calls, self.gone = value, 0, False
         self._places = list(constants)
         self._all = _picker(constants)
@@ -86,7 +86,7 @@ class _Variant(Generic[T]):
         return [place for place, old, new in zip(self._places, self._states, now) if old != new]
 
     def forget(self, written: Collection[int]) -> None:
-        """Take the constants whose ``id`` is in ``written`` for changed."""
+        """Mark the constants whose ``id`` is in ``written`` as changed."""
         for k, own in enumerate(self._references):
             if id(own()) in written:
                 self._states[k], self._versions = (0, -1, b""), ()
@@ -108,7 +108,7 @@ def _state(tensor: torch.Tensor) -> tuple[int, int, bytes]:
 
 
 def _uncounted(tensor: torch.Tensor) -> str:
-    """Return why PyTorch does not count all changes of a tensor; an empty text if it does."""
+    """Return why PyTorch does not count all changes of a tensor; "" if it counts them."""
     if tensor.is_inference():
         return _OF_INFERENCE
     return _SHARED if tensor.device.type == "cpu" and tensor.is_shared() else ""
@@ -144,7 +144,7 @@ class Frozen(Generic[T]):
         compile: compiles for arguments, with those at the given positions as constants.
     """
 
-    def __init__(self, constants: Sequence[int], compile: Callable[[Sequence[Any], Sequence[int]], T]) -> None:
+    def __init__(self, constants: Sequence[int], compile: Callable[[Sequence[torch.Tensor], Sequence[int]], T]) -> None:
         self._constants = list(constants)
         self._compile = compile
         self._variants: dict[int, list[_Variant[T]]] = {}  # by the address of the first constant
@@ -173,14 +173,14 @@ class Frozen(Generic[T]):
             self._current = made
             return made
 
-    def _leave_uncounted(self, args: Sequence[Any]) -> None:
-        """Let the tensors whose changes PyTorch does not count be inputs from now on."""
+    def _leave_uncounted(self, args: Sequence[object]) -> None:
+        """Treat tensors whose changes PyTorch does not count as inputs from now on."""
         reasons = {place: _uncounted(args[place]) for place in self._constants}
         for reason in sorted({*reasons.values()} - {""}):
             warn_once(reason)
         self._constants = [place for place, reason in reasons.items() if not reason]
 
-    def _address(self, args: Sequence[Any]) -> int:
+    def _address(self, args: Sequence[torch.Tensor]) -> int:
         return int(args[self._constants[0]].data_ptr()) if self._constants else 0
 
     def _drop(self, args: Sequence[object]) -> None:

@@ -147,7 +147,7 @@ def _precisions(lower_precision: LowerPrecision | str, asked: Mapping[str, bool]
 
 
 def _split(
-    exported: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any], options: BackendOptions
+    exported: ExportedProgram, args: tuple[object, ...], kwargs: dict[str, object], options: BackendOptions
 ) -> SplitModule:
     """Return an exported program whose supported operators are in `MGXModule` objects."""
     from ..frontends.torch.parser import unsupported

@@ -78,7 +78,7 @@ class KeptGraph:
     """
 
     static: Sequence[int]
-    nodes: Sequence[Any]
+    nodes: Sequence[list[object]]
     regions: Sequence[KeptRegion]
 
 
@@ -207,7 +207,7 @@ def _nodes(graph_module: GraphModule) -> Iterable[str]:
         yield f"{node.op} {name} {argument_text((node.args, node.kwargs), numbers, _constant)}"
 
 
-def _function(target: Any) -> str:
+def _function(target: object) -> str:
     """Return a name from which a function can be found, and nothing else."""
     if isinstance(target, torch._ops.OpOverload) and target.namespace == "aten":
         return str(target)
@@ -226,16 +226,15 @@ def _constant(value: object) -> str:
     raise _NoKeyError
 
 
-def outer_nodes(graph: Graph, regions: Mapping[str, int]) -> list[Any] | None:
+def outer_nodes(graph: Graph, regions: Mapping[str, int]) -> list[list[object]] | None:
     """Return a graph of calls of regions, operators of ``aten`` and members of tuples as JSON values; None for others.
 
     Args:
-        graph: the graph.
         regions: numbers of the submodules that are regions.
     """
     numbers = {node: k for k, node in enumerate(graph.nodes)}
 
-    def plain(value: object) -> Any:
+    def plain(value: object) -> object:
         if isinstance(value, Node):
             return {"node": numbers[value]}
         if isinstance(value, (list, tuple)):
@@ -246,12 +245,12 @@ def outer_nodes(graph: Graph, regions: Mapping[str, int]) -> list[Any] | None:
             return value
         raise _NoKeyError
 
-    found: list[Any] = []
+    found: list[list[object]] = []
     try:
         for node in graph.nodes:
             target = node.target
             if node.op == "call_module" and target in regions:
-                name: Any = regions[target]
+                name: str | int = regions[target]
             elif isinstance(target, torch._ops.OpOverload) and target.namespace == "aten":
                 name = f"{target._schema.name.removeprefix('aten::')} {target._overloadname}"
             elif node.op in ("placeholder", "output") or target is operator.getitem:
@@ -270,7 +269,7 @@ def graph_of(nodes: Sequence[Any], regions: Sequence[str]) -> Graph:
     graph = Graph()
     made: list[Node] = []
 
-    def value(plain: Any) -> Any:
+    def value(plain: Any) -> object:
         if isinstance(plain, dict):
             return made[plain["node"]] if "node" in plain else getattr(torch, plain["dtype"])
         return [value(v) for v in plain] if isinstance(plain, list) else plain
@@ -287,6 +286,6 @@ def graph_of(nodes: Sequence[Any], regions: Sequence[str]) -> Graph:
             made.append(graph.call_module(regions[name], *given))
         else:
             packet, overload = name.split(" ")
-            target: Callable[..., Any] = getattr(getattr(torch.ops.aten, packet), overload)
+            target: Callable[..., object] = getattr(getattr(torch.ops.aten, packet), overload)
             made.append(graph.call_function(target, *given))
     return graph

@@ -124,7 +124,7 @@ class MGXModule(torch.nn.Module):
         results = self._run(inputs)
         return results[0] if len(results) == 1 else tuple(results)
 
-    def get_extra_state(self) -> dict[str, Any]:
+    def get_extra_state(self) -> dict[str, object]:
         """Return what `state_dict` holds: the program as a tensor of bytes, and the attributes of this module."""
         if self.program is None:
             raise MgxError("MGXModule has no program that could be saved")

@@ -1,4 +1,4 @@
-"""A compiled region of a graph: a program, and how tensors become its inputs and its results tensors.
+"""A compiled region of a graph: a program, and conversions between tensors and its inputs and results.
 
 Layouts of a region's inputs and results: a dense tensor in another order is passed transposed, thus row-major.
 
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from .kept_graphs import KeptRegion
     from .options import BackendOptions
 
-Run = Callable[[Sequence[Any]], "list[torch.Tensor]"]
-Divide = Callable[..., Callable[["list[Any]"], Any]]
+Run = Callable[[Sequence[object]], "list[torch.Tensor]"]
+Divide = Callable[..., Callable[["list[object]"], Sequence[object]]]
 
 
 class TorchRegion:
@@ -119,7 +119,7 @@ class TorchRegion:
 
 
 class KeptTorchRegion:
-    """A region of which the text is at hand, not the graph; its programs are in the plan cache.
+    """A region restored from a kept graph: it has the graph's text, and finds its programs in the plan cache.
 
     A call raises `NotKeptError` if the plan cache has no program for the values of its parameters, or a node whose
     translation had to wait for the call cannot be translated.
@@ -133,7 +133,7 @@ class KeptTorchRegion:
     def __call__(self, args: Sequence[object]) -> list[torch.Tensor]:
         return self._frozen.find(args)(args)
 
-    def _compiled(self, args: Sequence[Any], constant: Sequence[int]) -> Run:
+    def _compiled(self, args: Sequence[torch.Tensor], constant: Sequence[int]) -> Run:
         kept = self._kept
         if list(constant) != list(kept.constant):
             raise NotKeptError
@@ -154,7 +154,7 @@ class KeptTorchRegion:
 
 
 class NotKeptError(Exception):
-    """The plan cache lacks the program of a graph of which only the text is at hand."""
+    """The plan cache lacks the program of a kept region."""
 
 
 def compiled_program(
@@ -177,7 +177,7 @@ def compiled_program(
     """
     from ..api.parsing import Parsed, read_model
 
-    def parse(content: Any, external: Any) -> Parsed:
+    def parse(content: object, external: object) -> Parsed:
         if isinstance(graph, str):
             raise NotKeptError
         whole_module("mgx_numba.frontends.torch.parser")
@@ -198,9 +198,9 @@ class Lowered:
 
     Attributes:
         program: the compiled program.
-        inputs: of each of its inputs the name, the position among the graph's inputs, and the order in which the
-            tensor's axes are row-major (None: as they are).
-        results: of each result the order of axes that gives PyTorch's form back, likewise.
+        inputs: for each input of the program its name, its position among the graph's inputs, and the permutation
+            that makes the tensor row-major (None: it is row-major).
+        results: for each result the permutation that restores PyTorch's order of axes; None for none.
         target: name of the target.
         on_device: inputs and results are tensors on a CUDA device.
         names: names of the graph's inputs.
@@ -218,7 +218,9 @@ class Lowered:
     updated: Mapping[int, int] = field(default_factory=dict)
 
 
-def lower(graph_module: GraphModule, args: Sequence[Any], constant: Sequence[int], options: BackendOptions) -> Lowered:
+def lower(
+    graph_module: GraphModule, args: Sequence[torch.Tensor], constant: Sequence[int], options: BackendOptions
+) -> Lowered:
     """Compile a graph for inputs like ``args``.
 
     Args:
@@ -259,7 +261,7 @@ def lower(graph_module: GraphModule, args: Sequence[Any], constant: Sequence[int
     return Lowered(made, inputs, back, target, on_device, names, text)
 
 
-def _declare_types(graph_module: GraphModule, given: Mapping[str, Any]) -> None:
+def _declare_types(graph_module: GraphModule, given: Mapping[str, object]) -> None:
     """Convert inputs that a graph declares in another type: Dynamo declares numbers of ``random.Random`` as float32."""
     graph = graph_module.graph
     first = next(node for node in graph.nodes if node.op != "placeholder")
@@ -302,10 +304,10 @@ def runner(lowered: Lowered, args: Sequence[object]) -> Run:
     return call
 
 
-def _entry(name: str, example: object, order: Sequence[int] | None) -> Callable[[Any], Any]:
+def _entry(name: str, example: object, order: Sequence[int] | None) -> Callable[[torch.Tensor], np.ndarray]:
     """Return the function that makes an array of an input, which is a tensor like ``example`` or a number."""
 
-    def slow(value: Any) -> Any:
+    def slow(value: object) -> np.ndarray:
         if not isinstance(value, torch.Tensor):
             if isinstance(value, (int, float, complex)):
                 return np.asarray(value)
@@ -319,7 +321,7 @@ def _entry(name: str, example: object, order: Sequence[int] | None) -> Callable[
         return slow
     quick = quick_array(example)
 
-    def entry(tensor: torch.Tensor) -> Any:
+    def entry(tensor: torch.Tensor) -> np.ndarray:
         try:
             return quick(tensor if order is None else tensor.permute(order))
         except (AttributeError, RuntimeError, TypeError):  # a number, a lazy conjugate, or a tensor that requires grad
@@ -340,7 +342,7 @@ def _cuda_device(args: Sequence[object]) -> torch.device:
     raise ParameterError("all inputs lie in host memory; the graph was compiled for tensors on a CUDA device")
 
 
-def _device(values: Iterable[object], results: Iterable[Any]) -> torch.device:
+def _device(values: Iterable[object], results: Iterable[Node]) -> torch.device:
     """Return the device of tensors; tensors without axes may lie elsewhere.
 
     Inputs in host memory are copied to the CUDA device of the others at each call, if all results lie there: a table
@@ -388,10 +390,10 @@ def transpose_inputs(graph_module: GraphModule) -> dict[str, Order]:
 
 
 def transpose_results(graph_module: GraphModule, results: Sequence[Node]) -> tuple[list[Node], list[Order | None]]:
-    """Return the results with a transposition behind each that PyTorch has dense and not row-major.
+    """Append a transpose to each result that is dense in PyTorch but not row-major; return the new results.
 
     Returns:
-        The new results, and for each the order of axes that gives its value back; None for none.
+        The new results, and for each the permutation that restores PyTorch's order; None if there is no transpose.
     """
     graph, found, orders = graph_module.graph, [], []
     for node in results:

@@ -11,7 +11,7 @@ from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...graph.passes.prologue import varies_over_pixels
 from ...ops.base import Pointwise
-from ...ops.scalar import ScalarOps
+from ...ops.scalar import ScalarOps, V
 from ..body import ScalarBody, evaluate_instructions, scalar_body
 from .epilogue import Epilogue, EpilogueOperand, Prologue, PrologueOperand
 
@@ -64,7 +64,7 @@ def reading_second_half(epilogue: Epilogue, dtype: str) -> Epilogue:
     assert gated is not None and epilogue.gated
     first, second, *rest = gated.parameters
 
-    def compute(handler: ScalarOps, sums: Any, *read: Any) -> Any:
+    def compute(handler: ScalarOps[V], sums: V, *read: V) -> V:
         return gated.evaluate(handler, (sums, read[-1], *read[:-1]))
 
     body = scalar_body(compute, (first, *rest, second))

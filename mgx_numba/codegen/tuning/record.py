@@ -23,7 +23,7 @@ def canonical(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-Extents = tuple[Any, ...]
+Extents = tuple[object, ...]
 """The lengths by which most problems of an operation differ, see `extents_of`."""
 
 

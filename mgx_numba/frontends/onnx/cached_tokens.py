@@ -47,7 +47,7 @@ def score_scale(node: Node, head: int) -> float:
 
 
 def in_float(g: Builder, x: Instruction, make: Callable[[Instruction], Instruction]) -> Instruction:
-    """Emit what ``make`` makes of ``x`` in float32, rounded to the type of ``x`` once."""
+    """Emit ``make(x)`` in float32, rounded once to the type of ``x``."""
     if x.shape.type not in NARROW:
         return make(x)
     return g.convert(make(g.convert(x, Type.float_type)), x.shape.type)

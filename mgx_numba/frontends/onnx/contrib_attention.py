@@ -201,8 +201,6 @@ def _attend_buffers(
     """Emit attention over caches [b, heads, t, d] that hold ``past`` tokens before the new ones; return it and caches.
 
     Args:
-        g: the builder.
-        node: the node.
         new: queries, keys and values of the new tokens, [b, heads, s, d].
         caches: keys and values, longer than what they hold.
         past: number of earlier tokens, one for all sequences.

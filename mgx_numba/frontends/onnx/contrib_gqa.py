@@ -46,8 +46,6 @@ def attend_window_cache(
     1: g positions leave it at a time.
 
     Args:
-        g: the builder.
-        node: the node.
         new: queries, keys and values of the new tokens, [b, heads, s, d].
         past: caches [b, kv_heads, c, d].
         spans: positions of the new tokens.

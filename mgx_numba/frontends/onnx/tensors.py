@@ -144,7 +144,6 @@ def tensor_array(tensor: TensorProto, external: External, raw: np.ndarray | None
     """Return the tensor's elements, borrowed from ``raw``, ``raw_data`` or a mapped file if the layout allows.
 
     Args:
-        tensor: the tensor.
         external: reads external data of a tensor: (tensor, number of bytes) to an array of bytes.
         raw: the content of ``raw_data`` if it was kept outside the message.
 

@@ -10,12 +10,13 @@ import contextlib
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeGuard
 
 import torch
 from torch._guards import detect_fake_mode
+from torch._ops import OpOverload
 from torch._subclasses.complex_tensor import ComplexTensor
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_any, tree_leaves, tree_map
 
@@ -71,11 +72,11 @@ def _make_attribute(old: GraphModule, new: GraphModule, source: Node, node: Node
     new.graph.erase_node(node)
 
 
-def _is_complex(value: object) -> bool:
+def _is_complex(value: object) -> TypeGuard[torch.Tensor]:
     return isinstance(value, torch.Tensor) and value.is_complex()
 
 
-def _split(value: Any) -> Any:
+def _split(value: object) -> object:
     """Return a complex tensor as its parts; all else as it is."""
     if not _is_complex(value) or isinstance(value, ComplexTensor):
         return value
@@ -106,14 +107,14 @@ class _Reader(Interpreter):
     Results that are views of complex inputs are such views, as in PyTorch: their strides say where they lie.
     """
 
-    def results(self, *values: Any) -> list[object]:
+    def results(self, *values: object) -> list[object]:
         """Return the graph's results for its inputs, then for its attributes."""
         self._views: dict[object, object] = {}
         count = len(self.module.graph.find_nodes(op="placeholder"))  # type: ignore[union-attr, operator]
         self._attributes = iter(values[count:])
         self._views.update(zip(self.module.graph.find_nodes(op="placeholder"), values))  # type: ignore[union-attr, operator]
         found = self.run(*values[:count], enable_io_processing=False)
-        graph: Any = self.module.graph
+        graph: Graph = self.module.graph  # type: ignore[assignment]
         nodes = graph.output_node().args[0]
         nodes = nodes if isinstance(nodes, (list, tuple)) else [nodes]
         found = found if isinstance(found, (list, tuple)) else [found]
@@ -153,10 +154,10 @@ class _Reader(Interpreter):
         """Return an attribute."""
         return _split(next(self._attributes))
 
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> object:
+    def call_function(self, target: Callable[..., object], args: Sequence[object], kwargs: dict[str, object]) -> object:
         """Return the result of an operator."""
         if target is operator.getitem:
-            return target(*args, **kwargs)
+            return super().call_function(target, args, kwargs)
         own = _MADE.get(target)
         inputs = [x for x in (args, kwargs) if tree_any(lambda v: isinstance(v, ComplexTensor), x)]
         try:
@@ -172,7 +173,7 @@ class _Reader(Interpreter):
             return _whole(target, args, kwargs)
 
 
-def _whole(target: Any, args: Any, kwargs: Any) -> object:
+def _whole(target: Callable[..., object], args: Sequence[object], kwargs: dict[str, object]) -> object:
     """Return the parts of the result of an operator on complex tensors."""
     args, kwargs = tree_map(_joined, (args, kwargs))
     return tree_map(_split, target(*args, **kwargs))
@@ -190,7 +191,7 @@ def _pair(x: object) -> tuple[torch.Tensor, torch.Tensor]:
     return (x.re, x.im) if isinstance(x, ComplexTensor) else (x, torch.zeros_like(x))
 
 
-def _to_copy(x: Any, *, dtype: torch.dtype | None = None, **options: object) -> object:
+def _to_copy(x: torch.Tensor, *, dtype: torch.dtype | None = None, **options: object) -> object:
     if dtype is None:
         dtype = x.dtype
     if not dtype.is_complex:
@@ -209,16 +210,16 @@ def _where(condition: object, a: object, b: object) -> object:
     return ComplexTensor(torch.where(condition, ar, br), torch.where(condition, ai, bi))
 
 
-def _each(op: Any) -> Callable[..., object]:
+def _each(op: OpOverload) -> Callable[..., object]:
     """Return a function that applies an operator to each part of its values; the other part of real ones is 0."""
     joins = op in (_aten.cat.default, _aten.stack.default)  # integers among other operators' tensors are positions
 
-    def part(x: Any, k: int) -> Any:
+    def part(x: object, k: int) -> object:
         if isinstance(x, torch.Tensor) and (joins or _is_complex(x) or x.is_floating_point()):
             return _pair(x)[k]
         return (x.real, x.imag)[k] if isinstance(x, (float, complex)) else x
 
-    def apply(*args: Any, **kwargs: Any) -> Any:
+    def apply(*args: object, **kwargs: object) -> object:
         if not tree_any(_is_complex, (args, kwargs)):
             return op(*args, **kwargs)
         parts = []
@@ -232,14 +233,14 @@ def _each(op: Any) -> Callable[..., object]:
     return apply
 
 
-def _padded(x: Any, pad: Sequence[Any], value: Any = 0) -> Any:
+def _padded(x: torch.Tensor, pad: Sequence[int | torch.SymInt], value: complex = 0) -> object:
     return _each(_aten.constant_pad_nd.default)(x, pad, complex(value) if _is_complex(x) else value)
 
 
-def _scaled(op: Any) -> Callable[..., object]:
+def _scaled(op: OpOverload) -> Callable[..., object]:
     """Return a function that applies an operator whose second operand may be real: then to each part."""
 
-    def apply(a: Any, b: Any, **kwargs: Any) -> Any:
+    def apply(a: object, b: object, **kwargs: object) -> object:
         if op is _aten.mul.Tensor and not _is_complex(a):
             a, b = b, a
         if _is_complex(a) and isinstance(b, (torch.Tensor, int, float, torch.SymInt)) and not _is_complex(b):
@@ -249,7 +250,7 @@ def _scaled(op: Any) -> Callable[..., object]:
     return apply
 
 
-def _promoted(values: Any, numbers: bool = True) -> Any:
+def _promoted(values: Sequence[object], numbers: bool = True) -> Sequence[object]:
     """Return the operands of an elementwise function with a common kind: all complex if one of them is.
 
     Args:
@@ -274,10 +275,10 @@ def _promoted(values: Any, numbers: bool = True) -> Any:
     return tree_map(promoted, values)
 
 
-def _created(op: Any) -> Callable[..., object]:
+def _created(op: OpOverload) -> Callable[..., object]:
     """Return a function that applies an operator that fills a tensor."""
 
-    def apply(*args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
+    def apply(*args: object, dtype: torch.dtype | None = None, **kwargs: object) -> object:
         if dtype is None and tree_any(_is_complex, args):
             dtype = next(filter(_is_complex, tree_leaves(args))).dtype
         args, kwargs = tree_map(lambda x: x.re if isinstance(x, ComplexTensor) else x, (args, kwargs))
@@ -297,7 +298,7 @@ def _has_complex(args: object) -> bool:
     return tree_any(lambda x: isinstance(x, complex), args)
 
 
-def _power(x: Any, exponent: Any) -> Any:
+def _power(x: torch.Tensor, exponent: complex) -> torch.Tensor:
     """Return a power: products for the exponents 2 and 3, as in eager mode."""
     if not (_is_complex(x) or isinstance(exponent, complex)):
         return _aten.pow.Tensor_Scalar(x, exponent)
@@ -314,7 +315,7 @@ def _abs(x: object) -> object:
     return torch.hypot(x.re, x.im) if isinstance(x, ComplexTensor) else _aten.abs.default(x)
 
 
-def _tanh(x: Any) -> object:
+def _tanh(x: torch.Tensor) -> torch.Tensor:
     """Return ``tanh(a + bi)``, for large ``a``, too: with ``e = exp(-2 |a|)`` it is
 
     ``(sign(a) (1 - e^2) + 4 e sin(b) cos(b) i) / ((1 - e)^2 + 4 e cos(b)^2)``.
@@ -327,24 +328,26 @@ def _tanh(x: Any) -> object:
     return ComplexTensor(x.re.sgn() * -torch.expm1(-4 * size) / below, 4 * e * x.im.sin() * cosine / below)
 
 
-def _tan(x: Any) -> object:
+def _tan(x: torch.Tensor) -> torch.Tensor:
     if not _is_complex(x):
         return _aten.tan.default(x)
-    turned: Any = _tanh(ComplexTensor(-x.im, x.re))
+    turned = _tanh(ComplexTensor(-x.im, x.re))
     return ComplexTensor(turned.im, -turned.re)
 
 
-def _eager(op: Any) -> Callable[..., object]:
+def _eager(op: OpOverload) -> Callable[..., object]:
     """Return a function that leaves an operator of complex values to PyTorch: its formula there is not precise."""
     return lambda x: _whole(op, (x,), {}) if _is_complex(x) else op(x)
 
 
-def _scale(lens: Sequence[Any], normalization: int) -> float:
+def _scale(lens: Sequence[int | torch.SymInt], normalization: int) -> float:
     """Return the factor of a transform: 1 for normalization 0, one over the root for 1, one over the number for 2."""
     return math.prod(lens) ** (-normalization / 2)
 
 
-def _product(re: Any, im: Any, cosine: object, sine: object) -> tuple[object, object]:
+def _product(
+    re: torch.Tensor, im: torch.Tensor | None, cosine: torch.Tensor, sine: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the product of complex rows with a matrix; ``im`` None stands for zeros."""
     if im is None:
         return re @ cosine, re @ sine
@@ -358,7 +361,9 @@ def _waves(rows: int, columns: int, points: int, sign: int, like: torch.Tensor) 
     return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
 
 
-def _transformed(re: Any, im: Any, sign: int, bins: int | None = None) -> tuple[Any, Any]:
+def _transformed(
+    re: torch.Tensor, im: torch.Tensor | None, sign: int, bins: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the first ``bins`` of the Fourier transform of the last axis."""
     n = int(re.shape[-1])
     factor = next((f for f in range(math.isqrt(n), 1, -1) if n % f == 0), 1) if n > _MOST_POINTS else 1
@@ -376,13 +381,15 @@ def _transformed(re: Any, im: Any, sign: int, bins: int | None = None) -> tuple[
     return (found[0], found[1]) if bins is None else (found[0][..., :bins], found[1][..., :bins])
 
 
-def _along(axis: int, re: Any, im: Any, transform: Callable[..., Any]) -> Any:
+def _along(
+    axis: int, re: torch.Tensor, im: torch.Tensor | None, transform: Callable[..., Sequence[torch.Tensor]]
+) -> tuple[torch.Tensor, ...]:
     """Return a function's results on the parts with an axis as the last."""
     made = transform(re.movedim(axis, -1), None if im is None else im.movedim(axis, -1))
     return tuple(part.movedim(-1, axis) for part in made)
 
 
-def _fft_c2c(x: Any, dim: Sequence[int], normalization: int, forward: bool) -> object:
+def _fft_c2c(x: torch.Tensor, dim: Sequence[int], normalization: int, forward: bool) -> object:
     re, im = _pair(x)
     for axis in dim:
         re, im = _along(axis, re, im, lambda a, b: _transformed(a, b, -1 if forward else 1))
@@ -390,7 +397,7 @@ def _fft_c2c(x: Any, dim: Sequence[int], normalization: int, forward: bool) -> o
     return ComplexTensor(re * scale, im * scale)
 
 
-def _fft_r2c(x: Any, dim: Sequence[int], normalization: int, onesided: bool) -> object:
+def _fft_r2c(x: torch.Tensor, dim: Sequence[int], normalization: int, onesided: bool) -> object:
     *others, last = dim
     bins = int(x.shape[last]) // 2 + 1 if onesided else None
     re, im = _along(last, x, None, lambda a, b: _transformed(a, b, -1, bins))
@@ -399,13 +406,13 @@ def _fft_r2c(x: Any, dim: Sequence[int], normalization: int, onesided: bool) -> 
     return _fft_c2c(made, others, 0, True) if others else made
 
 
-def _fft_c2r(x: Any, dim: Sequence[int], normalization: int, last_dim_size: int) -> Any:
+def _fft_c2r(x: torch.Tensor, dim: Sequence[int], normalization: int, last_dim_size: int) -> torch.Tensor:
     *others, last = dim
     scale = _scale([*(x.shape[axis] for axis in others), last_dim_size], normalization)
     re, im = _pair(_fft_c2c(x, others, 0, False) if others else x)
     bins, n = last_dim_size // 2 + 1, last_dim_size
 
-    def whole(a: Any, b: Any) -> Any:
+    def whole(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor]:
         a, b = a[..., :bins], b[..., :bins]
         mirrored = slice(1, n - bins + 1)
         full = torch.cat([a, a[..., mirrored].flip(-1)], -1), torch.cat([b, -b[..., mirrored].flip(-1)], -1)

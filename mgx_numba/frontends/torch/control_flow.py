@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,19 +16,26 @@ from ...ops.control import LONGEST
 from ..loops import as_entered, members
 from .builder import AtenBuilder
 
-Inline = Callable[..., list[Any]]
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
+
+Inline = Callable[["GraphModule", Sequence[object], AtenBuilder], list[Instruction]]
 """``inline(graph, values, g)``: emits a body's graph by a builder, with values for its inputs; returns its results."""
-Body = Any
-"""A graph of PyTorch (``GraphModule``)."""
 
 
 def cond(
-    g: AtenBuilder, inline: Inline, condition: Any, true: Body, false: Body, operands: Sequence[Any] = ()
+    g: AtenBuilder,
+    inline: Inline,
+    condition: Instruction | bool,
+    true: GraphModule,
+    false: GraphModule,
+    operands: Sequence[object] = (),
 ) -> list[Instruction]:
     """Emit the results of one of two graphs, by a condition."""
     known = condition if isinstance(condition, bool) else g.constants.value(condition)
     if known is not None:
         return inline(true if np.any(known) else false, operands, g)
+    assert isinstance(condition, Instruction)
     modules = []
     for graph, suffix in ((true, "if"), (false, "else")):
         inner = g.inner(suffix)
@@ -39,7 +46,12 @@ def cond(
 
 
 def while_loop(
-    g: AtenBuilder, inline: Inline, condition: Body, body: Body, carried: Sequence[Any], further: Sequence[Any] = ()
+    g: AtenBuilder,
+    inline: Inline,
+    condition: GraphModule,
+    body: GraphModule,
+    carried: Sequence[Instruction],
+    further: Sequence[object] = (),
 ) -> list[Instruction]:
     """Emit a loop that runs while ``condition`` of the carried values holds; more than `LONGEST` runs are an error."""
     (start,) = inline(condition, [*carried, *further], g)
@@ -55,8 +67,8 @@ def while_loop(
 def scan(
     g: AtenBuilder,
     inline: Inline,
-    body: Body,
-    carried: Sequence[Any],
+    body: GraphModule,
+    carried: Sequence[Instruction],
     scanned: Sequence[Instruction],
     further: Sequence[object] = (),
 ) -> list[Instruction]:
@@ -75,13 +87,13 @@ def scan(
 
 
 def map_impl(
-    g: AtenBuilder, inline: Inline, body: Body, scanned: Sequence[Instruction], further: Sequence[object] = ()
+    g: AtenBuilder, inline: Inline, body: GraphModule, scanned: Sequence[Instruction], further: Sequence[object] = ()
 ) -> list[Instruction]:
     """Emit the results of ``body`` for each row of ``scanned``."""
     return scan(g, inline, body, (), scanned, further)
 
 
-BUILDERS: dict[str, Callable[..., list[Any]]] = {
+BUILDERS: dict[str, Callable[..., list[Instruction]]] = {
     "cond": cond,
     "while_loop": while_loop,
     "scan": scan,
@@ -102,7 +114,7 @@ def _looped(
     inner: AtenBuilder,
     trips: Instruction,
     start: Instruction,
-    carried: Sequence[Any],
+    carried: Sequence[Instruction],
     most: Length,
     counted: bool = False,
 ) -> list[Instruction]:

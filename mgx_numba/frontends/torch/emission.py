@@ -33,15 +33,13 @@ _OF_ROUNDED_NUMBERS = frozenset(("fmod", "remainder"))
 def emit(
     g: AtenBuilder,
     node: AtenNode,
-    args: Sequence[Any],
+    args: Sequence[object],
     kwargs: Mapping[str, object],
     shapes: Sequence[Shape | None],
 ) -> Results:
     """Emit a node and return its results.
 
     Args:
-        g: the builder.
-        node: the node.
         args: arguments; symbolic numbers are int64 scalars.
         kwargs: arguments by name.
         shapes: shapes of the results, None for a result that is no tensor.
@@ -71,7 +69,7 @@ def build(g: AtenBuilder, node: AtenNode, args: Sequence[object], kwargs: Mappin
         own = [float(np.asarray(x, node.type.numpy)) if isinstance(x, (int, float)) else x for x in own]
     inputs = _instructions([own, named])
 
-    def parsed(given: Sequence[Any]) -> Any:
+    def parsed(given: Sequence[Any]) -> Results | Instruction:
         found = iter(given)
         fresh = _replaced([own, named], lambda _: next(found))
         is_wide = any(x.shape.type is not new.shape.type for x, new in zip(inputs, given))
@@ -187,7 +185,7 @@ def _encoded(value: object) -> object:
     raise UnsupportedError(f"an argument of type {type(value).__name__} is not supported")
 
 
-def decoded(source: str, inputs: Sequence[Instruction]) -> tuple[AtenNode, list[Any], dict[str, Any], list[bool]]:
+def decoded(source: str, inputs: Sequence[Instruction]) -> tuple[AtenNode, list[object], dict[str, object], list[bool]]:
     """Return node and arguments of a deferred node, and of each input whether it is a symbolic number.
 
     Raises:

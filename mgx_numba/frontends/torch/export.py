@@ -9,7 +9,6 @@ import os
 import re
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch._dynamo.exc import UserError, UserErrorType
@@ -68,7 +67,7 @@ def from_module(
 
 
 def exported_module(
-    model: object, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: object = None
+    model: object, args: tuple[object, ...], kwargs: dict[str, object], dynamic_shapes: object = None
 ) -> ExportedProgram:
     """Return a module, exported by ``torch.export``, whose errors and the module's own are passed on.
 
@@ -100,7 +99,7 @@ def exported_module(
         raise OptionError(f"dynamic_shapes do not fit: {text}") from error
 
 
-def _check_leaves(args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+def _check_leaves(args: tuple[object, ...], kwargs: dict[str, object], error: Exception) -> None:
     """Raise an OptionError for an error about the type of an argument or of a result."""
     found = re.match(r"(Unsupported input type|Found) (<class '[^']*'>)", str(error))
     if found is None:
@@ -150,7 +149,7 @@ def _is_of_shapes(error: Exception) -> bool:
     return any(frame.filename == own for frame in traceback.extract_tb(error.__traceback__))
 
 
-def example_call(model: object, example_inputs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def example_call(model: object, example_inputs: object) -> tuple[tuple[object, ...], dict[str, object]]:
     """Return the positional and the named arguments of a module's call with example inputs.
 
     Args:
@@ -187,7 +186,7 @@ def example_call(model: object, example_inputs: object) -> tuple[tuple[Any, ...]
     return args, kwargs
 
 
-def _arguments(example_inputs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(example_inputs: object) -> tuple[tuple[object, ...], dict[str, object]]:
     if isinstance(example_inputs, Mapping):
         return (), dict(example_inputs)
     if isinstance(example_inputs, torch.Tensor):

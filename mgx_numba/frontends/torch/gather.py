@@ -187,7 +187,6 @@ def _scattered(
     """Emit a scatter along an axis; only as much of the source counts as the index covers.
 
     Args:
-        g: the builder.
         kind: the reduction: none, add, mul, max or min.
         x: the elements before.
         dim: the axis.

@@ -34,7 +34,7 @@ def _target(g: AtenBuilder, x: Instruction, size: Lens | None, factors: Sequence
     return [*lens[:2], *(int(n * f) for n, f in zip(lens[2:], factors))]
 
 
-def _scales(values: Sequence[Any], count: int) -> list[Any]:
+def _scales(values: Sequence[Any], count: int) -> list[float | None]:
     """Return the factors of an upsampling: a list of them, or one argument for each axis."""
     if len(values) == 1 and isinstance(values[0], (list, tuple)):
         return list(values[0])
@@ -45,7 +45,7 @@ def _scales(values: Sequence[Any], count: int) -> list[Any]:
     "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
     "_upsample_nearest_exact2d", "_upsample_nearest_exact3d",
 )  # fmt: skip
-def nearest(g: AtenBuilder, node: AtenNode, x: Instruction, size: Lens | None, *scales: Any) -> Instruction:
+def nearest(g: AtenBuilder, node: AtenNode, x: Instruction, size: Lens | None, *scales: object) -> Instruction:
     """Emit nearest-neighbour interpolation."""
     exact = "exact" in node.base
     factors = _scales(scales, rank(x) - 2)
@@ -70,7 +70,7 @@ def interpolated(
 def _resized(
     g: AtenBuilder,
     x: Instruction,
-    target: Sequence[Any],
+    target: Sequence[Length],
     factors: Sequence[object],
     mode: str,
     coordinates: str,
@@ -93,7 +93,7 @@ def _resized(
 
 @register("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
 def antialiased(
-    g: AtenBuilder, node: AtenNode, x: Instruction, size: Lens | None, align_corners: bool, *scales: Any
+    g: AtenBuilder, node: AtenNode, x: Instruction, size: Lens | None, align_corners: bool, *scales: object
 ) -> Instruction:
     """Emit interpolation with a filter that widens where the image shrinks: weighted windows of each axis."""
     cubic = "cubic" in node.base

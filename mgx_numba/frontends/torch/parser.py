@@ -9,7 +9,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
+from sympy import Expr
 from torch.fx import GraphModule, Node
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from ...core.shape import Shape
 from ...core.types import Type
@@ -56,7 +58,7 @@ def parse_graph(
     graph_module: GraphModule,
     *,
     constants: Mapping[str, torch.Tensor | np.ndarray],
-    ranges: Mapping[object, object] | None = None,
+    ranges: Mapping[Expr, ValueRanges] | None = None,
 ) -> Program:
     """Return the program of a functional ATen graph.
 
@@ -178,7 +180,7 @@ class AtenGraphParser:
         self,
         graph_module: GraphModule,
         constants: Mapping[str, torch.Tensor | np.ndarray],
-        ranges: Mapping[Any, Any],
+        ranges: Mapping[Expr, ValueRanges],
     ) -> None:
         self.graph_module = graph_module
         self.given = constants
@@ -319,7 +321,7 @@ class AtenGraphParser:
         results = emit(g, described, args, kwargs, shapes)
         return results if isinstance(value, (list, tuple)) else results[0] if results else None
 
-    def _argument(self, value: Any) -> Any:
+    def _argument(self, value: object) -> Any:
         """Return an argument of a node as builders take it: instructions, numbers, strings, types and lists."""
         if isinstance(value, Node):
             found = self.values.get(value)

@@ -82,7 +82,6 @@ def _positions(g: AtenBuilder, x: Instruction, taps: Sequence[np.ndarray]) -> In
     first of its largest elements.
 
     Args:
-        g: the builder.
         x: the images [n, c, spatial...].
         taps: for each spatial axis, the positions [out, taps] that windows read.
     """

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeAlias
 
 import torch
-from torch.utils._sympy.value_ranges import bound_sympy
+from sympy import Expr
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from ...core.shape import UNBOUNDED, DynamicDimension, Shape
 from ...core.types import Type
@@ -15,6 +16,8 @@ from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from .builder import AtenBuilder
 
+Scalar: TypeAlias = Instruction | int | float
+"""An int64 or float64 scalar instruction, or its value."""
 _UNLIMITED = 1 << 40
 """Upper ends from here on stand for no limit: PyTorch writes them as the largest int64 less some."""
 
@@ -25,17 +28,17 @@ class Symbols:
     A symbol is the length of an axis of an input where it can be; a symbol that no input has is an input of its own.
     """
 
-    def __init__(self, g: AtenBuilder, ranges: Mapping[Any, Any]) -> None:
+    def __init__(self, g: AtenBuilder, ranges: Mapping[Expr, ValueRanges]) -> None:
         """Set up no symbols; ``ranges`` are those of symbols that differ from PyTorch's own."""
         self._g = g
         self._ranges = ranges
-        self._sources: dict[Any, Instruction] = {}
-        self._known: dict[Any, Instruction] = {}
+        self._sources: dict[Expr, Instruction] = {}
+        self._known: dict[Expr, Scalar] = {}
         self._waiting: dict[object, str] = {}
-        self._indirect: list[tuple[Any, Instruction, int]] = []
+        self._indirect: list[tuple[Expr, Instruction, int]] = []
 
     @staticmethod
-    def is_symbolic(value: Any) -> bool:
+    def is_symbolic(value: object) -> bool:
         """Return whether a value is a symbolic number, or a number in the place of one."""
         return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float))
 
@@ -49,7 +52,7 @@ class Symbols:
                 elif len(expression.free_symbols) == 1:
                     self._indirect.append((expression, x, axis))
 
-    def _solved(self, symbol: Any) -> Instruction | None:
+    def _solved(self, symbol: Expr) -> Instruction | None:
         """Return a symbol that an input's length determines by a factor and a summand; None if there is none."""
         g = self._g
         for expression, x, axis in self._indirect:
@@ -70,7 +73,7 @@ class Symbols:
             self._waiting.setdefault(expression, name)
         return value
 
-    def dimension(self, n: Any) -> DynamicDimension:
+    def dimension(self, n: int | torch.SymInt) -> DynamicDimension:
         """Return a length of a tensor as a range."""
         if not isinstance(n, torch.SymInt):
             return DynamicDimension(int(n), int(n))
@@ -83,19 +86,20 @@ class Symbols:
         low = max(0, low)
         return DynamicDimension(low, max(low, UNBOUNDED if high > _UNLIMITED else high), symbol=str(expression))
 
-    def instruction(self, value: Any) -> Any:
+    def instruction(self, value: torch.SymInt | torch.SymFloat | torch.SymBool) -> Scalar:
         """Return a symbolic number as an int64 or float64 scalar instruction, or as a number if it is one."""
         return self._made(value.node.expr)
 
-    def _made(self, expression: Any) -> Any:
+    def _made(self, expression: Expr) -> Scalar:
         if expression.is_number:
             return int(expression) if expression.is_integer and not expression.is_Float else float(expression)
         if expression not in self._known:
             self._known[expression] = made = self._computed(expression)
-            self._g.lengths.add(made)
+            if isinstance(made, Instruction):
+                self._g.lengths.add(made)
         return self._known[expression]
 
-    def _computed(self, expression: Any) -> Any:
+    def _computed(self, expression: Expr) -> Scalar:
         g = self._g
         if expression.is_Symbol:
             found = self._sources.get(expression)
@@ -136,10 +140,10 @@ class Symbols:
             return parts[0]
         raise UnsupportedError(f"{kind} in length {expression} is not supported")
 
-    def _float(self, x: Any) -> Instruction:
+    def _float(self, x: Scalar) -> Instruction:
         return self._g.value(x, Type.double_type)
 
-    def _pair(self, op: str, a: Any, b: Any) -> Instruction:
+    def _pair(self, op: str, a: Scalar, b: Scalar) -> Instruction:
         floats = [
             x.shape.type is Type.double_type if isinstance(x, Instruction) else isinstance(x, float) for x in (a, b)
         ]
@@ -169,7 +173,7 @@ _ROUNDED = {"FloorToInt": "floor", "CeilToInt": "ceil", "RoundToInt": "nearbyint
 """Operator of each function from a float64 number to a length."""
 
 
-def _integer(bound: Any, otherwise: int) -> int:
+def _integer(bound: Expr, otherwise: int) -> int:
     try:
         value = float(bound)
     except (TypeError, ValueError):

@@ -46,7 +46,6 @@ def _chosen(ins: Instruction, dear: bool) -> tuple[Module, Sequence[Instruction]
     """Return the submodule that an instruction runs, with the values of its parameters; None if that is not known.
 
     Args:
-        ins: the instruction.
         dear: whether branches cost more than a shortcut may save.
     """
     if isinstance(ins.op, RunOnTarget):

@@ -69,7 +69,7 @@ def _bias(ins: Instruction) -> tuple[Instruction, np.ndarray | None]:
     return (ins, None) if values is None else (user, values)
 
 
-class _Axis(NamedTuple):
+class _PhaseAxis(NamedTuple):
     """One axis: the result at ``o`` is that of phase ``o + shift - stride q`` at ``q``, the shifted quotient.
 
     Attributes:
@@ -90,7 +90,7 @@ class _Axis(NamedTuple):
     shift: int
 
     @classmethod
-    def of(cls, length: int, taps: int, stride: int, dilation: int, cropped: int, results: int) -> _Axis:
+    def of(cls, length: int, taps: int, stride: int, dilation: int, cropped: int, results: int) -> _PhaseAxis:
         """Return the axis of a transposed convolution that crops ``cropped`` elements before its results."""
         own = -(-taps // stride)
         reach = (own - 1) * (dilation if stride == 1 else 1)
@@ -105,7 +105,7 @@ def _convolution(
     op, (x, w) = ins.operator(ConvolutionBackwards), ins.inputs
     lens, kernel, results = x.shape.lens[2:], w.shape.lens[2:], ins.shape.lens[2:]
     cropped = (begin for begin, _ in op.pads(lens, kernel))
-    axes = [_Axis.of(*each) for each in zip(lens, kernel, op.stride, op.dilation, cropped, results)]
+    axes = [_PhaseAxis.of(*each) for each in zip(lens, kernel, op.stride, op.dilation, cropped, results)]
     dilation = tuple(d if a.stride == 1 else 1 for a, d in zip(axes, op.dilation))
     image, padding = _cut(b, x, axes)
     made = b.op("convolution", image, _weights(b, w, axes), padding=padding, stride=(1,) * len(axes), dilation=dilation)
@@ -117,7 +117,7 @@ def _convolution(
     return _phases_in_order(b, made, axes, results)
 
 
-def _cut(b: RewriteBuilder, x: Instruction, axes: list[_Axis]) -> tuple[Instruction, tuple[int, ...]]:
+def _cut(b: RewriteBuilder, x: Instruction, axes: list[_PhaseAxis]) -> tuple[Instruction, tuple[int, ...]]:
     """Return the image without elements that negative padding cuts off, and the other padding."""
     begins, ends = [a.begin for a in axes], [a.end for a in axes]
     if min(*begins, *ends) < 0:
@@ -128,7 +128,7 @@ def _cut(b: RewriteBuilder, x: Instruction, axes: list[_Axis]) -> tuple[Instruct
     return x, tuple(max(n, 0) for n in (*begins, *ends))
 
 
-def _weights(b: RewriteBuilder, w: Instruction, axes: list[_Axis]) -> Instruction:
+def _weights(b: RewriteBuilder, w: Instruction, axes: list[_PhaseAxis]) -> Instruction:
     """Return the weights [phases and output channels, input channels, taps in reverse order]."""
     count, (inputs, outputs, *kernel) = len(axes), w.shape.lens
     whole = [a.taps * a.stride for a in axes]
@@ -142,7 +142,7 @@ def _weights(b: RewriteBuilder, w: Instruction, axes: list[_Axis]) -> Instructio
     return b.op("reverse", w, axes=tuple(range(2, 2 + count)))
 
 
-def _phases_in_order(b: RewriteBuilder, made: Instruction, axes: list[_Axis], results: tuple[int, ...]) -> Instruction:
+def _phases_in_order(b: RewriteBuilder, made: Instruction, axes: list[_PhaseAxis], results: tuple[int, ...]) -> Instruction:
     """Return the results of all phases side by side, without those that are not wanted."""
     count, phases = len(axes), [a.stride for a in axes]
     (n, channels), counts = made.shape.lens[:2], [a.count for a in axes]

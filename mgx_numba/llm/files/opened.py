@@ -160,7 +160,6 @@ def config_of_gguf(file: GgufFile, context: int | None) -> tuple[DecoderArchitec
     """Return the architecture and the configuration.
 
     Args:
-        file: the file.
         context: positions that the program will have; None for those of the first training.
 
     Raises:

@@ -144,7 +144,7 @@ class GeneratorParams:
         """
         _assign(self.search, options, "search option")
 
-    def get_search_options(self) -> dict[str, Any]:
+    def get_search_options(self) -> dict[str, object]:
         """Return all search options by name."""
         return dataclasses.asdict(self.search)
 
@@ -158,7 +158,7 @@ class GeneratorParams:
         if self.speculative.max_draft_tokens < 1 or self.speculative.ngram_size < 0:
             raise OptionError("speculative options: expected max_draft_tokens from 1 on and ngram_size from 0 on")
 
-    def get_speculative_options(self) -> dict[str, Any]:
+    def get_speculative_options(self) -> dict[str, object]:
         """Return all options of speculative decoding by name."""
         return dataclasses.asdict(self.speculative)
 

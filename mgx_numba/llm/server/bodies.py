@@ -81,7 +81,7 @@ class ParsedBody:
 
 
 def asked_chat(body: JsonObject, model: LanguageModel, tokenizer: Tokenizer) -> ParsedBody:
-    """Return what a body of ``/v1/chat/completions`` asks for.
+    """Return the request in a body of ``/v1/chat/completions``.
 
     Raises:
         BodyError: a field is missing, unknown or wrong.
@@ -112,7 +112,7 @@ def asked_chat(body: JsonObject, model: LanguageModel, tokenizer: Tokenizer) -> 
 
 
 def asked_completion(body: Mapping[str, object], model: LanguageModel, tokenizer: Tokenizer) -> ParsedBody:
-    """Return what a body of ``/v1/completions`` asks for.
+    """Return the request in a body of ``/v1/completions``.
 
     Raises:
         BodyError: a field is missing, unknown or wrong.
@@ -228,7 +228,7 @@ def _message(message: object, where: str) -> dict[str, object]:
 
 
 def _guided(body: Mapping[str, object]) -> tuple[str, str] | None:
-    """Return the constraint in the fields that vLLM's server has for it."""
+    """Return kind and text of the grammar in the fields ``guided_*`` of vLLM's server; None if there is none."""
     given = [name for name in ("guided_json", "guided_regex", "guided_grammar") if body.get(name) is not None]
     if len(given) > 1:
         raise BodyError(f"{given[1]}: give one constraint, not {' and '.join(given)}", given[1])

@@ -91,7 +91,6 @@ class Executable:
         """Load (and if need be compile) the plan's kernels.
 
         Args:
-            plan: the plan.
             num_threads: number of threads, including the caller's. None: ``MGX_NUM_THREADS``, or the cores of this
                 process.
             progress: called as ``progress(done, total, name)`` for each kernel that had to be compiled.
@@ -417,7 +416,6 @@ def usable(
     (`Plan.updates`).
 
     Args:
-        plan: the plan.
         made: lengths, dtype and bytes of each output of the run, or None.
         inputs: the run's inputs.
         offered: an array, or None, for each output.

@@ -96,7 +96,6 @@ def operations(
     of operations. A segment is cut into ranges of steps where a jump is, or where one leads to.
 
     Args:
-        plan: the plan.
         segments: ranges of its native steps between fallback steps.
         native_index: for each step of the plan its number among the native steps.
         starts: the slot of the first argument of each native step.

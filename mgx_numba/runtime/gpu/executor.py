@@ -66,8 +66,6 @@ class DeviceExecutable:
         """Load the plan's kernels and upload its constants, once.
 
         Args:
-            plan: the plan.
-            engine: the engine.
             progress: told of the kernels that are compiled.
             store: object store of the kernels; None: the user's.
             constants: constants that are uploaded already.

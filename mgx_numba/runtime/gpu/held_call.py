@@ -45,7 +45,7 @@ class HeldCall:
             self.results = self._context.hold(inputs, outputs, executable.bound(inputs))
 
     def enqueue(self, queue: Queue) -> None:
-        """Enqueue the call; ``queue`` is one that is recording."""
+        """Enqueue the call on ``queue``, which must be recording."""
         self._context.enqueue(queue)
 
     def raise_fault(self) -> None:

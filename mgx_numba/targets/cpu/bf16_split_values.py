@@ -108,7 +108,6 @@ def offer_bf16_split(low: Lowering, step: PendingStep, view: View, columns: int,
     for parts.
 
     Args:
-        low: the lowering.
         step: a step with a launch.
         view: the result.
         columns: elements of a row.

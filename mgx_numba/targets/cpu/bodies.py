@@ -41,9 +41,6 @@ class CompiledBody:
 
     Arguments that do not match the plan's parameters are evaluated by the module's NumPy meaning. A body with symbolic
     lengths runs `at` a set of lengths; one executable serves all.
-
-    Attributes:
-        plan: the plan.
     """
 
     kernels: Sequence[KernelSource] = ()
@@ -226,12 +223,12 @@ class DataDependentProgram:
     def kernels(self) -> Sequence[KernelSource]:
         return self._compiled.kernels()
 
-    def within(self, outer: Mapping[Instruction, Any]) -> Run:
+    def within(self, outer: Mapping[Instruction, object]) -> Run:
         run, appended = self._iteration(outer), self._appended.items()
         if not appended:
             return run
 
-        def joined(arguments: Sequence[Any]) -> list:
+        def joined(arguments: Sequence[object]) -> list:
             results = run(arguments)
             for k, axis in appended:
                 results[1 + k] = np.concatenate([arguments[2 + k], results[1 + k]], axis)

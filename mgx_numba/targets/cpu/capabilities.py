@@ -76,7 +76,7 @@ FEW_VECTORS = 2
 
 
 def _reads_cache(attention: Instruction) -> bool:
-    """Return that kernels attend to every kind of cache."""
+    """Return True: the CPU's attention kernels read every kind of cache."""
     return True
 
 

@@ -80,7 +80,6 @@ class _JoinedLaunches:
     """Steps that become one launch.
 
     Attributes:
-        steps: the steps.
         launches: their launches; empty for a step that no other step moves before.
         grows: whether other launches may join.
         uses: the views that they use, each with whether it may be written.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
 
 
-Fixed = Callable[[Program, SharedWeights, DeviceConstants], Any]
+Fixed = Callable[[Program, SharedWeights, DeviceConstants], object]
 
 
 class DynamicGpuProgram(OpenPlans[Any], OpenLengthsProgram):

@@ -142,7 +142,6 @@ def color(buffers: Iterable[Buffer], reuse: bool = True, shares: int = 1) -> int
     symbolic sizes, hints determine the order by address, and offsets are expressions.
 
     Args:
-        buffers: the buffers.
         reuse: let buffers share bytes; without it every buffer has bytes of its own.
         shares: number of workers, which write equal shares of a buffer from its start to its end. With several workers,
             buffers are placed where shares coincide with the shares of earlier buffers. A worker then finds the memory

@@ -35,10 +35,7 @@ def keep_or_copy(low: Lowering, cache: View, out: View, ins: Instruction, launch
     in the axis before the last at most.
 
     Args:
-        low: the lowering.
-        cache: the cache.
         out: the target, which is row-major if it has other lengths than the cache.
-        ins: the instruction.
         launch: `cache_copy_launch` of the target.
     """
     plain = cache.type.size in MOVED_SIZES and is_standard(out.shape)

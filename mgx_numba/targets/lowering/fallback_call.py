@@ -40,7 +40,6 @@ class FallbackCall:
         """Prepare the call of an instruction.
 
         Args:
-            ins: the instruction.
             layout: for each input, then for each captured value, its position among the arrays (`flatten`).
             captured: values that the submodules take from outside.
             bodies: see the attribute.

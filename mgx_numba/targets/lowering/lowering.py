@@ -456,7 +456,6 @@ class Lowering(PlanConstants):
         """Append a fallback step that computes the instruction by its NumPy meaning.
 
         Args:
-            ins: the instruction.
             reason: why no kernel computes the instruction; also recorded in the program's log.
             bodies: executable forms of its submodules.
             on_device: function that computes the instruction on a device by launching kernels. Its inputs are the

@@ -40,7 +40,6 @@ def output_aliases(
     """Return the views lent to instructions of a module, into which they write their results.
 
     Args:
-        module: the module.
         rules: the target's rules, which say which destinations an instruction's lowering accepts.
         allocate: makes a buffer for a shape with a number of extra bytes after it, for concatenations and paddings that
             are lent no memory themselves.

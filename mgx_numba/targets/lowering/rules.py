@@ -106,7 +106,6 @@ class RuleTable:
         """Register modules of a package that are imported when a rule of theirs is first needed.
 
         Args:
-            package: the package.
             families: names of operators, separated by spaces, by module.
         """
         for module, names in families.items():

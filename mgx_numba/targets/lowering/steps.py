@@ -109,7 +109,6 @@ def resolved(step: PendingStep, number: int, text: Callable[[Instruction], str])
     """Return the plan's step for a step whose buffers have addresses.
 
     Args:
-        step: the step.
         number: number of the step in its plan, from 1: kernels report it with faults.
         text: returns an instruction's printed text.
     """

@@ -29,7 +29,7 @@ from ..base import Outgrown
 
 PASSES = ("merge_rnn_outputs",)
 """The passes of the ``ref`` target, in order."""
-Trace = Callable[[Instruction, Any], None]
+Trace = Callable[[Instruction, object], None]
 REMEMBERED_SHAPES = 64
 """Most shapes of results that a fallback step keeps: more than a loop of a model has lengths."""
 REMEMBERED_PROGRAMS, REMEMBERED_BYTES = 8, 1 << 21
@@ -160,7 +160,6 @@ def compute(
     """Return the value of one instruction on evaluated inputs.
 
     Args:
-        ins: the instruction.
         args: values of its inputs.
         run: see `RunModule`.
         repeat: see `RunModule.repeat`.
@@ -197,7 +196,9 @@ def compute(
         raise MgxError(ins.located(f"evaluating {ins.op} on {[_shape_of(a) for a in args]}: {error}")) from error
 
 
-def _result_shape(ins: Instruction, args: Sequence[Any], spread: bool, known: dict[tuple[object, ...], Shape]) -> Shape:
+def _result_shape(
+    ins: Instruction, args: Sequence[object], spread: bool, known: dict[tuple[object, ...], Shape]
+) -> Shape:
     """Return the shape of an instruction's result; ``known`` keeps it for the next inputs of the same lengths."""
     lengths = tuple((a.shape, a.dtype) if isinstance(a, np.ndarray) else None for a in args)
     found = known.get(lengths)
@@ -211,7 +212,7 @@ def _result_shape(ins: Instruction, args: Sequence[Any], spread: bool, known: di
     return found
 
 
-def _expansion(ins: Instruction, args: Sequence[Any], memory: StepMemory) -> Expansion:
+def _expansion(ins: Instruction, args: Sequence[np.ndarray], memory: StepMemory) -> Expansion:
     """Return a program that computes a deferred node for inputs with these lengths, and these values where they matter.
 
     Args:
@@ -259,7 +260,7 @@ def _work(program: Program) -> int:
     return sum(max(n, i.op.flops(i.shape, own)) for n, i, own in zip(elements, computed, given))
 
 
-def _reusable(ins: Instruction, args: Sequence[Any]) -> tuple[Program, tuple[int, ...]] | None:
+def _reusable(ins: Instruction, args: Sequence[np.ndarray]) -> tuple[Program, tuple[int, ...]] | None:
     """Return the program of a deferred node whose inputs are parameters, and the inputs (positions) whose values
     determined it; None if some operators need values that only a run of this program would have."""
     program = Program()
@@ -278,7 +279,7 @@ def _reusable(ins: Instruction, args: Sequence[Any]) -> tuple[Program, tuple[int
     return program, tuple([k for k, x in enumerate(inputs) if x in constants.used])
 
 
-def expanded(ins: Instruction, args: Sequence[Any]) -> Program:
+def expanded(ins: Instruction, args: Sequence[np.ndarray]) -> Program:
     """Return the program of a deferred node whose inputs are literals with the values ``args``."""
     program = Program()
     inputs = [

@@ -270,7 +270,7 @@ class AttentionKernel:
             return []
         base = "{0}_at = held * {0}_batch + kv_head * {0}_head + (j0 + j - at_page * page) * {0}_row"
         return [
-            *self._pages("j"),
+            *self._pages(),
             "    held = imax(imin(held, blocks - 1), 0)",
             *(f"    {base.format(name)}" for name in "kv"),
             "    while j < stop:",
@@ -282,12 +282,12 @@ class AttentionKernel:
             *(f"    store_scalar({name}_rows, j, load_scalar({name}_rows, count - 1))" for name in "kv"),
         ]
 
-    def _pages(self, key: str) -> list[str]:
-        """Return the beginning of a loop over the blocks ``held`` of the keys ``j0 + key`` to ``j0 + stop``."""
+    def _pages(self) -> list[str]:
+        """Return the beginning of a loop over the blocks ``held`` of the keys ``j0 + j`` to ``j0 + stop``."""
         return [
             "at_page = idiv(j0, page)",
-            f"{key} = 0",
-            f"while {key} < count:",
+            "j = 0",
+            "while j < count:",
             "    held = load_scalar(table, batch * pages + at_page)",
             "    stop = imin((at_page + 1) * page - j0, count)",
         ]
@@ -297,7 +297,7 @@ class AttentionKernel:
         if not self.paged:
             return []
         return [
-            *self._pages("j"),
+            *self._pages(),
             "    if held < 0 or held >= blocks:",
             "        for hidden in range(j, stop):",
             *indent(hide, 3),

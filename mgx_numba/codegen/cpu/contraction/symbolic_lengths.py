@@ -248,7 +248,7 @@ def _picked(open_: _Open, table: Sequence[Mapping[str, float]]) -> tuple[str, li
     return general, picked
 
 
-def _weights(open_: _Open, name: str) -> Any:
+def _weights(open_: _Open, name: str) -> object:
     """Return a key of the solver's packed weight format; None if the solver packs no weights."""
     solver, problem = open_.named(name), open_.request.problem
     lens = solver.packed_lens(problem)

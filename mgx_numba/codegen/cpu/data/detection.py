@@ -70,7 +70,6 @@ def suppression_launch(
 
     Args:
         center_point_box: boxes are centre and size instead of two corners.
-        boxes: the boxes.
         scores: their scores in each class.
         limits: one-element tensors, at least the first limit.
         room: upper bound of the boxes kept, for any limit.

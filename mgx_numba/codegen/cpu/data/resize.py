@@ -88,7 +88,7 @@ def resize_launch(op: Resize, x: Tensor, out: Tensor, origin: str = "") -> tuple
     return _of_resize(op, pairs, x, out, origin).launch()
 
 
-def _of_resize(op: Resize, resampled: Mapping[int, Any], x: Tensor, out: Tensor, origin: str) -> _Interpolation:
+def _of_resize(op: Resize, resampled: Mapping[int, object], x: Tensor, out: Tensor, origin: str) -> _Interpolation:
     return _Interpolation(f"resize_{op.mode}_kernel", taps_of(op), resampled, x, out, origin)
 
 
@@ -122,7 +122,7 @@ class _Interpolation:
         self.lanes = host.lanes(self.compute)
         self.streamed = is_streamed([out])
         self.kept = KEPT_BYTES // itemsize(self.compute)
-        self.pairs: Any = resampled
+        self.pairs = resampled
         self.axes = sorted(resampled, key=lambda axis: -typical(out.strides[axis]))
         self.open = isinstance(resampled[self.axes[0]], Resampled)
         self.taps = taps

@@ -100,7 +100,7 @@ def sort_launch(
         f"r_positions = offset(p_positions, {odometer.offset(2)})",
         *vector_loop(lanes, keyed, first="0"),
         *selected_lines(key),
-        *sort_lines(key, "found"),
+        *sort_lines(key),
         "for e in range(k):",
         "    place = cast_int64(load_scalar(places, turn * pitch + e))",
         "    store_scalar(r_values, e * value_step, load_scalar(r_x, place * x_step))",
@@ -196,8 +196,8 @@ def counters(key: str) -> list[str]:
     return [f"counts = local_int64({_bits(key) // DIGIT * BUCKETS})", f"high = local_int32({1 << HIGH})"]
 
 
-def sort_lines(key: str, count: str = "last") -> list[str]:
-    """Return lines that sort the first ``count`` of ``keys`` (dtype ``key``) together with int32 ``places``.
+def sort_lines(key: str) -> list[str]:
+    """Return lines that sort the first ``found`` of ``keys`` (dtype ``key``) together with int32 ``places``.
 
     Either is followed, ``pitch`` elements later, by as much scratch memory. The result begins at ``turn * pitch``.
     """
@@ -228,13 +228,13 @@ def sort_lines(key: str, count: str = "last") -> list[str]:
         "    size = load_scalar(ends, bucket)",
         "    store_scalar(ends, bucket, start)",
         "    start += size",
-        f"for e in range({count}):",
+        "for e in range(found):",
         *indent(moving),
     ]
     by_digits = [
         f"for e in range({len(digits) * BUCKETS // lanes}):",
         f"    store(counts, e * {lanes}, const_int64(0, {lanes}))",
-        f"for e in range({count}):",
+        "for e in range(found):",
         *indent(counting),
         f"for p in range({len(digits)}):",
         f"    shift = p * {DIGIT}",
@@ -242,7 +242,7 @@ def sort_lines(key: str, count: str = "last") -> list[str]:
         "    k_from = offset(keys, turn * pitch)",
         "    p_from = offset(places, turn * pitch)",
         "    key = load_scalar(k_from, 0)",
-        f"    if load_scalar(ends, {digit('shift')}) < {count}:",
+        f"    if load_scalar(ends, {digit('shift')}) < found:",
         *indent(one_pass, 2),
     ]
     return ["turn = 0", f"if {count} <= {RANKED}:", *indent(_rank_lines(key, count)), "else:", *indent(by_digits)]

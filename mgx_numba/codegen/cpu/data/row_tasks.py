@@ -183,7 +183,6 @@ class RowLoop:
         """Return the launch of a kernel over the tasks.
 
         Args:
-            kernel: the kernel.
             lens: lengths; there is no task if one of them is 0.
             bytes: memory traffic.
             flops: total work.

@@ -1,7 +1,7 @@
-"""What surrounds attention in a step of a decoder, computed by the blocks of attention themselves.
+"""Operations around attention in a decode step, computed by the attention kernel itself.
 
-With one query for each sequence, a block computes its rows of queries (such as the rotary embedding of a projection)
-in shared memory. The block whose part of the keys has the new key's place writes the new rows of both caches first.
+Each sequence has one query. A block computes its query rows, such as the rotary embedding of a projection, in shared
+memory. The block whose keys include the new key first writes the new rows of both caches.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class NewRows:
 
 
 class _Turn:
-    """The warp that begins with the next part: warps that load different parts wait for memory at once."""
+    """Assign parts to warps in turn, so that warps load different parts and their memory latencies overlap."""
 
     def __init__(self, threads: int, before: tuple[RowPart, ...] = ()) -> None:
         self.threads, self._first = threads, WARP * len(before)

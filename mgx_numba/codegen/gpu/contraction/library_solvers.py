@@ -51,7 +51,7 @@ class LibrarySolver:
     order = COLUMNS
     library: Callable[[], Any]
 
-    def asked(self, contraction: GpuContraction) -> Any:
+    def asked(self, contraction: GpuContraction) -> object:
         """Return the library's description of a contraction.
 
         Raises:
@@ -117,7 +117,7 @@ def call_of(
     contraction: GpuContraction,
     solver: LibrarySolver,
     name: str,
-    fields: dict[str, Any],
+    fields: dict[str, object],
     finish: Finish,
     workspace: int,
 ) -> Launch:

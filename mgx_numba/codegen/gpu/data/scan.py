@@ -131,7 +131,7 @@ class _ScanText:
             self.buffer.line(f"r_{name} = offset(p_{name}, {self.axes.offset(k, places)} + start_{name})")
 
     def _zero(self) -> str:
-        """Return a sum of no elements: -0 may be added to it, unless an exclusive sum begins with 0."""
+        """Return the sum of no elements: -0, which keeps the sign of an element -0; 0 if the sum itself is stored."""
         zero = 0 if self.exclusive or not self.sums.is_floating else -0.0
         return f"const_{dtype_name(self.sums)}({zero}, 1)"
 

@@ -29,6 +29,8 @@ _KNOWN, _WORDS = 218, 8
 _WINDOW = 96
 """Bits of 2/pi that the 24 bits of an angle are multiplied with: the first two of the product count quarter turns, the
 other 94 are right to 2**-70. No float32 angle is closer to a quarter turn than 2**-30."""
+_MANTISSA = 23
+"""Bits of a float32 mantissa without the leading one: IEEE 754."""
 _BIAS = 150
 """What the exponent field of a float32 number exceeds the exponent of its last bit by."""
 
@@ -68,14 +70,14 @@ def _of_large(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Val
     """Return both parts of r, and k, of one finite angle of at least `_MANY_TURNS`."""
     ib = b.ir
     bits = b.bits(x)
-    whole = ib.or_(ib.and_(bits, _I32((1 << 23) - 1)), _I32(1 << 23))
-    field = ib.and_(ib.lshr(bits, _I32(23)), _I32(255))
+    whole = ib.or_(ib.and_(bits, _I32((1 << _MANTISSA) - 1)), _I32(1 << _MANTISSA))
+    field = ib.and_(ib.lshr(bits, _I32(_MANTISSA)), _I32(255))
     # |x| = whole 2**e with e = field - 150: bits of 2 / pi behind e + 94 count less than the product's last bit.
     behind = ib.sub(_I32(_KNOWN - (_WINDOW - 2) + _BIAS), field)
     window = ib.lshr(_words_from(ib, ib.lshr(behind, _I32(5))), ib.zext(ib.and_(behind, _I32(31)), _WIDE))
     quarters = ib.trunc(ib.lshr(ib.mul(window, ib.zext(whole, _WIDE)), _WIDE(_WINDOW - 64)), _I64)
     k = ib.trunc(ib.lshr(ib.add(quarters, _I64(1 << 61)), _I64(62)), _I32)
-    angle = b.mul(ib.sitofp(ib.shl(quarters, _I64(2)), ir.DoubleType()), math.pi / 2.0**65)
+    angle = b.mul(ib.sitofp(ib.shl(quarters, _I64(2)), ir.DoubleType()), math.pi / 2.0 * 2.0**-64)
     below = ib.icmp_signed("<", bits, _I32(0))
     angle = ib.select(below, ib.fneg(angle), angle)
     hi = b.narrow(angle)

@@ -36,7 +36,7 @@ def along_axis(ins: Instruction, axis: int) -> np.ndarray | None:
 
 
 def _scaled(b: RewriteBuilder, weights: Instruction, factors: np.ndarray) -> Instruction | str:
-    """Constant ``weights * factors`` (broadcast), or why it must not take their place."""
+    """Return the constant ``weights * factors`` (broadcast), or why the product must not replace the weights."""
     values = constant_array(weights)
     if values is None:
         return "the weights are no literal"
@@ -187,7 +187,7 @@ def add_scaled_input(m: Match, b: RewriteBuilder) -> object:
 def _with_taps(
     m: Match, b: RewriteBuilder, wide: Instruction, weights: Instruction, added: np.ndarray, small: Instruction | None
 ) -> Instruction | str:
-    """Return the convolution ``wide`` with ``added`` weights of a smaller window, or why they have no place in its own.
+    """Return the convolution ``wide`` with ``added`` weights of a smaller window, or why they do not fit.
 
     Args:
         small: the convolution with the added weights; None if they are one tap over an input without padding.

@@ -36,7 +36,7 @@ def _wide_only(m: Match) -> str | None:
 
 
 def _negative_zero(ins: Instruction) -> bool:
-    """Whether a constant of floats is 0 with a sign."""
+    """Return whether a float constant is -0."""
     return ins.shape.type.is_floating and bool(np.signbit(np.float64(uniform_value(ins))))
 
 

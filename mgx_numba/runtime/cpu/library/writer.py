@@ -57,7 +57,6 @@ def write_library(
 
     Args:
         node: what the program runs; its plans are loaded on this machine.
-        folder: the folder.
         name: a C identifier: name of the library and, followed by ``_library``, of its function.
         output_names: one name for each result.
         form: what is written.

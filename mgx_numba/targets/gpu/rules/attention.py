@@ -79,7 +79,6 @@ def cache_refusal(precision: str, ins: Instruction) -> str:
 
     Args:
         precision: one of `FLOAT32_PRECISIONS`.
-        ins: the instruction.
     """
     op, (q, k, v) = ins.operator(CachedAttention), [i.shape for i in ins.inputs[:3]]
     if op.softcap > 0 or op.sink or op.paged:

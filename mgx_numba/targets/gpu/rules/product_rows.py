@@ -76,8 +76,8 @@ def alignment(fused: Contraction, operands: dict[str, View]) -> int:
 def aligned(low: Lowering, ins: Instruction, view: View) -> View:
     """Return the view if it is aligned to vectors, else an aligned copy.
 
-    The copy has the view's strides, unless these leave out more elements than they meet: its elements then lie side by
-    side, in the order of the view's strides. Axes without a stride keep none.
+    The copy has the view's strides if the view covers at least half of its memory span; otherwise it is dense, with
+    the axes in the order of the view's strides. Broadcast axes keep stride 0.
     """
     if known_equal(view.byte_offset % VECTOR_BYTES, 0):
         return view
