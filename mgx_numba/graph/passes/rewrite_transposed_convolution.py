@@ -76,7 +76,7 @@ class _PhaseAxis(NamedTuple):
         stride: phases.
         taps: taps of the new convolution.
         reach: distance of its first and last tap.
-        count: its results.
+        results: its results.
         begin, end: its padding; negative numbers cut elements off.
         shift: results before the first that is wanted.
     """
@@ -84,7 +84,7 @@ class _PhaseAxis(NamedTuple):
     stride: int
     taps: int
     reach: int
-    count: int
+    results: int
     begin: int
     end: int
     shift: int
@@ -142,10 +142,12 @@ def _weights(b: RewriteBuilder, w: Instruction, axes: list[_PhaseAxis]) -> Instr
     return b.op("reverse", w, axes=tuple(range(2, 2 + count)))
 
 
-def _phases_in_order(b: RewriteBuilder, made: Instruction, axes: list[_PhaseAxis], results: tuple[int, ...]) -> Instruction:
+def _phases_in_order(
+    b: RewriteBuilder, made: Instruction, axes: list[_PhaseAxis], results: tuple[int, ...]
+) -> Instruction:
     """Return the results of all phases side by side, without those that are not wanted."""
     count, phases = len(axes), [a.stride for a in axes]
-    (n, channels), counts = made.shape.lens[:2], [a.count for a in axes]
+    (n, channels), counts = made.shape.lens[:2], [a.results for a in axes]
     if prod(phases) > 1:
         outputs = channels // prod(phases)
         made = b.reshape(made, (n, *phases, outputs, *counts))

@@ -129,7 +129,7 @@ def suppression_launch(
         *indent(selected_lines(key, "ready", f"({SORTED_OF_KEPT} * keep)")),
         "kept = 0",
         "if found > 0:",
-        *indent([*sort_lines(key, "found"), "e = 0", "while e < found and kept < keep:", *indent(one_box)]),
+        *indent([*sort_lines(key), "e = 0", "while e < found and kept < keep:", *indent(one_box)]),
     ]
     one_row = [
         "image = idiv(row, classes)",

@@ -245,17 +245,17 @@ def sort_lines(key: str) -> list[str]:
         f"    if load_scalar(ends, {digit('shift')}) < found:",
         *indent(one_pass, 2),
     ]
-    return ["turn = 0", f"if {count} <= {RANKED}:", *indent(_rank_lines(key, count)), "else:", *indent(by_digits)]
+    return ["turn = 0", f"if found <= {RANKED}:", *indent(_rank_lines(key)), "else:", *indent(by_digits)]
 
 
-def _rank_lines(key: str, count: str) -> list[str]:
+def _rank_lines(key: str) -> list[str]:
     """Return the lines of `sort_lines` for few keys: the place of each is the number of those before it."""
     lanes = host.lanes(key)
     earlier = f"logical_and(eq(v, key), lane_mask(e - c, {lanes}))"
     rank = [
         "key = load_scalar(keys, e)",
         f"before = const_int32(0, {lanes})",
-        f"for c in range(0, {count}, {lanes}):",
+        f"for c in range(0, found, {lanes}):",
         f"    v = load(keys, c, {lanes})",
         f"    before = add(before, cast_int32(logical_or(lt(v, key), {earlier})))",
         "at = cast_int64(reduce_add(before))",
@@ -263,7 +263,7 @@ def _rank_lines(key: str, count: str) -> list[str]:
         "store_scalar(places, pitch + at, load_scalar(places, e))",
     ]
     last = const_text(key, (1 << _bits(key)) - 1, lanes)
-    return [f"store(keys, {count}, {last})", f"for e in range({count}):", *indent(rank), "turn = 1"]
+    return [f"store(keys, found, {last})", f"for e in range(found):", *indent(rank), "turn = 1"]
 
 
 def _bits(key: str) -> int:

@@ -29,6 +29,8 @@ _KNOWN, _WORDS = 218, 8
 _WINDOW = 96
 """Bits of 2/pi that the 24 bits of an angle are multiplied with: the first two of the product count quarter turns, the
 other 94 are right to 2**-70. No float32 angle is closer to a quarter turn than 2**-30."""
+_POINT = 62
+"""Bits behind the point of the product's first 64 bits, which count quarter turns."""
 _MANTISSA = 23
 """Bits of a float32 mantissa without the leading one: IEEE 754."""
 _BIAS = 150
@@ -76,8 +78,8 @@ def _of_large(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Val
     behind = ib.sub(_I32(_KNOWN - (_WINDOW - 2) + _BIAS), field)
     window = ib.lshr(_words_from(ib, ib.lshr(behind, _I32(5))), ib.zext(ib.and_(behind, _I32(31)), _WIDE))
     quarters = ib.trunc(ib.lshr(ib.mul(window, ib.zext(whole, _WIDE)), _WIDE(_WINDOW - 64)), _I64)
-    k = ib.trunc(ib.lshr(ib.add(quarters, _I64(1 << 61)), _I64(62)), _I32)
-    angle = b.mul(ib.sitofp(ib.shl(quarters, _I64(2)), ir.DoubleType()), math.pi / 2.0 * 2.0**-64)
+    k = ib.trunc(ib.lshr(ib.add(quarters, _I64(1 << _POINT - 1)), _I64(_POINT)), _I32)
+    angle = b.mul(ib.sitofp(ib.shl(quarters, _I64(64 - _POINT)), ir.DoubleType()), math.pi / 2.0 * 2.0**-64)
     below = ib.icmp_signed("<", bits, _I32(0))
     angle = ib.select(below, ib.fneg(angle), angle)
     hi = b.narrow(angle)

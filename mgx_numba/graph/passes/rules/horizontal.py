@@ -134,10 +134,10 @@ def joined(
         joined = b.op("add", joined, b.constant(np.concatenate(pieces).reshape(shape), joined.shape))
     if kind is not None:
         joined = b.op(kind.op, joined)
-    pieces = b.split(joined, axis % joined.shape.ndim, widths)
+    slices = b.split(joined, axis % joined.shape.ndim, widths)
     return {
-        br.result: piece if br.result.shape.ndim == joined.shape.ndim else b.reshape(piece, br.result.shape.lens)
-        for br, piece in zip(branches, pieces)
+        br.result: own if br.result.shape.ndim == joined.shape.ndim else b.reshape(own, br.result.shape.lens)
+        for br, own in zip(branches, slices)
     }
 
 
