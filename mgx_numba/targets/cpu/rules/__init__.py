@@ -17,6 +17,7 @@ FAMILIES = SHARED_FAMILIES | {
     "control": "if if_short loop run_on_target select_module",
     "custom": "custom",
     "detection": "nonmaxsuppression roialign",
+    "linear": "solve_triangular",
     "ordering": f"{SHARED_FAMILIES['ordering']} nonzero unique",
     "pooling": "pooling lrn col2im",
     "resampling": "pad pad_with fixed_pad resize reverse window_sum",
