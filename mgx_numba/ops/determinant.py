@@ -64,7 +64,7 @@ class Inverse(Operator):
 @register
 @dataclass(frozen=True)
 class SolveTriangular(Operator):
-    """The matrices ``x`` with ``a @ x == b``, by substitution, for triangular matrices ``a`` [..., n, n] and ``b`` [..., n, m].
+    """The matrices ``x`` [..., n, m] with ``a @ x == b``, by substitution, for triangular matrices ``a`` [..., n, n].
 
     Attributes:
         upper: `a` is upper triangular, and its elements below the diagonal are not read; else it is lower triangular.

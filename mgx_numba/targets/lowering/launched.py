@@ -52,8 +52,10 @@ def lrn_rule(launch_of: Callable[[Lrn, Tensor, Tensor, str], Launch]) -> Rule:
 
 
 def solve_triangular_rule(launch_of: Callable[[SolveTriangular, Tensor, Tensor, Tensor, str], Launch]) -> Rule:
-    """Return the rule of triangular systems: a kernel with operands ``a``, ``b`` and ``out``; a fallback step for 16-bit
-    floats."""
+    """Return the rule of triangular systems: a kernel with operands ``a``, ``b`` and ``out``.
+
+    16-bit floats need a fallback step.
+    """
 
     def lower_solve_triangular(low: Lowering, ins: Instruction) -> None:
         if ins.shape.type.compute is not ins.shape.type:
