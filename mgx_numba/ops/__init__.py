@@ -21,7 +21,7 @@ OPERATORS = {
     "decode_image": "decode_image",
     "deferred": "deferred unfitting unknown",
     "detection": "roialign nonmaxsuppression max_roi_pool",
-    "determinant": "determinant inverse",
+    "determinant": "determinant inverse solve_triangular",
     "dot": "dot quant_dot",
     "fused": (
         "pointwise fused_reduce split_fused_reduce fused_contraction fused_attention group fused_concat get_tuple_elem"

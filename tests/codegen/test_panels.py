@@ -35,6 +35,22 @@ def test_each_panel_has_its_columns(
         assert not out[..., 0, :].any() and not out[..., 1 + rows :, :].any()
 
 
+@pytest.mark.parametrize("columns", [5, 16, 40])
+@pytest.mark.parametrize("turned", [False, True])
+def test_rows_may_have_several_axes(columns: int, turned: bool) -> None:
+    weights = np.random.default_rng(0).random((2, 3, 4, 5, columns), np.float32)
+    if turned:
+        weights = np.moveaxis(np.ascontiguousarray(np.moveaxis(weights, (1, 2), (-2, -1))), (-2, -1), (1, 2))
+    out = np.zeros((2, -(-columns // 16), 3, 4, 6, 16), np.float32)
+    pack_panels(weights, out[..., :5, :], axes=3)
+    for group, taps in zip(out, weights):
+        expected = np.zeros_like(group[:, :, :, :5])
+        for tap in np.ndindex(3, 4):
+            pack_panels(taps[tap], expected[(slice(None), *tap)])
+        np.testing.assert_array_equal(group[:, :, :, :5], expected)
+    assert not out[..., 5, :].any()
+
+
 def test_weights_of_another_type_are_converted() -> None:
     weights = np.arange(64, dtype=np.float64).reshape(2, 32)
     out = np.zeros((2, 2, 16), np.float32)

@@ -203,6 +203,10 @@ def _disturbed(
             noise = np.maximum(
                 noise, FAST * depth * rows.max(initial=0, where=np.isfinite(rows)) * matrix.max(initial=0)
             )
+    elif ins.name == "solve_triangular":  # no term of a sum cancels another
+        matrix, given = (np.abs(a.astype(np.float64)) for a in args)
+        matrix = np.where(np.eye(matrix.shape[-1], dtype=bool), matrix, -matrix)
+        noise = np.maximum(noise, unit * ins.op.compute(Shape(Type.double_type, given.shape), [matrix, given]))
     elif ins.name == "reduce_prod":
         noise = noise * max(1, ins.inputs[0].shape.elements // max(1, value.size))
     elif not ins.op.pointwise and ins.name != "softmax":

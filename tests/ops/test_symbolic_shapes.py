@@ -152,6 +152,7 @@ CASES: list[Case] = [
     ("pack_int4", {"axis": 1}, [Shape(Type.uint8_type, (S, 8))]),
     ("inverse", {}, [(B, 4, 4)]),
     ("determinant", {}, [(B, 4, 4)]),
+    ("solve_triangular", {}, [(B, S, S), (B, S, 3)]),
     ("concat_past_present", {"kv_num_heads": 2}, [(B, 2, S, 64), (B, 1), (B, 2, 128, 64)]),
     ("multinomial", {"dtype": Type.int64_type}, [(B, 9), (B, S)]),
     ("random_uniform", {}, [_int64(1), ROWS]),

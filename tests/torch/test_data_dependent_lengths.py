@@ -12,6 +12,7 @@ import mgx_numba.torch  # noqa: F401  # registers the backend
 from mgx_numba.errors import MgxError
 from mgx_numba.frontends.torch import gather
 
+from .exported import check
 from .models import agree
 
 CASES: dict[str, Callable[..., Any]] = {
@@ -38,6 +39,20 @@ def test_lengths_follow_from_data(name: str, programs: list[Any]) -> None:
             rows = _rows(count, chosen)
             agree(compiled(rows.clone()), CASES[name](rows))
     assert programs
+
+
+EXPORTED: dict[str, Callable[..., Any]] = {
+    **CASES,
+    "number as a factor": lambda a: a * (a[0, 0] * 3).item(),
+    "number as a length": lambda a: a.new_zeros((a[:, 0] > 0).sum().item() + 2, 3) + 1,
+    "rows by their positions": lambda a: a[torch.nonzero(a[:, 0] > 0).flatten()].T.reshape(2, 4, -1),
+}
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_exported_lengths_follow_from_data(name: str) -> None:
+    """They were refused: no input has such a length."""
+    check(EXPORTED[name], [_rows(6, 3)], *([_rows(6, chosen)] for chosen in (0, 1, 6)))
 
 
 def _put(x: torch.Tensor, mask: torch.Tensor, values: torch.Tensor, before: int = 0) -> torch.Tensor:

@@ -106,7 +106,7 @@ def test_linear_systems_and_logarithms_of_determinants_are_exported(dtype: torch
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("unitriangular", [False, True])
 @pytest.mark.parametrize("upper", [False, True])
-def test_triangular_systems_are_exported(upper: bool, unitriangular: bool, dtype: torch.dtype) -> None:
+def test_triangular_systems(upper: bool, unitriangular: bool, dtype: torch.dtype) -> None:
     """Elements outside the triangle, and with ``unitriangular`` the diagonal, are not read."""
     x, b = torch.randn(3, 7, 7, dtype=dtype) / 2, torch.randn(3, 7, 2, dtype=dtype)
     x.diagonal(dim1=1, dim2=2).add_(2)
@@ -122,6 +122,12 @@ def test_triangular_systems_are_exported(upper: bool, unitriangular: bool, dtype
     check(solve, [x[2].expand(7, 7, 7), x[2]], tolerance=tolerance)  # one matrix, no vector for each matrix
     check(lambda x, b: solve(x, b, False), [x, b.mT], tolerance=tolerance)
     check(solve, [x[:, :0, :0], b[:, :0]])
+    torch._dynamo.reset()
+    compiled = torch.compile(solve, backend=mgx_numba)
+    agree(compiled(x, b), solve(x, b), tolerance)
+    x[2, 3, 3], b[2, 1, 0], b[2, 3, 1] = 0, INF, 0  # no inverse, and infinities
+    torch.testing.assert_close(compiled(x, b), solve(x, b), rtol=tolerance, atol=tolerance, equal_nan=True)
+    check(solve, [x, b], target="cpu", tolerance=tolerance)
 
 
 def test_singular_matrices_raise_where_pytorch_does_and_are_told_where_it_tells() -> None:

@@ -324,15 +324,6 @@ def solve(a: Tensor, b: Tensor, *, left: bool = True) -> Tensor:
     return x[..., 0] if is_vector else x
 
 
-def solve_triangular(a: Tensor, b: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
-    """Compute ``aten::linalg_solve_triangular``, which reads one triangle of ``a``, without its diagonal if the
-    diagonal is 1."""
-    first = int(unitriangular)
-    triangle = a.triu(first) if upper else a.tril(-first)
-    one = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
-    return _solved(triangle + one if unitriangular else triangle, b, left)
-
-
 def _solved(a: Tensor, b: Tensor, left: bool) -> Tensor:
     """Solve linear systems by the inverse in float64; a step of refinement removes most of its error."""
     wide, given = a.double(), b.double()
@@ -463,7 +454,6 @@ EXPORTED: dict[torch._ops.OpOverload, Callable[..., object]] = {
     _aten.linalg_inv.default: inverse,
     _aten.inverse.default: inverse,
     _aten.linalg_solve.default: solve,
-    _aten.linalg_solve_triangular.default: solve_triangular,
     _aten.linalg_slogdet.default: slogdet,
 }
 """Decompositions of exported graphs alone: `torch.compile` leaves the check of matrices to PyTorch."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...core.dim import Dim, known_equal
+from ...core.shape import common_lens
 from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
@@ -72,6 +73,26 @@ def determinant(g: AtenBuilder, node: AtenNode, x: Instruction) -> list[Instruct
     if not (node.unused(1) and node.unused(2)):
         raise UnsupportedError("the factors of a determinant are not supported")
     return [g.op("determinant", x), None, None]
+
+
+@register("linalg_solve_triangular")
+def solve_triangular(
+    g: AtenBuilder,
+    node: AtenNode,
+    a: Instruction,
+    b: Instruction,
+    *,
+    upper: bool,
+    left: bool = True,
+    unitriangular: bool = False,
+) -> Instruction:
+    """Emit ``x`` with ``a @ x == b``, or with ``x @ a == b`` unless ``left``; outer axes broadcast."""
+    if not left:
+        a, b = g.swap_last(a), g.swap_last(b)
+    batch = common_lens(g.lens(a)[:-2], g.lens(b)[:-2])
+    a, b = (g.broadcast(x, (*batch, *g.lens(x)[-2:])) for x in (a, b))
+    x = g.op("solve_triangular", a, b, upper=upper is left, unit=unitriangular)
+    return x if left else g.swap_last(x)
 
 
 @register("addbmm")

@@ -269,6 +269,8 @@ class AtenGraphParser:
         name, value = operator_name(node), node.meta.get("val")
         if Symbols.is_symbolic(value):
             self.values[node] = value
+            if name == "aten::_local_scalar_dense" and isinstance(value, (torch.SymInt, torch.SymFloat)):
+                self.symbols.number(value, self._argument(node.args[0]))
             return
         if name == "getitem":
             self.values[node] = self.values[node.args[0]][node.args[1]]  # type: ignore[index]
@@ -286,6 +288,12 @@ class AtenGraphParser:
             raise located(error, described, culprit) from (error.__cause__ or error)
         except Exception as error:
             raise located(ParseError(f"{type(error).__name__}: {error}"), described) from error
+        if node.meta.get("unbacked_bindings"):  # the graph's first mention of lengths that follow from data
+            made = self.values[node]
+            pairs = zip(*((x if isinstance(x, (list, tuple)) else [x]) for x in (made, value)))
+            for x, tensor in pairs:
+                if isinstance(x, Instruction) and isinstance(tensor, torch.Tensor):
+                    self.symbols.learn(x, tensor.shape)
 
     def _described(self, node: Node, name: str) -> AtenNode:
         value = node.meta.get("val")

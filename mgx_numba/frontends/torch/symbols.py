@@ -25,7 +25,8 @@ _UNLIMITED = 1 << 40
 class Symbols:
     """The symbols of one graph, and the instruction that gives each its value.
 
-    A symbol is the length of an axis of an input where it can be; a symbol that no input has is an input of its own.
+    A symbol is the length of an axis of an input where it can be. A symbol that follows from data is the length of an
+    axis of a value, or a value. A symbol that neither has is an input of its own.
     """
 
     def __init__(self, g: AtenBuilder, ranges: Mapping[Expr, ValueRanges]) -> None:
@@ -42,8 +43,13 @@ class Symbols:
         """Return whether a value is a symbolic number, or a number in the place of one."""
         return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float))
 
+    def number(self, value: torch.SymInt | torch.SymFloat, x: Instruction) -> None:
+        """Note that a symbol is the one element of ``x``."""
+        type = Type.int64_type if isinstance(value, torch.SymInt) else Type.double_type
+        self._sources.setdefault(value.node.expr, self._g.cast(self._g.reshape(x, ()), type))
+
     def learn(self, x: Instruction, lens: Sequence[object]) -> None:
-        """Note the symbols among an input's lengths."""
+        """Note the symbols among the lengths of an input, or of a value whose lengths follow from data."""
         for axis, n in enumerate(lens):
             if isinstance(n, torch.SymInt):
                 expression = n.node.expr

@@ -16,6 +16,7 @@ from ...codegen.resampling import changed_axes
 from ...core.dim import known_in, maximum, minimum
 from ...graph.instruction import Instruction
 from ...ops.detection import RoiAlign
+from ...ops.determinant import SolveTriangular
 from ...ops.lrn import Lrn
 from ...ops.resize import Resize, WindowSum
 from ...ops.selection import OneHot
@@ -48,6 +49,23 @@ def lrn_rule(launch_of: Callable[[Lrn, Tensor, Tensor, str], Launch]) -> Rule:
         )
 
     return lower_lrn
+
+
+def solve_triangular_rule(launch_of: Callable[[SolveTriangular, Tensor, Tensor, Tensor, str], Launch]) -> Rule:
+    """Return the rule of triangular systems: a kernel with operands ``a``, ``b`` and ``out``.
+
+    16-bit floats need a fallback step.
+    """
+
+    def lower_solve_triangular(low: Lowering, ins: Instruction) -> None:
+        if ins.shape.type.compute is not ins.shape.type:
+            low.host(ins, f"kernels solve systems of float32 and float64, not {ins.shape.type.name}")
+            return
+        operands = {"a": low.input(ins, 0), "b": low.input(ins, 1), "out": low.output(ins)}
+        views = (view.tensor for view in operands.values())
+        low.launch_all(low.solve(launch_of, ins.operator(SolveTriangular), *views, low.origin(ins)), operands, ins)
+
+    return lower_solve_triangular
 
 
 def onehot_rule(launch_of: Callable[[int, Tensor, Tensor, Tensor, str], Launch]) -> Rule:

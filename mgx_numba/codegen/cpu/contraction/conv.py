@@ -170,8 +170,8 @@ class ConvDirect(Solver[ConvProblem]):
             grouped = weights.reshape(problem.groups, problem.group_out, *weights.shape[1:])
             order = shuffled_order(problem)[:, None].reshape(problem.groups, 1, -1, *(1 for _ in problem.kernel))
             weights = np.take_along_axis(grouped, order, 2).reshape(weights.shape)
-        for tap, matrices in enumerate(tap_matrices(problem, weights)):
-            pack_panels(matrices, panels[:, :, tap])
+        matrices = np.moveaxis(_split_groups(weights, problem.groups), (2, 1), (-2, -1))  # [group, *kernel, in, out]
+        pack_panels(matrices, panels.reshape(*lens[:2], *problem.kernel, *lens[3:]), axes=len(problem.kernel) + 1)
         return out
 
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:

@@ -49,13 +49,18 @@ def without_repeats(matrices: np.ndarray, strides: Sequence[int]) -> np.ndarray:
     return distinct.squeeze(tuple(axis for axis, n in enumerate(distinct.shape[:-2]) if n == 1))
 
 
-def pack_panels(matrices: np.ndarray, out: np.ndarray) -> None:
+def pack_panels(matrices: np.ndarray, out: np.ndarray, axes: int = 1) -> None:
     """Copy ``matrices[..., depth, columns]`` into ``out[..., panel, depth, columns of a panel]``.
 
     ``out`` must be zero where columns are missing. Both may have any strides; no other copy is made. Large weights are
     copied by one thread for each CPU.
+
+    Args:
+        matrices: the weights.
+        out: the panels.
+        axes: number of axes in the place of ``depth``, the same in both.
     """
-    columns, most, count = matrices.shape[-1], out.shape[-1], out.shape[-3]
+    columns, most, count = matrices.shape[-1], out.shape[-1], out.shape[-2 - axes]
     threads = allowed_cpus() if out.nbytes >= SHARED_BYTES else 1
     # A row of a panel is copied as one element: NumPy takes 6 times as long for a row of 16 float32 (Zen 3).
     adjacent = matrices.dtype == out.dtype and matrices.strides[-1] == out.strides[-1] == out.itemsize
@@ -66,18 +71,19 @@ def pack_panels(matrices: np.ndarray, out: np.ndarray) -> None:
         outer, start, stop = part
         source, target = matrices[outer], out[outer]
         if stop <= whole:
-            target[start:stop].view(row)[..., 0] = source[:, start * most : stop * most].view(row).T
+            rows = source[..., start * most : stop * most].view(row)
+            target[start:stop].view(row)[..., 0] = np.moveaxis(rows, -1, 0)
             return
         for panel in range(start, stop):
             first = panel * most
             width = min(most, columns - first)
-            target[panel, :, :width] = source[:, first : first + width]
+            target[panel, ..., :width] = source[..., first : first + width]
 
     step = max(1, -(-whole // threads))
     starts = [*range(0, whole, step), *range(whole, count)]
     parts = [
         (outer, start, stop)
-        for outer in np.ndindex(*matrices.shape[:-2])
+        for outer in np.ndindex(*matrices.shape[: -1 - axes])
         for start, stop in zip(starts, [*starts[1:], count])
     ]
     on_threads(pack, parts, threads)

@@ -263,7 +263,7 @@ def _rank_lines(key: str) -> list[str]:
         "store_scalar(places, pitch + at, load_scalar(places, e))",
     ]
     last = const_text(key, (1 << _bits(key)) - 1, lanes)
-    return [f"store(keys, found, {last})", f"for e in range(found):", *indent(rank), "turn = 1"]
+    return [f"store(keys, found, {last})", "for e in range(found):", *indent(rank), "turn = 1"]
 
 
 def _bits(key: str) -> int:

@@ -17,6 +17,7 @@ FAMILIES = SHARED_FAMILIES | {
     "control": "if if_short loop run_on_target select_module",
     "custom": "custom",
     "detection": "nonmaxsuppression roialign max_roi_pool",
+    "linear": "solve_triangular",
     "ordering": f"{SHARED_FAMILIES['ordering']} nonzero unique",
     "pooling": "pooling lrn col2im",
     "random_numbers": "random_uniform",

@@ -17,6 +17,7 @@ from ....codegen.gpu.data.resize import (
     tap_positions,
     window_sum_tables,
 )
+from ....codegen.gpu.data.substitution import solve_triangular_launch
 from ....codegen.problems.indexed_copy import remapped_copy, remapping
 from ....codegen.resampling import resampled_axes, taps_of
 from ....core.dim import known_in
@@ -30,7 +31,7 @@ from ....ops.pooling import Pooling, PoolingMode
 from ....ops.resize import Resize, nearest_index
 from ...lowering.buffers import View
 from ...lowering.gathers import lower_reverse
-from ...lowering.launched import launch_with_tables, lrn_rule, resize_rule, window_sum_rule
+from ...lowering.launched import launch_with_tables, lrn_rule, resize_rule, solve_triangular_rule, window_sum_rule
 from ...lowering.lowering import Lowering
 from ...lowering.output_aliasing import keeps_inner_axis
 from .table import lowering
@@ -164,6 +165,7 @@ def lower_pooling(low: Lowering, ins: Instruction) -> None:
 
 
 lowering("lrn", accepts=keeps_inner_axis)(lrn_rule(lrn_launch))
+lowering("solve_triangular", accepts=keeps_inner_axis)(solve_triangular_rule(solve_triangular_launch))
 
 
 @lowering("col2im", accepts=keeps_inner_axis)
