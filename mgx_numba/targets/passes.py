@@ -84,6 +84,7 @@ ORDER: tuple[PassRun, ...] = (
         before={"optimize_module": "the weights are folded, and the reshapes merged with others"},
         targets=GPU,
     ),
+    PassRun("pad_columns", before={"optimize_module": "the padded weights are folded"}, targets=GPU),
     PassRun(
         "rewrite_col2im",
         after={"rewrite_narrow_convolution": "it makes windows that may lie side by side"},
