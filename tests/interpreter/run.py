@@ -255,7 +255,7 @@ def _counted(counter: Place) -> np.ndarray:
 
 
 def _atomic(combine: np.ufunc) -> Callable[..., None]:
-    """Return what combines a vector with adjacent elements of memory."""
+    """Return a function that combines a vector with adjacent elements of memory."""
 
     def update(number: int, p: Place, i: int, v: Any) -> None:
         place, values = p.moved(int(i)), np.atleast_1d(v)

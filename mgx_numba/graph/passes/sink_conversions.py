@@ -47,7 +47,7 @@ def _refused(convert: Instruction, readers: list[Instruction], views: list[Instr
 
 
 def _found_readers(convert: Instruction, readers: list[Instruction], views: list[Instruction]) -> str:
-    """Add the pointwise readers of a conversion, and the views between; return why there are others, "" if not."""
+    """Collect a conversion's readers and the views before them; return the reason if a reader is not pointwise, else ""."""
     pending = [convert]
     while pending:
         for user in pending.pop().users:

@@ -24,7 +24,7 @@ elements takes 20 us on an H200 with a thread each."""
 
 
 def threads_of_element(elements: SharedLength, comparisons: SharedLength) -> int:
-    """Return the threads, of one warp, that share an element's comparisons with others; 1 for open lengths."""
+    """Return the number of threads of a warp that share the comparisons of one element; 1 for open lengths."""
     if is_symbolic(elements) or is_symbolic(comparisons):
         return 1
     group = 1

@@ -1,4 +1,4 @@
-"""Scatters to constant, regularly spaced positions of one axis: concatenations."""
+"""Replace scatters to constant, evenly spaced positions of one axis by concatenations."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def scatternd_of_range(m: Match, b: RewriteBuilder) -> object:
 
 
 def row_along(values: np.ndarray, axis: int) -> np.ndarray | None:
-    """Return what ``values`` are along an axis if they are the same along all others."""
+    """Return the row of ``values`` along an axis if all rows are equal, else None."""
     if not values.size:
         return None
     row = values[tuple(slice(None) if k == axis else slice(0, 1) for k in range(values.ndim))]
