@@ -221,6 +221,8 @@ class _Maker:
             return self._operation(pattern, lens, type)
         if isinstance(pattern, match.Either):
             return self.make(self.random.choice(pattern.choices), lens, type)
+        if isinstance(pattern, match.Loose):
+            return self.make(pattern.inner, lens, type)
         if isinstance(pattern, match.Spread):
             inner = self.make(pattern.inner, lens, type)
             return inner if inner.shape.lens == (lens or (1,)) else self.graph.spread(inner, *lens)

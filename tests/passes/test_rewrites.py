@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.passes.base import Options, Pass
 from mgx_numba.graph.passes.eliminate_common_subexpression import EliminateCommonSubexpression
@@ -393,3 +394,26 @@ def test_enlargement_by_repetition_is_a_broadcast(attributes: dict[str, object],
     after = check(g.ret(g.op("resize", x, **attributes)), RewriteResize())
     assert ("resize" not in names(after)) is repeats
     check(after, OptimizeModule())
+
+
+@pytest.mark.parametrize("elidable", [False, True])
+@pytest.mark.parametrize("cube", [False, True])
+def test_gelu_of_16_bits_is_recognised_behind_conversions_that_no_author_asked_for(elidable: bool, cube: bool) -> None:
+    """PyTorch multiplies 16-bit values by numbers in float32."""
+    g = Graph()
+    x = g.param("x", (3, 5), "half")
+
+    def scaled(value: Instruction, factor: float) -> Instruction:
+        wide = g.op("convert", value, target_type=Type.float_type, elidable=elidable)
+        return g.op("convert", g.op("mul", wide, g.scalar(factor, wide)), target_type=Type.half_type, elidable=elidable)
+
+    square = g.op("mul", x, x)
+    one = g.lit(np.ones((3, 5)), np.float16)
+    if cube:
+        inner = scaled(g.op("add", x, scaled(g.op("mul", square, x), 0.044715)), 0.7978845608028654)
+    else:
+        inner = g.op("mul", scaled(x, 0.7978845608028654), g.op("add", scaled(square, 0.044715), one))
+    half = g.op("mul", x, g.lit(np.full((3, 5), 0.5), np.float16))
+    program = g.ret(g.op("mul", half, g.op("add", g.op("tanh", inner), one)))
+    after = check(program, RewriteGelu(), options=FAST, rtol=4e-3, atol=4e-3)
+    assert ("gelu_tanh" in names(after)) == elidable

@@ -65,8 +65,10 @@ class AtenBuilder(GraphBuilder):
         inner = type
         if type in NARROW and any(is_number(x) and not _exact(x, type) for x in operands):
             inner = Type.float_type
-        made = self.pointwise(op, *(self.value(x, inner) for x in operands))
-        return made if made.shape.type is not inner else self.cast(made, type)
+        wide = inner is not type  # no model asked for conversions to and from the type that PyTorch computes in
+        given = (self.convert(x, inner) if wide and isinstance(x, Instruction) else x for x in operands)
+        made = self.pointwise(op, *(self.value(x, inner) for x in given))
+        return made if made.shape.type is not inner else self.convert(made, type)
 
     def compared(self, op: str, *operands: Operand) -> Instruction:
         """Emit a pointwise operator on operands converted to their common type."""

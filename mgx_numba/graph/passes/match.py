@@ -158,6 +158,24 @@ class Spread(Pattern):
         return name in BROADCASTS or self.inner.may_match(name)
 
 
+class Loose(Pattern):
+    """Matches a value directly or through conversions between floats that the compiler added."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: Pattern) -> None:
+        super().__init__(None)
+        self.inner = inner
+
+    def match(self, ins: Instruction, bound: Bound) -> Miss | None:
+        while ins.name == "convert" and ins.op.elidable:  # type: ignore[attr-defined]
+            ins = ins.inputs[0]
+        return self.inner.match(ins, bound)
+
+    def may_match(self, name: str, *inputs: str) -> bool:
+        return name == "convert" or self.inner.may_match(name, *inputs)
+
+
 class Either(Pattern):
     """Matches the first matching of several patterns."""
 
@@ -205,6 +223,18 @@ def scalar(value: float | None = None, bind: str | None = None, tolerance: float
 def spread(inner: Pattern, bind: str | None = None) -> Pattern:
     """Return a pattern for a value directly or through broadcasts."""
     return Spread(inner, bind)
+
+
+def loosened(pattern: Operation) -> Operation:
+    """Return a pattern whose operands may be converted between floats, where no author asked for it: PyTorch computes
+    16-bit tensors times numbers in float32."""
+
+    def operand(inner: Pattern) -> Pattern:
+        if isinstance(inner, Either):
+            return Either([operand(choice) for choice in inner.choices])
+        return Loose(loosened(inner) if isinstance(inner, Operation) else inner)
+
+    return Operation(" ".join(pattern.names), [operand(i) for i in pattern.inputs], pattern.bind, pattern.once)
 
 
 def either(*choices: Pattern) -> Pattern:

@@ -6,7 +6,8 @@ Sources: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), exact and w
 
 from __future__ import annotations
 
-from .match import Operation, Pattern, becomes, either, op, scalar, some
+from .build import RewriteBuilder
+from .match import Match, Operation, Pattern, RewriteRule, either, loosened, op, scalar, some
 from .rewriter import rule_pass
 
 NEAR = 2e-5
@@ -46,15 +47,22 @@ INNER = either(
     op("add", op("mul", X, ROOT_2_PI), op("mul", CUBE, CUBIC_ROOT_2_PI)),
 )
 TANH = op("tanh", INNER)
-
-
 LOGISTIC = op("add", op("exp", op("neg", X)), ONE)
+
+
+def _becomes(name: str, pattern: Operation) -> RewriteRule:
+    """Return the rule that replaces a match by the function ``name``, computed in the type of the match."""
+
+    def rewrite(m: Match, b: RewriteBuilder) -> object:
+        return b.op(name, b.convert(m.x, m.ins.shape.type))
+
+    return RewriteRule(f"find_{name}", loosened(pattern), rewrite, False, None)
 
 
 RewriteGelu = rule_pass(
     "rewrite_gelu",
     *(
-        becomes(f"find_{name}", pattern, op(name, X), exact=False)
+        _becomes(name, pattern)
         for name, patterns in (
             ("gelu_erf", _gate(op("add", ERF, ONE), ERF)),
             ("gelu_tanh", _gate(op("add", TANH, ONE), TANH)),

@@ -47,7 +47,7 @@ def _refused(convert: Instruction, readers: list[Instruction], views: list[Instr
 
 
 def _found_readers(convert: Instruction, readers: list[Instruction], views: list[Instruction]) -> str:
-    """Collect a conversion's readers and the views before them; return the reason if a reader is not pointwise, else ""."""
+    """Collect a conversion's readers and the views before them; return why a reader is not pointwise, or ""."""
     pending = [convert]
     while pending:
         for user in pending.pop().users:
