@@ -258,7 +258,10 @@ def _boxed(forward: Callable[..., Sequence[object]]) -> Boxed:
 def _region_alone(
     graph_module: GraphModule, calls: Sequence[Node], placeholders: Sequence[Node], updated: Sequence[int]
 ) -> Boxed | None:
-    """Return a function that calls the one region of a graph that is nothing else; None for other graphs."""
+    """Return a function that calls the one region of a graph that is nothing else; None for other graphs.
+
+    The region is told which results, the last ones, may take the memory of the inputs at the positions ``updated``.
+    """
     results = graph_module.graph.output_node().args[0]
     if len(calls) != 1 or not isinstance(results, (list, tuple)):
         return None

@@ -12,6 +12,7 @@ from ..core.device_array import DeviceArray, is_in_a_row
 from ..core.shape import Shape
 from ..core.types import Type
 from ..frontends.torch.types import TYPES, ir_type
+from ..runtime.gpu.call_form import VECTOR_ALIGNMENT
 from ..targets.base import OnDevice
 from .content import from_device, ordered
 
@@ -99,7 +100,7 @@ def _by_addresses(lowered: Lowered, device: torch.device, args: Sequence[object]
             given.append(DeviceArray(shape, tensor.data_ptr(), number, tensor))
         results, places = [], []
         for (dtype, lens, shape, order), own in zip(made, inside):
-            if own is not None and given[own].owner is args[inputs[own][0]]:
+            if own is not None and _may_hold_result(given[own], args[inputs[own][0]]):
                 tensor = given[own].owner
             else:
                 tensor = torch.empty(lens, dtype=dtype, device=device)
@@ -120,6 +121,11 @@ def _updated_inputs(lowered: Lowered, compiled: OnDevice, places: Sequence[int])
         if lowered.updated.get(result) == place and order is None and lowered.results[result] is None:
             found[result] = places.index(place)
     return found
+
+
+def _may_hold_result(given: DeviceArray, tensor: torch.Tensor) -> bool:
+    """Return whether an input is passed where its tensor lies, and is aligned as results are."""
+    return given.owner is tensor and given.address % VECTOR_ALIGNMENT == 0
 
 
 def _result_dtype(type: Type) -> torch.dtype | None:

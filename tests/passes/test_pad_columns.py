@@ -31,7 +31,9 @@ def test_odd_columns_are_padded(lens: tuple[int, ...], columns: int, turned: boo
     w = g.op("multibroadcast", w, out_lens=(*lens[:-2], 5, columns))
     program = g.ret(g.op("relu", g.op("dot", g.param("x", lens, "half"), w)))
     after = check(program, PadColumns(), special=True, rtol=1e-3, atol=1e-3)
-    assert find(after, "dot").shape.lens[-1] == -(-columns // 8) * 8
+    product = find(after, "dot")
+    assert product.shape.lens[-1] == -(-columns // 8) * 8
+    assert find(after, "pad").shape.ndim == 2, "a batch of equal weights is padded once"
 
 
 def test_what_stays() -> None:

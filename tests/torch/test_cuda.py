@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -212,5 +213,9 @@ def test_caches_are_updated_where_they_lie(lens: tuple[int, ...], monkeypatch: p
         torch.testing.assert_close(state[0], state[1])
     assert {x.data_ptr() for x in copied} == {state[0][1].data_ptr()}
     transposed = torch.zeros(lens[0], lens[2], lens[1], lens[3], device="cuda").transpose(1, 2)
-    wanted = theirs(x, transposed.clone(), state[0][1].clone())
-    torch.testing.assert_close(run(x, transposed, state[0][1]), wanted, rtol=1e-3, atol=1e-3)
+    unaligned = torch.zeros(math.prod(lens) + 1, device="cuda")[1:].view(lens)
+    for cache in (transposed, unaligned):
+        place, other = torch.tensor([1], device="cuda"), cache.clone()
+        wanted = theirs(x, other, place.clone())
+        torch.testing.assert_close(run(x, cache, place), wanted, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(cache, other)

@@ -278,16 +278,12 @@ def _attention(m: Match, b: RewriteBuilder) -> object:
         return masks
     if kt.name in RESHAPES:
         kt = _heads(b, kt, target)
-    own_k = swapped(b, kt)
-    q, k, v = (_heads(b, x, target) for x in (q, own_k, m.v))
+    q, k, v = (_heads(b, x, target) for x in (q, swapped(b, kt), m.v))
     if scores.factors is not None:
         if scores.factors[0].shape.type is not q.shape.type:
             return f"products of {q.shape.type.name} have a factor of {scores.factors[0].shape.type.name} for each row"
         factors = repeated(b, fitted(b, *scores.factors, target), target[0])
         q = b.op("mul", q, b.broadcast(factors, q.shape.lens))
-    shared_k, shared_v = unrepeated(b, _before_swap(kt, own_k)), unrepeated(b, m.v)
-    if m.ins.shape.ndim == 4 and shared_k is not own_k and known_same(shared_k.shape.lens[:3], shared_v.shape.lens[:3]):
-        k, v = shared_k, shared_v
     attributes = {
         "scale": scores.scale * q_scale * k_scale,
         "causal": masks.causal,
@@ -309,13 +305,6 @@ def _reads_positions(dot: Instruction, options: Options) -> bool:
     (*_, queries, _), keys = dot.shape.lens, dot.inputs[1].shape
     apart = known_equal(keys.strides[-1], 1) and not known_equal(keys.strides[-2], 1)
     return apart and known_less_equal(queries, few)
-
-
-def _before_swap(kt: Instruction, k: Instruction) -> Instruction:
-    """Return the keys [b, h, t, d]: the operand of ``kt`` if it only exchanges the last two axes, else ``k``."""
-    if kt.name == "transpose" and kt.op.attributes()["permutation"] == (0, 1, 3, 2):
-        return kt.inputs[0]
-    return k
 
 
 @rule("shared_heads", op("attention"), exact=True)

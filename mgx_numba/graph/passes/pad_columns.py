@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from math import prod
 
-from ...core.dim import is_symbolic
 from ..constants import is_constant
 from ..instruction import Instruction
 from ..module import Module
@@ -36,20 +35,28 @@ class PadColumns(Pass):
             if reason:
                 self.log.refuse(self.name, ins, reason)
                 continue
-            b, (x, w), columns = RewriteBuilder(module, ins), ins.inputs, ins.shape.lens[-1]
-            pads = (*(0,) * (2 * w.shape.ndim - 1), -columns % COLUMNS)
-            wide = b.op(ins.op, x, b.op("pad", w, pads=pads, value=0.0, mode=0))
+            b, columns = RewriteBuilder(module, ins), ins.shape.lens[-1]
+            wide = b.op(ins.op, ins.inputs[0], _padded(b, ins.inputs[1], -columns % COLUMNS))
             axis = ins.shape.ndim - 1
             module.replace_instruction(ins, b.op("slice", wide, axes=(axis,), starts=(0,), ends=(columns,)))
             self.log.apply(self.name, ins)
             remove_dead(module, [ins])
 
 
+def _padded(b: RewriteBuilder, w: Instruction, count: int) -> Instruction:
+    """Return weights with ``count`` columns of zeros more; weights that are broadcast to a batch are padded once."""
+    if w.name == "multibroadcast" and len(w.inputs) == 1 and w.inputs[0].shape.lens[-1] == w.shape.lens[-1]:
+        return b.broadcast(_padded(b, w.inputs[0], count), (*w.shape.lens[:-1], w.shape.lens[-1] + count))
+    return b.op("pad", w, pads=(*(0,) * (2 * w.shape.ndim - 1), count), value=0.0, mode=0)
+
+
 def _refused(ins: Instruction) -> str:
     """Return the reason to keep a product; "" for none."""
-    *rows, columns = ins.shape.lens if not ins.shape.is_dynamic else (0,)
-    if any(map(is_symbolic, (*rows, columns))) or columns < LEAST_COLUMNS or prod(rows) < LEAST_ROWS:
-        return "it has open lengths, or few rows or columns"
+    if ins.shape.is_dynamic or ins.shape.symbolic:
+        return "it has open lengths"
+    *rows, columns = ins.shape.lens
+    if columns < LEAST_COLUMNS or prod(rows) < LEAST_ROWS:
+        return "it has few rows or columns"
     if columns % 2 == 0 or ins.shape.type not in STORAGE:
         return "its rows are stored in vectors"
     return "" if is_constant(ins.inputs[1]) else "its weights are computed"

@@ -1,10 +1,10 @@
 """Scatters: write or combine updates at positions found by a preceding launch (`positions_launch`).
 
 Updates of one position are combined in row-major order of their indices by one thread, so that the result is
-deterministic; of updates that replace elements the last one stays. Either the thread of the first such update (of the
-last one) searches the others, or, if there are too many to compare, one
-thread processes a whole line, which contains all updates that can collide. Many updates that may be combined in any
-order are combined atomically, by a thread each or for each vector of neighbours.
+deterministic; of updates that replace elements the last one stays. Either each update is compared with the others of
+its line, or, if there are too many to compare, one thread processes a whole line, which contains all updates that can
+collide. Many updates that may be combined in any order are combined atomically, by one thread for each update or for
+each vector of neighbours.
 """
 
 from __future__ import annotations
