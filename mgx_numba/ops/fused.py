@@ -112,6 +112,14 @@ class FusedAttention(ModuleOperator):
 
 @register
 @dataclass(frozen=True)
+class FusedScatter(ModuleOperator):
+    """A submodule of one scatter, and the gathers and the pointwise operators that compute its updates."""
+
+    name: ClassVar[str] = "fused_scatter"
+
+
+@register
+@dataclass(frozen=True)
 class Group(ModuleOperator):
     """A submodule kept together for a purpose that ``tag`` names, ``attention`` for instance."""
 

@@ -234,6 +234,12 @@ ORDER: tuple[PassRun, ...] = (
         },
         before={"schedule": "it adds instructions"},
     ),
+    PassRun(
+        "fuse_scatter",
+        after={"lift_constants": "bodies of pointwise operators have all their operands"},
+        before={"schedule": "it removes instructions"},
+        targets=GPU,
+    ),
     PassRun("schedule", after={"split_reduce": "the instructions are final"}),
 )
 """All runs of passes, in order."""

@@ -126,8 +126,7 @@ def test_updates_whose_rows_have_an_index_each(
     assert (f"red.relaxed.gpu.global.add.v{lanes}.f32" in text) == (arch == "sm_90a" and lanes > 1)
     assert "atom" in text and "cas" in text
     assert made.executable is not None
-    sizes = [step.bytes for step in made.executable.plan.steps if "positions" in step.label]
-    assert sizes and max(sizes) <= 2 * 8 * rows
+    assert not any("positions" in label for label in labels(made))
 
 
 def test_additions_stay_in_order_without_fast_math(on: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,7 @@ class Capabilities:
             in the keys.
         joined_groups: tells how many groups of a convolution with constant weights should be joined (`JoinGroups`);
             None: never any.
+        computes_updates: tells whether a scatter's kernel computes its updates itself; None: never.
         reads_shuffled: whether grouped 1x1 convolutions are fastest with their input read through the channel shuffle.
         prologues: whether convolution kernels compute pointwise prologues.
         cheap_branches: whether an ``if`` costs no more than a few kernels' launches.
@@ -113,6 +114,7 @@ class Capabilities:
     sums_columns: bool = False
     queries_of_products: int = 0
     joined_groups: Callable[[Instruction], int] | None = None
+    computes_updates: Callable[[Instruction], bool] | None = None
     reads_shuffled: bool = False
     prologues: bool = True
     cheap_branches: bool = False

@@ -27,6 +27,7 @@ from ...interrupts import whole_module
 from ..data_dependent_split import has_data_dependent_lengths
 from ..options import TargetOptions
 from .rules.contraction import FLOATS, joined_groups, joins_halves, joins_products
+from .rules.gather_scatter import computes_updates
 
 FLOAT8 = "float8_e4m3fn"
 MOST_PARTS = 1024
@@ -72,6 +73,7 @@ def pass_options(options: TargetOptions) -> Options:
             joins_halves=partial(joins_halves, options.precision),
             joins_products=partial(joins_products, options.precision),
             joined_groups=partial(joined_groups, options.precision),
+            computes_updates=partial(computes_updates, options.fast_math),
         ),
     )
 

@@ -38,8 +38,7 @@ MASKING, MASKING_FIRST = 100, 1500
 """Cycles per tap in which a block finds which rows have a tap inside the image; and additional cycles of fill and drain
 of a convolution: images of 88 x 88 x 8 to 112 by 1 x 7 take 6.0 us on an H200, 64 of 16 x 16 x 16 to 64 6.3."""
 SHARED = 0.5
-"""`BlockWork.shared` of ``mma.sync``: 90 tiles of products on an H200 took 1.2 to 2 times as long as the longer
-alone."""
+"""`BlockWork.shared` of ``mma.sync`` in convolutions: tiles took 1.2 to 2 times as long as the longer alone."""
 ROWS_BEGINNING = 2000
 """Cycles of fill and drain of a GEMV-like kernel: 768 by 768 takes 1.1 us on an H200."""
 
@@ -55,10 +54,14 @@ class BlockWork:
         itemsize: bytes of an operand element.
         products: multiplications/cycle of a fully occupied multiprocessor.
         together: resident blocks per multiprocessor (occupancy).
-        arrival: bytes/cycle that a multiprocessor loads; 0 for `ARRIVAL` beside multiplying. Otherwise threads load
-            through registers, and do not multiply meanwhile.
+        arrival: bytes/cycle that a multiprocessor loads beside multiplying.
+        loading: cycles in which a block's threads load a slice through registers, not multiplying meanwhile; 0 for
+            asynchronous copies.
         shared: part of the shorter of multiplying and loading that adds to the longer.
+        latency: cycles of latency of a slice's load; the ring's stages share it.
         stored: accumulators/cycle that the epilogue processes and stores.
+        beginning: cycles of pipeline fill and drain of a launch.
+        filling: the same of a block.
     """
 
     rows: int
@@ -68,9 +71,13 @@ class BlockWork:
     itemsize: int
     products: float
     together: int = 2
-    arrival: float = 0.0
+    arrival: float = ARRIVAL
+    loading: float = 0.0
     shared: float = 0.0
+    latency: float = LATENCY
     stored: float = STORING
+    beginning: float = BEGINNING
+    filling: float = 0.0
 
 
 def tiles_seconds(contraction: GpuContraction, work: BlockWork, splits: int = 1) -> float:
@@ -82,30 +89,32 @@ def tiles_seconds(contraction: GpuContraction, work: BlockWork, splits: int = 1)
     sharing = min(work.together, -(-blocks // cores))
     slices = -(-extent.depth // work.slice)
     multiplying = work.rows * work.columns * work.slice / work.products
-    bringing = (work.rows + work.columns) * work.slice * work.itemsize / ARRIVAL
+    bringing = (work.rows + work.columns) * work.slice * work.itemsize / work.arrival
     both = max(multiplying, bringing) + work.shared * min(multiplying, bringing)
-    slice = max(sharing * both, LATENCY / work.stages)
-    if work.arrival:
-        lines = min(work.rows, extent.rows) + min(work.columns, extent.columns)
-        bringing = lines * work.slice * work.itemsize / work.arrival
-        slice = max(sharing * (multiplying + bringing), LATENCY / work.stages + multiplying + bringing)
+    slice = max(sharing * both, work.latency / work.stages)
+    if work.loading:
+        slice = work.loading + sharing * multiplying
     if isinstance(contraction.problem, ConvProblem):
         slice *= GATHERING
     storing = sharing * work.rows * work.columns / work.stored
     if splits == 1 and any(o.access == "full" for o in contraction.request.epilogue.operands):
         storing += READING
-    cycles = rounds * (-(-slices // splits) * slice + storing)
+    cycles = rounds * (-(-slices // splits) * slice + storing + work.filling) + work.beginning
     if isinstance(contraction.problem, ConvProblem):
         cycles += rounds * contraction.problem.taps * MASKING + MASKING_FIRST
-    seconds = not_below_memory(contraction, (cycles + BEGINNING) / machine().clock)
+    seconds = not_below_memory(contraction, cycles / machine().clock, work.beginning)
     if splits > 1:
         seconds += (LAUNCH + 8 * splits * extent.rows * extent.columns * extent.planes / ADDING) / machine().clock
     return seconds
 
 
-def not_below_memory(contraction: GpuContraction, seconds: float) -> float:
-    """Return ``seconds``, or the time (s) that DRAM traffic of operands and result takes if that is longer."""
-    return max(seconds, least_bytes(contraction.problem) / machine().bandwidth + BEGINNING / machine().clock)
+def not_below_memory(contraction: GpuContraction, seconds: float, beginning: float = BEGINNING) -> float:
+    """Return ``seconds``, or the time (s) that DRAM traffic of operands and result takes if that is longer.
+
+    Args:
+        beginning: cycles of pipeline fill and drain of the launch.
+    """
+    return max(seconds, least_bytes(contraction.problem) / machine().bandwidth + beginning / machine().clock)
 
 
 def reading_seconds(contraction: GpuContraction, blocks: int) -> float:

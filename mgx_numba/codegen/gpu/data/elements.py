@@ -83,8 +83,9 @@ class ElementText:
         return self.buffer.emit(text) if " " in text else text
 
     def faults(self) -> None:
-        """Declare the arguments of ``note_fault``."""
-        self.arguments.fault("pointer_int64")
+        """Declare the arguments of ``note_fault``, unless done before."""
+        if "fault" not in self.arguments.names:
+            self.arguments.fault("pointer_int64")
 
     def store(self, value: str) -> None:
         """Emit the store of an active thread's vector."""

@@ -31,7 +31,7 @@ def indexed_launch(problem: IndexedCopy) -> Launch:
     text = ElementText([("x", source), *_operands(terms), ("out", out)], space.lens, space.strides, lanes)
     apart = [own[-1] for own in space.strides[:-1]] if along else []
     beside = [text.arguments.integer(f"beside{k}", stride) for k, stride in enumerate(apart)]
-    walk = _Positions(text, terms)
+    walk = Positions(text, terms)
     text.begin()
     base = text.place(0)
     if along:
@@ -54,7 +54,7 @@ def positions_launch(terms: Sequence[Term], out: Tensor, origin: str = "") -> La
     out of range."""
     space = _space(out.lens, [*(t.strides for t in terms), out.strides])
     text = ElementText([*_operands(terms), ("out", out)], space.lens, space.strides, 1)
-    walk = _Positions(text, terms, first=0)
+    walk = Positions(text, terms, first=0)
     text.begin()
     text.buffer.line("inside = True")
     moved = walk.read("inside = False")
@@ -76,19 +76,24 @@ def _operands(terms: Sequence[Term]) -> list[tuple[str, Tensor]]:
     return list({t.operand: (t.operand, Tensor(t.type, (), ())) for t in terms}.values())
 
 
-class _Positions:
+class Positions:
     """Statements that evaluate index terms.
 
     Attributes:
         checks: bounds of each index, for error messages.
     """
 
-    def __init__(self, text: ElementText, terms: Sequence[Term], first: int = 1) -> None:
-        """Declare the arguments; the terms' strides begin at stride set ``first`` of the text."""
-        self._text, self._terms, self._first = text, terms, first
+    def __init__(self, text: ElementText, terms: Sequence[Term], first: int = 1, number: int = 0) -> None:
+        """Declare the arguments.
+
+        Args:
+            first: stride set of the text at which the terms' strides begin.
+            number: number of the first term, among those of the kernel.
+        """
+        self._text, self._terms, self._first, self._number = text, terms, first, number
         self._places: list[str] = []
         self.checks = tuple(t.fits for t in terms)
-        for k, term in enumerate(terms):
+        for k, term in enumerate(terms, number):
             text.arguments.integer(f"start{k}", term.offset)
             if not known_in(term.length, 0):
                 text.arguments.integer(f"length{k}", term.length)
@@ -107,9 +112,10 @@ class _Positions:
         buffer = self._text.buffer
         self._places = self._places or [self._text.place(self._first + k) for k in range(len(self._terms))]
         moved = []
-        for k, term in enumerate(self._terms):
-            at, further = f"at{k}_{lane}", [f"{lane} * {beside[k]}"] if lane else []
-            place = " + ".join([self._places[k], f"start{k}", *further])
+        for n, term in enumerate(self._terms):
+            k = self._number + n
+            at, further = f"at{k}_{lane}", [f"{lane} * {beside[n]}"] if lane else []
+            place = " + ".join([self._places[n], f"start{k}", *further])
             found = buffer.emit(f"cast_int64(load_scalar(p_{term.operand}, {place}))")
             if known_in(term.length, 0):
                 moved.append(found)

@@ -3,8 +3,7 @@
 Updates of one position are combined in row-major order of their indices by one thread, so that the result is
 deterministic; of updates that replace elements the last one stays. Either each update is compared with the others of
 its line, or, if there are too many to compare, one thread processes a whole line, which contains all updates that can
-collide. Many updates that may be combined in any order are combined atomically, by one thread for each update or for
-each vector of neighbours.
+collide. Many updates that may be combined in any order are combined atomically (`atomic_scatter`).
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from ...printer import VectorValue
 from ...problems.cluster import Tensor
 from ...problems.indexed_copy import Term
 from ...space import Space, collapse
-from ..cluster.flat_index import Axes, contiguous_lanes
-from ..driver.device import known_architecture
+from ..cluster.flat_index import Axes
 from ..printer import ThreadPrinter, dtype_name
 from .elements import ElementText, threads_of_element
 
@@ -36,8 +34,6 @@ ATOMIC = frozenset(
     (Type.float_type, Type.double_type, Type.int32_type, Type.uint32_type, Type.int64_type, Type.uint64_type)
 )
 """Types that devices update atomically."""
-_ADDED_TOGETHER = 4
-"""Adjacent float32 numbers that one atomic addition takes."""
 
 
 @dataclass(frozen=True)
@@ -105,40 +101,6 @@ def has_many_updates(lines: ScatterLines) -> Length:
     """Return the condition under which a search compares more updates than `MOST_SEARCHED`."""
     count = prod(lines.entries.lens)
     return less(MOST_SEARCHED, count * count * prod(lines.lines.lens))
-
-
-def atomic_launch(combine: str, lines: ScatterLines, updates: Tensor, out: Tensor, origin: str = "") -> Launch:
-    """Return the launch that combines updates with ``out`` atomically; operands as of `scatter_launch`, of an `ATOMIC`
-    type; ``combine`` is add, mul, min or max."""
-    entries, outer = lines.entries, lines.lines
-    lens = (*entries.lens, *outer.lens)
-    fixed = (0,) * len(entries.lens)
-    own = (*fixed, *outer.strides[2])
-    sets = (
-        (*entries.strides[0], *outer.strides[0]), (*row_major_strides(entries.lens), *outer.strides[1]), own,
-    )  # fmt: skip
-    lanes = 1
-    if combine == "add" and out.type is Type.float_type and outer.lens and known_in(sets[1][-1], 0):
-        steps = tuple(t.stride for t in lines.terms)
-        lanes = _lanes(lens[-1], [(sets[0], updates.offset), ((*steps, *own), out.offset)])
-    text = ElementText([("updates", updates), ("positions", lines.positions), ("out", out)], lens, sets, lanes)
-    text.begin()
-    buffer = text.buffer
-    buffer.line(f"own = load_scalar(p_positions, {text.place(1)})")
-    buffer.line(f"update = {text.place(0)}")
-    buffer.line(f"base = {text.place(2)}")
-    load = "load_aligned" if lanes > 1 else "load"
-    with buffer.block(f"if ({text.active}) & (own >= 0):"):
-        buffer.line(f"atomic_{combine}(p_out, base + own, {load}(p_updates, update, {lanes}))")
-    moved = 2 * updates.footprint + 8 * prod(lines.positions.lens)
-    return text.launch(f"scatter_{combine}_atomic_kernel", origin, moved, prod(lens))
-
-
-def _lanes(length: Length, operands: list[tuple[tuple[Length, ...], Length]]) -> int:
-    """Return the float32 numbers that a thread adds together, of neighbours along an axis of this length."""
-    arch = known_architecture()
-    most = _ADDED_TOGETHER if arch is not None and arch.vector_atomics else 1
-    return contiguous_lanes(most, length, operands)
 
 
 def scatter_launch(combine: str, lines: ScatterLines, updates: Tensor, out: Tensor, origin: str = "") -> Launch:

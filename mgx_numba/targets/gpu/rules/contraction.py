@@ -69,9 +69,11 @@ from .contraction_weights import (
 from .product_rows import aligned, alignment, planes_as_rows
 from .table import lowering
 
-COPIED, COPYING = 0.5, 2300
-"""Part of the bandwidth that copies into whole rows reach, and cycles of their launch: of 574 MB and of 40 KB on an
-H200 (`bench.gpu_random`)."""
+COPIED_SINGLY, COPIED, COPYING = 0.55, 1.0, 2000
+"""Part of the bandwidth that copies into whole rows reach, of rows with an odd number of elements and of others; and
+cycles of their launch. From 80 products of `bench.gpu_random` on an H200 with copies of 40 KB to 300 MB."""
+JOINED_BYTES = 1 << 20
+"""Bytes of copies that are so small that they become one launch (`joined_launches`)."""
 CLEAR_GAIN = 0.85
 """Estimated part of the time from which rows that kernels could read are copied into whole lines, and from which groups
 are joined."""
@@ -375,7 +377,7 @@ def _images_of(low: Lowering, problem: ConvProblem, x: View) -> ChannelPadding |
         return found[0] if found else None
     filled, direct = found[0], SOLVER_SET.own_candidates(contraction(last))[0]
     copied = x.shape.bytes + prod(filled.lens) * x.type.size
-    seconds = copied / (COPIED * machine().bandwidth) + COPYING / machine().clock
+    seconds = copied / (COPIED_SINGLY * machine().bandwidth) + COPYING / machine().clock
     whole = contraction(filled.problem, filled.first_channel)
     seconds += SOLVER_SET.own_candidates(whole)[0].solver.estimate(whole)
     beside = isinstance(direct.solver, Tiles)  # which would leave the tensor cores
@@ -424,9 +426,7 @@ def _in_whole_rows(
             for name in names:  # a view may lack the batch axes along which it repeats
                 own[name] = (*(0,) * (len(own[name]) - len(strides[name])), *strides[name])
             padded = replace(problem, a_strides=own["x"], b_strides=own["w"])
-            moved = 2 * sum(views[name].shape.bytes for name in names)
-            seconds = moved / (COPIED * machine().bandwidth) + count * COPYING / machine().clock
-            seconds += _estimate(low, padded, fused, places)
+            seconds = _copying_seconds([views[name] for name in names]) + _estimate(low, padded, fused, places)
             if seconds < (least if needed or chosen else CLEAR_GAIN * least):
                 best, least, chosen = padded, seconds, names
     for name in chosen:
@@ -436,6 +436,16 @@ def _in_whole_rows(
         copied = low.materialized(view.with_shape(Shape(view.type, once, view.strides)), rows, ins)
         operands[name] = copied.with_shape(Shape(view.type, view.lens, apart))
     return best
+
+
+def _copying_seconds(views: list[View]) -> float:
+    """Return the estimated seconds of copies of views into whole rows."""
+    seconds = 0.0
+    for view in views:
+        singly = any(known_in(s % 2, 1) for s, n in zip(view.strides, view.lens) if n > 1 and s != 1)
+        seconds += 2 * view.shape.bytes / ((COPIED_SINGLY if singly else COPIED) * machine().bandwidth)
+    launches = max(1, sum(view.shape.bytes > JOINED_BYTES for view in views))
+    return seconds + launches * COPYING / machine().clock
 
 
 def _in_vectors(view: View, lanes: int, either: bool) -> bool:
