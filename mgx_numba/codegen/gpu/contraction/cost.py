@@ -3,6 +3,7 @@ device."""
 
 from __future__ import annotations
 
+from ....core.dim import ceil_div
 from ....dataclass import dataclass
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
@@ -10,7 +11,7 @@ from ...tuning.request import least_bytes
 from ..machine import machine, multiprocessors
 from .gpu_contraction import GpuContraction
 from .operands import Extent
-from .wgmma_tiles import LATENCY, READING
+from .wgmma_tiles import LATENCY, READING, SHARED_READ
 
 # In cycles of a multiprocessor, of an H200 as fitted to products by warpgroups; GATHERING and the rates of solvers were
 # found beside these.
@@ -100,6 +101,8 @@ def tiles_seconds(contraction: GpuContraction, work: BlockWork, splits: int = 1)
     if splits == 1 and any(o.access == "full" for o in contraction.request.epilogue.operands):
         storing += READING
     cycles = rounds * (-(-slices // splits) * slice + storing + work.filling) + work.beginning
+    if not work.loading:  # through the L1 cache
+        cycles = max(cycles, SHARED_READ * ceil_div(extent.rows, work.rows) + work.beginning)
     if isinstance(contraction.problem, ConvProblem):
         cycles += rounds * contraction.problem.taps * MASKING + MASKING_FIRST
     seconds = not_below_memory(contraction, cycles / machine().clock, work.beginning)

@@ -65,11 +65,6 @@ class TensorText(CoresText):
         if self.form.copied and not split:  # else loads in flight, or remainders, would spill
             self.blocks = RESIDENT_THREADS // self.tile.threads
 
-    @classmethod
-    def form_of(cls, contraction: GpuContraction) -> RingForm:
-        form = super().form_of(contraction)
-        return _of_sum(form, contraction) if isinstance(contraction.problem, GemmProblem) else form
-
     @property
     def _side(self) -> tuple[int, int]:
         return 16, 8
@@ -128,27 +123,23 @@ class TensorText(CoresText):
 
 
 class NarrowText(TensorText):
-    """Kernel text of a product whose rows are no whole vectors: threads load fewer neighbouring elements."""
+    """Kernel text of a product whose rows are no whole vectors: threads load fewer neighbouring elements.
+
+    Sums shorter than a slice have slices of fewer instructions: 1640 x 19 x 9 took 4.2 us on an H200, most of them for
+    loads behind the sum.
+    """
 
     @classmethod
     def form_of(cls, contraction: GpuContraction) -> RingForm:
-        return _of_sum(NARROW, contraction)
+        depth = Extent.of(contraction.problem).depth
+        if is_symbolic(depth):
+            return NARROW
+        words = -(-depth * ITEMSIZE[contraction.problem.types.a] // 4)
+        fitting = (n for n in (8, 16) if words <= n)
+        return replace(NARROW, words=next(fitting, NARROW.words))
 
     def _loaded_lanes(self) -> tuple[int, int]:
         return narrow_lanes(self.contraction)
-
-
-def _of_sum(form: RingForm, contraction: GpuContraction) -> RingForm:
-    """Return the ring for a product's sums, of fewer instructions per slice if these are shorter than a slice.
-
-    1640 x 19 x 9 took 4.2 us on an H200, most of them for loads behind the sum.
-    """
-    depth = Extent.of(contraction.problem).depth
-    if is_symbolic(depth):
-        return form
-    words = -(-depth * ITEMSIZE[contraction.problem.types.a] // 4)
-    fitting = (n for n in (8, 16) if words <= n < form.words)
-    return replace(form, words=next(fitting, form.words))
 
 
 def narrow_refusal(contraction: GpuContraction) -> str:
