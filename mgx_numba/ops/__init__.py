@@ -24,8 +24,8 @@ OPERATORS = {
     "determinant": "determinant inverse solve_triangular",
     "dot": "dot quant_dot",
     "fused": (
-        "pointwise fused_reduce split_fused_reduce fused_contraction fused_attention fused_scatter group fused_concat "
-        "get_tuple_elem"
+        "pointwise fused_reduce split_fused_reduce fused_contraction fused_attention fused_gather fused_scatter group "
+        "fused_concat get_tuple_elem"
     ),
     "gather": "gather gather_elements gathernd",
     "integer": "integer_dot integer_convolution pad_with",

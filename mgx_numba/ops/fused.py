@@ -112,6 +112,14 @@ class FusedAttention(ModuleOperator):
 
 @register
 @dataclass(frozen=True)
+class FusedGather(ModuleOperator):
+    """A submodule of gathers, and of the pointwise operators that read them."""
+
+    name: ClassVar[str] = "fused_gather"
+
+
+@register
+@dataclass(frozen=True)
 class FusedScatter(ModuleOperator):
     """A submodule of one scatter, and the gathers and the pointwise operators that compute its updates."""
 

@@ -235,7 +235,7 @@ ORDER: tuple[PassRun, ...] = (
         before={"schedule": "it adds instructions"},
     ),
     PassRun(
-        "fuse_scatter",
+        "fuse_indexed",
         after={"lift_constants": "bodies of pointwise operators have all their operands"},
         before={"schedule": "it removes instructions"},
         targets=GPU,

@@ -46,6 +46,17 @@ def test_caches_grow(type: Type) -> None:
     check(build, 1)
 
 
+@pytest.mark.parametrize("width", [6, 8])
+def test_values_gathered_by_any_number_of_indices(width: int) -> None:
+    def build(m: Module) -> None:
+        table = m.add_literal(np.random.default_rng(0).normal(size=(4096, width)).astype(np.float32))
+        found = m.add_instruction("gather", [table, m.add_parameter("at", open_shape(I64, "b", "s"))], axis=0)
+        given = m.add_parameter("x", open_shape(F32, "b", "s", width))
+        m.add_return([m.add_instruction("relu", [m.add_instruction("add", [found, given])])])
+
+    check(build, 1, ((1, 1), (2, 5), (3, 16)))
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_the_best_of_rows_of_any_length(axis: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topk, "PART", 8)

@@ -33,7 +33,10 @@ from ..rewrite_log import RewriteLog
 from .capabilities import Capabilities
 
 KERNEL_OPERATORS = frozenset(
-    "pointwise fused_reduce split_fused_reduce fused_concat fused_contraction fused_attention fused_scatter".split()
+    (
+        "pointwise fused_reduce split_fused_reduce fused_concat fused_contraction fused_attention fused_gather "
+        "fused_scatter"
+    ).split()
 )
 """Operators whose submodules are kernel bodies: they are compiled, not rewritten."""
 

@@ -49,7 +49,7 @@ from .tensor_cores import NarrowText, TensorText, narrow_lanes, narrow_refusal, 
 from .wgmma import wgmma_choice, wgmma_solution, wgmma_tiles
 from .wgmma_bf16_split import bf16_split_solution, bf16_split_tiles
 from .wgmma_operands import bf16_split_refusal, wants_order, wgmma_refusal
-from .wgmma_tiles import BEGINNING, LATENCY, SPLITS, STORED_BY_WIDTH, WarpgroupTile
+from .wgmma_tiles import BEGINNING, LATENCY, SPLITS, STARTING, STORED_BY_WIDTH, WarpgroupTile
 
 if TYPE_CHECKING:
     from .library_solvers import LibrarySolver
@@ -63,12 +63,12 @@ take 3.3, 4.8 and 5.3 us on an H200."""
 FILTER_ROW = 2500
 """Least cycles of a filter row of `depthwise` that loads after the one before: 8 images of 7 x 7 x 768 and of 14 x 14 x
 384 take 10 and 17 us by 7 x 7 on an H200."""
-WARP_PRODUCTS = {"arrival": 24.7, "shared": 0.2, "latency": 1580.0, "beginning": 1800.0, "filling": 450.0}
-"""`BlockWork` of products by ``mma.sync``: fitted to 812 tiles of 311 products of `bench.gpu_random` on an H200, whose
-estimates have a deviation of 21% (of the logarithm)."""
-NARROW_PRODUCTS = {"beginning": 990.0, "filling": 1630.0}
-"""`BlockWork` of products whose rows are no whole vectors: fitted to 373 tiles, with `NARROW_LOAD` and a deviation of
-16%."""
+WARP_ARRIVAL, WARP_SHARED, WARP_LATENCY, WARP_BEGINNING, WARP_FILLING = 24.7, 0.2, 1580.0, 1800.0, 450.0
+"""Fields of `BlockWork` of products by ``mma.sync``: fitted to 812 tiles of products of `bench.gpu_random` on an H200,
+whose estimates deviate by 21% (of the logarithm)."""
+NARROW_BEGINNING, NARROW_FILLING = 990.0, 1630.0
+"""Fields of `BlockWork` of products whose rows are no whole vectors: fitted to 373 tiles, with `NARROW_LOAD`; estimates
+deviate by 16%."""
 NARROW_LOAD = 35.0
 """Cycles that a load of a thread takes, of 1 to 4 elements."""
 SCALAR_ARRIVALS, SCALAR_BEGINNING = (16.0, 30.0), 5700.0
@@ -246,8 +246,9 @@ class _OfWarpgroups(_Own):
 
     def weighed(self, contraction: GpuContraction) -> list[tuple[float, WarpgroupTiling]]:
         before, clock = self._before(contraction), machine().clock
+        least = BEGINNING + STARTING * multiprocessors()
         return [
-            (not_below_memory(contraction, cycles / clock, BEGINNING) + before, _warpgroup_tiling(tile, splits))
+            (not_below_memory(contraction, cycles / clock, least) + before, _warpgroup_tiling(tile, splits))
             for cycles, tile, splits in self.tiles(contraction)
         ]
 
@@ -345,7 +346,10 @@ class TensorCores(_OfRing):
         tile, splits = self.tile(contraction, tiling)
         work = self.work(contraction, tile, self._rate(contraction))
         if issubclass(self.text(), TensorText) and isinstance(contraction.problem, GemmProblem):
-            work = replace(work, **WARP_PRODUCTS)
+            work = replace(
+                work, arrival=WARP_ARRIVAL, shared=WARP_SHARED, latency=WARP_LATENCY, beginning=WARP_BEGINNING,
+                filling=WARP_FILLING,
+            )  # fmt: skip
         return tiles_seconds(contraction, work, splits)
 
     def _rate(self, contraction: GpuContraction) -> float:
@@ -386,7 +390,9 @@ class NarrowCores(TensorCores):
         lines = sum(side / lanes for side, lanes in zip((tile.rows, tile.columns), narrow_lanes(contraction)))
         loading = NARROW_LOAD * lines * work.slice / tile.threads
         together = 256 // tile.threads  # of the registers that loads in flight take
-        work = replace(work, loading=loading, together=together, **NARROW_PRODUCTS)
+        work = replace(
+            work, loading=loading, together=together, beginning=NARROW_BEGINNING, filling=NARROW_FILLING
+        )  # fmt: skip
         return tiles_seconds(contraction, work, splits)
 
 

@@ -4,23 +4,21 @@ gathered and other values."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 
-from ....core.dim import Length, SharedLength, known_in
+from ....core.dim import SharedLength, known_in
 from ....core.shape import row_major_strides
 from ....core.types import Type
 from ....dataclass import dataclass
 from ....graph.module import Module
-from ...body import evaluate_scalar_module, scalar_flops
 from ...launch import Launch
 from ...problems.cluster import Tensor
 from ...problems.indexed_copy import IndexedCopy, Term
-from ...space import Space, collapse
 from ..cluster.flat_index import contiguous_lanes
 from ..driver.device import known_architecture
-from ..printer import ThreadPrinter, dtype_name
+from ..printer import dtype_name
 from .elements import ElementText
+from .gathered import GatheredValues
 from .indexed import Positions
 
 _ADDED_TOGETHER = 4
@@ -90,67 +88,34 @@ def slice_scatter(
 def atomic_scatter_launch(problem: UpdateScatter, fast_math: bool, origin: str = "") -> Launch:
     """Return the launch that computes updates and combines them with ``out``, which holds the data.
 
-    Operands: ``x<k>`` of each source, ``indices<k>`` of those that are gathered, ``indices``, and ``out``.
+    Operands: those of `GatheredValues`, ``indices``, and ``out``.
 
     Raises:
         UnsupportedError: the kernel language lacks an operation for its element type.
     """
-    out, lens, module = problem.out, problem.lens, problem.module
-    gathered = {k: source for k, source in enumerate(problem.sources) if isinstance(source, IndexedCopy)}
-    values = [source.source if isinstance(source, IndexedCopy) else source for source in problem.sources]
-    terms = [replace(source.terms[0], operand=f"indices{k}") for k, source in gathered.items()]
-    sets = [*(t.strides for t in [*values, *terms, *problem.terms]), problem.strides]
-    space = collapse(lens, [row_major_strides(lens), *sets], order_by=0)
-    if not space.rank:
-        space = Space((1,), tuple((0,) for _ in space.strides))
-    strides = space.strides[1:]
-    lanes = _lanes(problem, space.lens[-1], values, gathered, strides)
-    tensors = [(f"x{k}", value) for k, value in enumerate(values)]
-    tensors += [(name, Tensor(type, (), ())) for name, type in {t.operand: t.type for t in terms}.items()]
-    tensors += [("indices", Tensor(problem.terms[0].type, (), ())), ("out", out)]
+    out, lens, terms = problem.out, problem.lens, problem.terms
+    given = GatheredValues(problem.sources, problem.module)
+    space = given.space(lens, row_major_strides(lens), *(t.strides for t in terms), problem.strides)
+    strides = space.strides
+    arch, lanes = known_architecture(), 1
+    able = problem.combine == "add" and out.type is Type.float_type and arch is not None and arch.vector_atomics
+    if able and all(known_in(s[-1], 0) for s in strides[given.count : -1]):
+        stored = (*(t.stride for t in terms), *strides[-1]), out.offset
+        lanes = contiguous_lanes(_ADDED_TOGETHER, space.lens[-1], [*given.moving(strides), stored])
+    tensors = [*given.tensors, ("indices", Tensor(terms[0].type, (), ())), ("out", out)]
     text = ElementText(tensors, space.lens, strides, lanes)
-    reads = Positions(text, terms, first=len(values))
-    places = Positions(text, problem.terms, first=len(values) + len(terms), number=len(terms))
+    given.declare(text)
+    places = Positions(text, terms, first=given.count, number=len(given.terms))
     text.begin()
-    buffer, printer = text.buffer, ThreadPrinter(text.buffer, lanes, fast_math)
-    buffer.line("inside = True")
-    moved = dict(zip(gathered, reads.read()))
-    loaded = []
-    for k, value in enumerate(values):
-        place = " + ".join([text.place(k), *([moved[k]] if k in moved else [])])
-        load = "load" if lanes == 1 else "load_splat" if known_in(strides[k][-1], 0) else "load_aligned"
-        loaded.append(printer.loaded(f"{load}(p_x{k}, {place}, {lanes})", value.type))
-    update = printer.stored(loaded[0] if module is None else evaluate_scalar_module(module, printer, loaded)[0])
+    buffer = text.buffer
+    update = given.result(text, strides, fast_math)
     if out.type is not problem.type:
         update = f"cast_{dtype_name(out.type)}({update})"
-    buffer.line(f"update = {update}")
+    buffer.line("inside = True", f"update = {update}")
     place = " + ".join([text.place(len(strides) - 1), *places.read("inside = False")])
     with buffer.block(f"if ({text.active}) & inside:"):
         buffer.line(f"atomic_{problem.combine}(p_out, {place}, update)")
     elements = prod(lens)
-    bytes = sum(value.footprint for value in values) + out.type.size * elements
-    flops = elements * (1 + (0 if module is None else scalar_flops(module)))
-    made = "gather_" * bool(terms) + "pointwise_" * (module is not None)
-    name = f"{made}scatter_{problem.combine}_atomic_kernel"
-    return text.launch(name, origin, bytes, flops, (*reads.checks, *places.checks))
-
-
-def _lanes(
-    problem: UpdateScatter,
-    length: Length,
-    values: Sequence[Tensor],
-    gathered: dict[int, IndexedCopy],
-    strides: Sequence[tuple[Length, ...]],
-) -> int:
-    """Return the numbers that a thread combines together, of neighbours along the last axis: several float32 numbers
-    are added at once."""
-    arch, out = known_architecture(), problem.out
-    able = problem.combine == "add" and out.type is Type.float_type and arch is not None and arch.vector_atomics
-    if not able or not all(known_in(s[-1], 0) for s in strides[len(values) : -1]):
-        return 1
-    operands = [((*(t.stride for t in problem.terms), *strides[-1]), out.offset)]
-    for k, value in enumerate(values):
-        if not known_in(strides[k][-1], 0):
-            step = (gathered[k].terms[0].stride,) if k in gathered else ()
-            operands.append(((*step, *strides[k]), value.offset))
-    return contiguous_lanes(_ADDED_TOGETHER, length, operands)
+    bytes = given.footprint + out.type.size * elements
+    name = f"{given.name}scatter_{problem.combine}_atomic_kernel"
+    return text.launch(name, origin, bytes, elements * (1 + given.flops), (*given.checks, *places.checks))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ....codegen.alternatives import has_lengths
 from ....codegen.gpu.data import scatter
 from ....codegen.gpu.data.atomic_scatter import UpdateScatter, atomic_scatter_launch, element_scatter, slice_scatter
 from ....codegen.gpu.data.caches import cache_copy_launch
+from ....codegen.gpu.data.gathered import gathered_launch
 from ....codegen.gpu.data.indexed import positions_launch
 from ....codegen.gpu.data.onehot import onehot_launch
 from ....codegen.gpu.data.scatter import (
@@ -86,18 +87,45 @@ def computes_updates(fast_math: bool, ins: Instruction) -> bool:
     return many and combines_in_any_order(op.combine, ins.shape.type, fast_math)
 
 
+@lowering("fused_gather")
+def lower_fused_gather(low: Lowering, ins: Instruction) -> None:
+    """Append a kernel that gathers values and computes a module of them."""
+    body = ins.module_args[0]
+    (last,) = body.results()
+    out = low.output(ins)
+    sources, operands = _sources(low, ins, last.inputs, out.tensor)
+    given = sources, out.tensor, low.options.fast_math, low.origin(ins)
+    low.launch_all(low.solve(gathered_launch, last.module_args[0], *given), {**operands, "out": out}, ins)
+
+
 @lowering("fused_scatter")
 def lower_fused_scatter(low: Lowering, ins: Instruction) -> None:
     """Append a copy of the data, and a kernel that computes updates and combines them with it."""
-    body, views = ins.module_args[0], low.inputs(ins)
+    body = ins.module_args[0]
     (last,) = body.results()
-    given = dict(zip(body.parameters(), zip(ins.inputs, views)))
+    given = dict(zip(body.parameters(), zip(ins.inputs, low.inputs(ins))))
     op, updates = last.operator(ScatterBase), last.inputs[2]
     (_, data), (outside, indices) = (given[i] for i in last.inputs[:2])
     module, values = (updates.module_args[0], updates.inputs) if updates.module_args else (None, (updates,))
     shape = Tensor(updates.shape.type, indices.lens, row_major_strides(indices.lens))
+    sources, operands = _sources(low, ins, values, shape)
+    out, axis = low.output(ins), op.axis % len(data.lens)
+    checked = _is_checked(low, op, outside, out)
+
+    def problem(total: Tensor) -> UpdateScatter:
+        return element_scatter(op.combine, axis, sources, module, shape, indices.tensor, total, checked)
+
+    _combine_atomically(low, ins, data, out, problem, {**operands, "indices": indices})
+
+
+def _sources(
+    low: Lowering, ins: Instruction, values: Sequence[Instruction], out: Tensor
+) -> tuple[list[Tensor | IndexedCopy], dict[str, View]]:
+    """Return the sources of `GatheredValues` and their views, for values of the submodule with the lengths of ``out``:
+    its parameters and gathers of these."""
+    given = dict(zip(ins.module_args[0].parameters(), zip(ins.inputs, low.inputs(ins))))
     sources: list[Tensor | IndexedCopy] = []
-    operands = {"indices": indices}
+    operands: dict[str, View] = {}
     for k, value in enumerate(values):
         if value in given:
             operands[f"x{k}"] = given[value][1]
@@ -106,15 +134,9 @@ def lower_fused_scatter(low: Lowering, ins: Instruction) -> None:
         (_, read), (places, at) = (given[i] for i in value.inputs)
         axis = value.operator(Gather).axis % len(read.lens)
         checked = may_be_out_of_range(low, places, read.lens[axis])
-        sources.append(gather_copy(axis, read.tensor, at.tensor, shape, "", checked))
+        sources.append(gather_copy(axis, read.tensor, at.tensor, out, "", checked))
         operands |= {f"x{k}": read, f"indices{k}": at}
-    out, axis = low.output(ins), op.axis % len(data.lens)
-    checked = _is_checked(low, op, outside, out)
-
-    def problem(total: Tensor) -> UpdateScatter:
-        return element_scatter(op.combine, axis, sources, module, shape, indices.tensor, total, checked)
-
-    _combine_atomically(low, ins, data, out, problem, operands)
+    return sources, operands
 
 
 def _is_checked(low: Lowering, op: ScatterBase, indices: Instruction, out: View) -> bool:

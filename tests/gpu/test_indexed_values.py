@@ -1,4 +1,4 @@
-"""Scatters that compute their updates: messages of graph networks, alone and with several gathered values."""
+"""Kernels that gather what they compute with, and scatters that compute their updates: messages of graph networks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Network:
         made = compiled(self.program, on, fast_math=True)
         assert not hosted(made)
         assert_agrees(made.run(self.feed), reference(self.program, self.feed))
-        found = [label for label in labels(made) if "_scatter_" in label]
+        found = [x for x in labels(made) if "_scatter_" in x or ("gather_" in x and not x.endswith("gather_kernel"))]
         assert len(found) == fused, labels(made)
         assert made.executable is not None
         self.made = made
@@ -142,3 +142,28 @@ def test_sums_stay_in_order_without_fast_math(on: Engine) -> None:
     made = compiled(n.program, on)
     assert not any("gather_scatter" in label or "atomic" in label for label in labels(made))
     assert_agrees(made.run(n.feed), reference(n.program, n.feed))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8])
+@pytest.mark.parametrize("lens", [(5, 8), (3, 7), (1, 1), (2, 64)])
+def test_gathered_values_are_computed_with(lens: tuple[int, int], dtype: Any, on: Engine) -> None:
+    n, (rows, width) = Network(), lens
+    table = n.given(values(NODES, width, dtype=dtype, special=True))
+    token, bias = n.op("gather", table, n.given(edges(2, rows)), axis=0), n.given(values(width, dtype=dtype))
+    wide = n.op("multibroadcast", bias, out_lens=(2, rows, width))
+    n.check(on, n.op("relu", n.op("add", token, wide)))
+
+
+def test_gathers_of_columns_and_of_transposed_values(on: Engine) -> None:
+    n = Network()
+    turned = n.op("transpose", n.given(values(6, NODES)), permutation=(1, 0))
+    rows = n.op("gather", turned, n.given(edges(4)), axis=0)
+    columns = n.op("gather", n.given(values(4, 9)), n.given(edges(6, nodes=9)), axis=1)
+    one = n.op("gather", n.given(values(3, 4, 6)), n.given(np.array(-2)), axis=0)
+    n.check(on, n.op("mul", n.op("sub", rows, columns), one))
+
+
+def test_a_gather_of_one_element(on: Engine) -> None:
+    n = Network()
+    one = n.op("gather", n.given(values(3)), n.given(np.array([1])), axis=0)
+    n.check(on, n.op("exp", one))
