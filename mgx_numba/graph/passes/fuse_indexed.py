@@ -49,10 +49,11 @@ class FuseIndexed(Pass):
         known = {i: body.add_parameter(parameter_name(k), i.shape) for k, i in enumerate(outside)}
         for ins in region:
             known[ins] = body.add_instruction(ins.op, [known[i] for i in ins.inputs], ins.module_args)
-            known[ins].debug_symbols = ins.debug_symbols
+            known[ins].debug_symbols, known[ins].place = ins.debug_symbols, ins.place
         body.add_return([known[last]])
         fused = module.insert_instruction(last, make_op(f"fused_{name}"), list(outside), [body])
         fused.debug_symbols = tuple(dict.fromkeys(s for ins in region for s in ins.debug_symbols))
+        fused.place = last.place
         module.replace_instruction(last, fused)
         for ins in reversed(region):
             module.remove_instruction(ins)

@@ -27,7 +27,6 @@ from ...interrupts import whole_module
 from ..data_dependent_split import has_data_dependent_lengths
 from ..options import TargetOptions
 from .rules.contraction import FLOATS, joined_groups, joins_halves, joins_products
-from .rules.gather_scatter import computes_updates
 
 FLOAT8 = "float8_e4m3fn"
 MOST_PARTS = 1024
@@ -73,7 +72,7 @@ def pass_options(options: TargetOptions) -> Options:
             joins_halves=partial(joins_halves, options.precision),
             joins_products=partial(joins_products, options.precision),
             joined_groups=partial(joined_groups, options.precision),
-            computes_updates=partial(computes_updates, options.fast_math),
+            computes_updates=partial(_computes_updates, options.fast_math),
         ),
     )
 
@@ -97,6 +96,14 @@ def _reads_cache(precision: str, attention: Instruction) -> bool:
     from .rules.attention import cache_refusal
 
     return not cache_refusal(precision, attention)
+
+
+def _computes_updates(fast_math: bool, scatter: Instruction) -> bool:
+    """Return the result of `computes_updates`."""
+    whole_module("mgx_numba.targets.gpu.rules.indexed")
+    from .rules.indexed import computes_updates
+
+    return computes_updates(fast_math, scatter)
 
 
 def _has_warpgroups() -> bool:

@@ -230,7 +230,8 @@ def _one(group: _JoinedLaunches) -> PendingStep:
     operands = {f"{name}.{k}": view for k, step in enumerate(steps) for name, view in step.operands.items()}
     outputs = [view for step in steps for view in step.outputs]
     label = "+".join(dict.fromkeys(step.label for step in steps))
-    return PendingStep(whole, operands, label, steps[0].instruction, outputs=outputs)
+    by = [i for k in order for i in steps[k].checked_by or [steps[k].instruction] * len(launches[k].checks)]
+    return PendingStep(whole, operands, label, steps[0].instruction, outputs=outputs, checked_by=tuple(by))
 
 
 def _padded(launch: Launch) -> tuple[object, ...]:

@@ -307,12 +307,25 @@ class Lowering(PlanConstants):
         if self.resources.on_kernels is not None:
             self.resources.on_kernels(launch.kernels)
 
-    def launch_all(self, solution: Solution, operands: Mapping[str, View], ins: Instruction) -> None:
-        """Append the launches of a solution, with the scratch memory that it needs unless it is among the operands."""
+    def launch_all(
+        self,
+        solution: Solution,
+        operands: Mapping[str, View],
+        ins: Instruction,
+        checked_by: tuple[Instruction, ...] = (),
+    ) -> None:
+        """Append the launches of a solution, with the scratch memory that it needs unless it is among the operands.
+
+        Args:
+            checked_by: the instruction of each check, if ``ins`` is several in one.
+        """
         if "scratch" not in operands and not known_equal(solution.scratch, 0):
             operands = {**operands, "scratch": self.allocate(Shape(Type.uint8_type, (solution.scratch,)))}
         for launch in solution.launches:
+            before = len(self.draft.steps)
             self.launch(launch, operands, ins)
+            if launch.checks and len(self.draft.steps) > before:
+                self.draft.steps[-1].checked_by = checked_by
 
     def compute(
         self,

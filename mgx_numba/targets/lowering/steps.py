@@ -55,7 +55,15 @@ class PendingStep:
     """For a fallback step with symbolic lengths: returns its function for values of the symbols."""
     write: Callable[[Any], Any] | None = None
     """For a fallback step: see `FallbackStep`."""
-    """Other instructions that the step also computes."""
+    checked_by: tuple[Instruction, ...] = ()
+    """The instruction of each of the launch's checks; empty: the step's."""
+
+    @property
+    def checks(self) -> tuple[tuple[str, str], ...]:
+        """Return who checks, for messages, and what, for each of the launch's checks."""
+        checks = () if self.launch is None else self.launch.checks
+        by = self.checked_by or (self.instruction,) * len(checks)
+        return tuple((ins.located(ins.name), what) for ins, what in zip(by, checks))
 
 
 def function_step(
@@ -161,7 +169,7 @@ def resolved(step: PendingStep, number: int, text: Callable[[Instruction], str])
         outputs=tuple(
             [v.plan_view() for n, v in operands.items() if is_output(n)] or [v.plan_view() for v in step.outputs]
         ),
-        checks=tuple([(step.instruction.located(step.instruction.name), what) for what in launch.checks]),
+        checks=step.checks,
     )
 
 

@@ -16,6 +16,7 @@ FAMILIES = SHARED_FAMILIES | {
     "caches": "update_cache",
     "control": "if if_short loop",
     "detection": "nonmaxsuppression roialign",
+    "indexed": "fused_gather fused_scatter",
     "trees": "tree_ensemble",
 }
 """Rarely used operators, by the module that has their rules."""
