@@ -11,7 +11,7 @@ from ...tuning.request import least_bytes
 from ..machine import machine, multiprocessors
 from .gpu_contraction import GpuContraction
 from .operands import Extent
-from .wgmma_tiles import LATENCY, READING, SHARED_READ
+from .wgmma_tiles import LATENCY, READING
 
 # In cycles of a multiprocessor, of an H200 as fitted to products by warpgroups; GATHERING and the rates of solvers were
 # found beside these.
@@ -40,6 +40,10 @@ MASKING, MASKING_FIRST = 100, 1500
 of a convolution: images of 88 x 88 x 8 to 112 by 1 x 7 take 6.0 us on an H200, 64 of 16 x 16 x 16 to 64 6.3."""
 SHARED = 0.5
 """`BlockWork.shared` of ``mma.sync`` in convolutions: tiles took 1.2 to 2 times as long as the longer alone."""
+SAME_COLUMNS = 16
+"""Cycles for each tile of a product along the rows: all blocks copy the same columns from the L2 cache. With tiles of
+32, 64 and 128 rows 40752 x 32 x 16 takes 12.0, 7.3 and 5.1 us on an H200, 20000 x 64 x 64 5.8, 4.2 and 4.1. Products by
+warpgroups take less: 100352 x 64 x 64 6.0 with 64 rows."""
 ROWS_BEGINNING = 2000
 """Cycles of fill and drain of a GEMV-like kernel: 768 by 768 takes 1.1 us on an H200."""
 
@@ -101,10 +105,10 @@ def tiles_seconds(contraction: GpuContraction, work: BlockWork, splits: int = 1)
     if splits == 1 and any(o.access == "full" for o in contraction.request.epilogue.operands):
         storing += READING
     cycles = rounds * (-(-slices // splits) * slice + storing + work.filling) + work.beginning
-    if not work.loading:  # through the L1 cache
-        cycles = max(cycles, SHARED_READ * ceil_div(extent.rows, work.rows) + work.beginning)
     if isinstance(contraction.problem, ConvProblem):
         cycles += rounds * contraction.problem.taps * MASKING + MASKING_FIRST
+    elif not work.loading:
+        cycles = max(cycles, SAME_COLUMNS * ceil_div(extent.rows, work.rows) + work.beginning)
     seconds = not_below_memory(contraction, cycles / machine().clock, work.beginning)
     if splits > 1:
         seconds += (LAUNCH + 8 * splits * extent.rows * extent.columns * extent.planes / ADDING) / machine().clock

@@ -244,10 +244,6 @@ function."""
 SHORT_ROWS = 500
 """Cycles that TMA takes longer for a slice of left rows shorter than a cache line: on an H200 29504 x 128 x 40 takes
 9.9 us with 64 by 64 and 5.4 with 256 by 96; of 106 such products the mean regret is 4.4% with it and 5.3% without."""
-SHARED_READ = 16
-"""Cycles for each tile along the rows: all of them read the same columns, and a slice of the L2 cache, which has 1 KiB
-of successive memory, gives 64 bytes/cycle. With tiles of 32, 64 and 128 rows 40752 x 32 x 16 takes 12.0, 7.3 and 5.1 us
-on an H200, 20000 x 64 x 64 5.8, 4.2 and 4.1."""
 LAUNCH = 3020
 """Cycles of the split-K sum's launch."""
 PAIRING, PAIRING_CONSTANTS = 1370, 280
@@ -406,7 +402,7 @@ def tile_cycles(tile: WarpgroupTile, splits: int, question: TileQuestion, cores:
         cycles = rounds * (part * slice + storing) + BEGINNING
     else:  # one of multiplying and storing waits for the other
         cycles = max(rounds * part * slice + storing, part * slice + rounds * storing) + BEGINNING
-    cycles = max(cycles, SHARED_READ * down + BEGINNING) + STARTING * min(blocks, cores)
+    cycles += STARTING * min(blocks, cores)
     if shared > 1:
         cycles += PAIRING + PAIRING_CONSTANTS * question.constant
     if splits > 1:
