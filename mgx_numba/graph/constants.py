@@ -39,7 +39,7 @@ UNIFORM_LIMIT = 1 << 16
 
 def is_given(ins: Instruction) -> bool:
     """Return whether no kernel computes a value: it is a parameter or a constant."""
-    return ins.name == "@param" or is_constant(ins)
+    return ins.is_param or is_constant(ins)
 
 
 def is_constant(ins: Instruction) -> bool:
