@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from ...core.dim import known_equal, maximum, minimum
+import numpy as np
+
+from ...core.dim import Dim, known_equal, maximum, minimum
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
@@ -169,12 +171,17 @@ def trilu(g: Builder, node: Node, x: Instruction, k: Instruction | None = None) 
     g.limit(lens[-2] * lens[-1] + lens[-2] + lens[-1], "the triangle's mask")
     known = k is None or k.shape.is_dynamic or not known_equal(k.shape.elements, 1) or g.constants.value(k) is not None
     shift = g.int_value(k, "k") if k is not None and known else 0
-    across = g.pointwise("sub", g.iota(lens[-1], 1, 2), g.iota(lens[-2], 0, 2))  # may be compared with any k
-    given = g.literal(shift, Type.int64_type)
-    if k is not None and not known:
-        given = g.reshape(g.convert(k, Type.int64_type), (1, 1))
-    side = "greater_or_equal" if node.get_bool("upper", True) else "less_or_equal"
-    return g.pointwise("where", g.pointwise(side, across, given), x, g.like(0, x))
+    if not known or any(isinstance(n, Dim) for n in (*lens[-2:], shift)):
+        across = g.pointwise("sub", g.iota(lens[-1], 1, 2), g.iota(lens[-2], 0, 2))  # may be compared with any k
+        given = g.literal(shift, Type.int64_type)
+        if k is not None and not known:
+            given = g.reshape(g.convert(k, Type.int64_type), (1, 1))
+        side = "greater_or_equal" if node.get_bool("upper", True) else "less_or_equal"
+        return g.pointwise("where", g.pointwise(side, across, given), x, g.like(0, x))
+    shift = max(-(1 << 31), min(1 << 31, shift))
+    rows, columns = np.arange(lens[-2])[:, None], np.arange(lens[-1])[None, :]
+    keep = columns - rows >= shift if node.get_bool("upper", True) else columns - rows <= shift
+    return g.pointwise("where", g.literal(keep), x, g.like(0, x))
 
 
 @register("ReverseSequence")
