@@ -42,6 +42,7 @@ def keep_byte_code(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before any test module is imported, so that processes that tests start inherit it too."""
+    gc.disable()  # until tests are collected: they stay, and looking for garbage among them took a quarter of the time
     kept = config.stash[_KEPT] = contextlib.ExitStack()
     patch = kept.enter_context(pytest.MonkeyPatch.context())
     if sys.dont_write_bytecode:  # beside the source; yet not every worker and process of every run need compile it
@@ -62,7 +63,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish() -> None:
     """Thousands of tests and their modules stay, and what models allocate is rarely garbage after Python's 700 objects:
     looking for it in both took a tenth of a run. With 10,000 the most memory that tests have is the same."""
+    gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(10_000, 10, 10)
 
 

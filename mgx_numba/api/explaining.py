@@ -231,7 +231,7 @@ def explanations(
             Explanation(
                 instruction=text if number == 0 else f"{text}, in stage {number + 1}",
                 nodes=ins.debug_symbols,
-                members=tuple(_members(ins, names)),
+                members=tuple(format_instruction(i, dict(names)) for i in _body(ins)),
                 steps=tuple(steps),
                 neighbours=tuple(_neighbours(ins, names)),
                 refusals=tuple(_refusals(log, ins)),
@@ -294,10 +294,6 @@ def _body(ins: Instruction) -> list[Instruction]:
     if ins.name not in KERNEL_OPERATORS:
         return []
     return [i for module in ins.module_args for i in module if not i.name.startswith("@")]
-
-
-def _members(ins: Instruction, names: Mapping[Instruction, str]) -> list[str]:
-    return [format_instruction(i, dict(names)) for i in _body(ins)]
 
 
 def _neighbours(ins: Instruction, names: Mapping[Instruction, str]) -> list[str]:

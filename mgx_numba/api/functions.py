@@ -65,20 +65,8 @@ def parse_onnx(
         ParseError: the file is malformed; the message names the node.
         OptionError: options contradict each other.
     """
-    options: dict[str, object] = {
-        "default_dim_value": default_dim_value,
-        "default_dyn_dim_value": _range(default_dyn_dim_value),
-        "dim_params": {k: unwrap_dimension(v) for k, v in _by_name("dim_params", dim_params).items()},
-        "map_input_dims": _by_name("map_input_dims", map_input_dims),
-        "map_dyn_input_dims": _dynamic_dims(map_dyn_input_dims),
-        "skip_unknown_operators": skip_unknown_operators,
-        "print_program_on_error": print_program_on_error,
-        "max_loop_iterations": max_loop_iterations,
-        "limit_max_iterations": limit_max_iterations,
-        "use_debug_symbols": use_debug_symbols,
-        "strict": strict,
-        "external_data_path": external_data_path,
-    }
+    given = {name: value for name, value in locals().items() if name != "filename"}  # the parameters are the options
+    options = _onnx_options(given)
     with taken_for(filename, "onnx"):
         found = parsed_onnx(filename, options)
         # A ModelProto would stay in memory for `reshape`: only MIGraphX's variable asks for that.
@@ -141,21 +129,10 @@ def parse_onnx_buffer(
     strict: bool = False,
 ) -> program:
     """Read an ONNX model from bytes, the argument ``filename`` as in MIGraphX; all else as in ``parse_onnx``."""
+    given = {name: value for name, value in locals().items() if name != "filename"}  # the parameters are the options
     if not isinstance(filename, (bytes, bytearray, memoryview)):
         raise ParseError(f"parse_onnx_buffer needs the bytes of a model, got {type(filename).__name__}")
-    options = {
-        "default_dim_value": default_dim_value,
-        "default_dyn_dim_value": _range(default_dyn_dim_value),
-        "dim_params": {k: unwrap_dimension(v) for k, v in _by_name("dim_params", dim_params).items()},
-        "map_input_dims": _by_name("map_input_dims", map_input_dims),
-        "map_dyn_input_dims": _dynamic_dims(map_dyn_input_dims),
-        "skip_unknown_operators": skip_unknown_operators,
-        "print_program_on_error": print_program_on_error,
-        "external_data_path": external_data_path,
-        "use_debug_symbols": use_debug_symbols,
-        "strict": strict,
-    }
-    return parsed_onnx(bytes(filename), options)
+    return parsed_onnx(bytes(filename), _onnx_options(given))
 
 
 def check_onnx(
@@ -185,31 +162,30 @@ def check_onnx(
     Raises:
         OptionError: options contradict each other.
     """
+    given = {name: value for name, value in locals().items() if name != "filename"}  # the parameters are the options
     whole_module("mgx_numba.frontends.onnx.check")
     from ..frontends.onnx.check import check
     from ..frontends.onnx.options import ParseOptions
 
-    options = ParseOptions(
-        default_dim_value=default_dim_value,
-        dim_params={k: unwrap_dimension(v) for k, v in _by_name("dim_params", dim_params).items()},
-        map_input_dims=_by_name("map_input_dims", map_input_dims),
-        map_dyn_input_dims=_dynamic_dims(map_dyn_input_dims),
-        external_data_path=external_data_path,
-        strict=strict,
-    )
-    return check(filename, options)
+    return check(filename, ParseOptions(**_onnx_options(given)))
 
 
-def _range(given: object) -> DynamicDimension | None:
-    if given is None:
-        return None
-    value = unwrap_dimension(given)
-    return value if isinstance(value, DynamicDimension) else DynamicDimension(value, value)
-
-
-def _dynamic_dims(given: Mapping[str, Sequence[object]] | None) -> dict[str, list[Any]]:
-    ranges = _by_name("map_dyn_input_dims", given).items()
-    return {n: [unwrap_dimension(d) for d in dims] if isinstance(dims, Iterable) else dims for n, dims in ranges}
+def _onnx_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `parse_onnx` but the model as the frontend takes them: lengths and ranges by name."""
+    ranges = _by_name("map_dyn_input_dims", given["map_dyn_input_dims"])
+    for name, dims in ranges.items():
+        ranges[name] = [unwrap_dimension(d) for d in dims] if isinstance(dims, Iterable) else dims
+    options = {
+        **given,
+        "dim_params": {k: unwrap_dimension(v) for k, v in _by_name("dim_params", given["dim_params"]).items()},
+        "map_input_dims": _by_name("map_input_dims", given["map_input_dims"]),
+        "map_dyn_input_dims": ranges,
+    }
+    usual = given.get("default_dyn_dim_value")
+    if usual is not None:
+        n = unwrap_dimension(usual)
+        options["default_dyn_dim_value"] = n if isinstance(n, DynamicDimension) else DynamicDimension(n, n)
+    return options
 
 
 def _by_name(option: str, given: object) -> dict[str, Any]:
@@ -255,10 +231,11 @@ def parse_tf(
         UnsupportedError: the model has an unsupported operator or type, or variables.
         OptionError: an option names an input or a result that does not exist.
     """
+    given = {name: value for name, value in locals().items() if name != "filename"}  # the parameters are the options
     if not isinstance(filename, (str, os.PathLike)):
         raise ParseError(f"parse_tf needs the path of a model, got {type(filename).__name__}")
     with taken_for(filename, "tf"):
-        return _parse_tf(filename, is_nhwc, batch_size, map_input_dims, output_names)
+        return _parse_tf(filename, given)
 
 
 def parse_tf_buffer(
@@ -269,23 +246,19 @@ def parse_tf_buffer(
     output_names: Sequence[str] | None = None,
 ) -> program:
     """Read a frozen TensorFlow model from the bytes of its file; otherwise ``parse_tf``."""
+    given = {name: value for name, value in locals().items() if name != "filename"}  # the parameters are the options
     if not isinstance(filename, (bytes, bytearray, memoryview)):
         raise ParseError(f"parse_tf_buffer needs the bytes of a model, got {type(filename).__name__}")
-    return _parse_tf(bytes(filename), is_nhwc, batch_size, map_input_dims, output_names)
+    return _parse_tf(bytes(filename), given)
 
 
-def _parse_tf(
-    source: str | os.PathLike[str] | bytes,
-    is_nhwc: bool,
-    batch_size: int,
-    map_input_dims: Mapping[str, Sequence[int]] | None,
-    output_names: Sequence[str] | None,
-) -> program:
-    dims, names = (
-        _by_name("map_input_dims", map_input_dims),
-        output_names if output_names is None else list(output_names),
+def _parse_tf(source: str | os.PathLike[str] | bytes, given: Mapping[str, Any]) -> program:
+    """Parse a TensorFlow model; ``given`` are the arguments of `parse_tf` but the model."""
+    names = given["output_names"]
+    dims = _by_name("map_input_dims", given["map_input_dims"])
+    return parsed_tf(
+        source, **{**given, "map_input_dims": dims, "output_names": names if names is None else list(names)}
     )
-    return parsed_tf(source, is_nhwc=is_nhwc, batch_size=batch_size, map_input_dims=dims, output_names=names)
 
 
 def get_tf_operators() -> list[str]:

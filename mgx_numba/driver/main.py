@@ -39,7 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if interrupted.
     """
     if argv is None:
-        _open_output()
+        if sys.stdout is None:
+            sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+        elif isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser(arguments)
     args = parser.parse_args(arguments)
@@ -87,14 +90,6 @@ def _run(args: argparse.Namespace, header: str) -> int:
         return FAILURE
     LOG.info("Complete(%.3gs): %s", time.perf_counter() - start, header)
     return status
-
-
-def _open_output() -> None:
-    """Make standard output accept any text: names in a model may not be encodable, and the stream may be closed."""
-    if sys.stdout is None:
-        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
-    elif isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -121,10 +121,7 @@ def sampled(
     strides, pixels = row_major_strides(lens[2:]), prod(lens[2:])
     order = [0, *range(2, len(lens)), 1]
     rows = g.reshape(g.transpose(x, order), (lens[0] * pixels, lens[1]))
-    if x.shape.symbolic:
-        offsets = g.pointwise("mul", g.iota(lens[0], 0, 2), g.literal(pixels, Type.int64_type))
-    else:
-        offsets = g.literal((np.arange(lens[0], dtype=np.int64) * pixels)[:, None])
+    offsets = g.pointwise("mul", g.iota(lens[0], 0, 2), g.literal(pixels, Type.int64_type))
     total: Instruction | None = None
     for chosen in itertools.product(*taps):
         place, weight, valid = offsets, None, None

@@ -122,7 +122,7 @@ class Calibration:
         """Add the statistics of ``other``, a calibration of the same program.
 
         Raises:
-            OptionError: ``other`` observed different values, or by a different method.
+            OptionError: the calibrations differ in their values or in their method.
         """
         self.expect([one.label for one in other.values], "the other calibration")
         for one, more in zip(self.values, other.values):

@@ -37,6 +37,11 @@ UNIFORM_LIMIT = 1 << 16
 """Most elements that are compared to find whether a literal is uniform: some ten microseconds."""
 
 
+def is_given(ins: Instruction) -> bool:
+    """Return whether no kernel computes a value: it is a parameter or a constant."""
+    return ins.is_param or is_constant(ins)
+
+
 def is_constant(ins: Instruction) -> bool:
     """Return whether the value is a literal, directly or through views of one input."""
     while ins.literal is None:

@@ -34,7 +34,7 @@ class Reader(Protocol):
 _READERS: dict[str, Callable[[Program, Constants], Reader]] = {}
 
 
-_MODULES = {"onnx": "mgx_numba.frontends.onnx.rereading", "torch": "mgx_numba.frontends.torch.rereading"}
+_MODULES = {"onnx": "mgx_numba.frontends.onnx.reader", "torch": "mgx_numba.frontends.torch.rereading"}
 """Modules of this package that register readers, by reader name."""
 
 

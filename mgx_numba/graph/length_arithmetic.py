@@ -151,7 +151,7 @@ def _exact(numerator: Length, denominator: int, type: Type) -> _Element:
     """Return an element that its type represents exactly; a guard is recorded if that depends on the lengths."""
     if type in EXACT_BITS:
         most = 1 << EXACT_BITS[type]
-        while denominator > 1 and _divides(2, numerator):
+        while denominator > 1 and (numerator.divisor % 2 == 0 if isinstance(numerator, Dim) else numerator % 2 == 0):
             numerator, denominator = numerator // 2, denominator // 2
         least = -most
         if denominator > most:
@@ -170,10 +170,6 @@ def _exact(numerator: Length, denominator: int, type: Type) -> _Element:
         if (high is None or high > most) and not less_equal(numerator, most):
             raise _NotFoldable
     return _Element(numerator, denominator, type)
-
-
-def _divides(divisor: int, length: Length) -> bool:
-    return length.divisor % divisor == 0 if isinstance(length, Dim) else length % divisor == 0
 
 
 class _LengthScalar:

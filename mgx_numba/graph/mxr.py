@@ -241,7 +241,9 @@ def _finish(header: Mapping[str, object], modules: Mapping[str, Nodes]) -> tuple
     open_dims = _check_open_dims(extra.pop("open_dims", {}))
     origin = Origin.from_json(extra.pop("origin", {}))
     try:
-        program = rebuild_program(modules)
+        if "main" not in modules:
+            raise FormatError("modules: there is no module 'main'")
+        program = _Rebuild(modules).run()
     except RecursionError:
         raise FormatError("values or modules are nested too deeply") from None
     program.open_dims, program.origin = open_dims, origin
@@ -314,21 +316,6 @@ def _replace(path: FilePath, fill: Callable[[Write], object]) -> None:
 MAX_NESTING = 64  # far above real control flow, and below Python's recursion limit
 
 Nodes = Callable[[], Iterator[object]]
-
-
-def rebuild_program(modules: Mapping[str, Nodes]) -> Program:
-    """Build the program of these modules.
-
-    Args:
-        modules: per module name, a function that returns the module's nodes (value trees) in order.
-
-    Raises:
-        FormatError: a part is missing, of the wrong kind, or contradictory; the message names the module, the node, its
-            operator and the field.
-    """
-    if "main" not in modules:
-        raise FormatError("modules: there is no module 'main'")
-    return _Rebuild(modules).run()
 
 
 class _Rebuild:

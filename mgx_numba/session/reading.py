@@ -170,7 +170,10 @@ class Source:
             raise error_of(InvalidProtobuf, ParseError, str(error)) from None
         except NoGraphError as error:
             raise error_of(InvalidArgument, ParseError, str(error)) from None
-        _set_denoted(model, self._options._free_denotations)
+        for info in model.graph.input if self._options._free_denotations else ():
+            for dim in info.type.tensor_type.shape.dim:
+                if dim.denotation in self._options._free_denotations and dim.WhichOneof("value") != "dim_value":
+                    dim.dim_value = self._options._free_denotations[dim.denotation]
         _check_external(model, self._options._external)
         unknown = self._options._initializers.keys() - {t.name for t in model.graph.initializer}
         for name in sorted(unknown):
@@ -200,14 +203,6 @@ def _is_map(data: bytes | bytearray | memoryview) -> bool:
     """
     first = data[0] if len(data) else 0
     return 0x80 <= first <= 0x8F or first in (0xDE, 0xDF)
-
-
-def _set_denoted(model: Model, lens: Mapping[str, int]) -> None:
-    """Set open dimensions of inputs to the lengths given for their denotations."""
-    for info in model.graph.input if lens else ():
-        for dim in info.type.tensor_type.shape.dim:
-            if dim.denotation in lens and dim.WhichOneof("value") != "dim_value":
-                dim.dim_value = lens[dim.denotation]
 
 
 def _check_external(model: Model, given: Mapping[str, object]) -> None:

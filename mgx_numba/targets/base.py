@@ -370,8 +370,10 @@ def stages_of(compiled: Compiled, inputs: Mapping[str, np.ndarray]) -> list[Stag
     return compiled.stages(inputs) if isinstance(compiled, Planned) else [Stage(compiled.resolve(inputs), None)]
 
 
-def step_observer(observer: Observer) -> Callable[[int, PlannedStep, float, Callable[[TensorView], np.ndarray]], None]:
-    """Return a function that reports a plan's step to ``observer``.
+def step_observer(
+    observer: Observer, text: Callable[[str], str]
+) -> Callable[[int, PlannedStep, float, Callable[[TensorView], np.ndarray]], None]:
+    """Return a function that reports a plan's step to ``observer``, its instruction's text mapped by ``text``.
 
     The function takes the step's number, the step, its seconds, and a function that returns the array of a tensor.
     """
@@ -380,7 +382,8 @@ def step_observer(observer: Observer) -> Callable[[int, PlannedStep, float, Call
         def outputs() -> list[np.ndarray]:
             return [view(v) for v in step.outputs]
 
-        observer(Observation(step.instruction, step.label, seconds, outputs, step.flops, step.bytes, step.reason))
+        shown = text(step.instruction)
+        observer(Observation(shown, step.label, seconds, outputs, step.flops, step.bytes, step.reason))
 
     return note
 

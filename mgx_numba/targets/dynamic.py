@@ -208,7 +208,9 @@ class OpenPlans(ServingPlans[P], ABC):
             return self._lowered(program, scope, trees, progress)
         head = self._lowered(stages.head, scope, None, progress, stages.tail)
         by_sizes = stages.split_point.sizes > 0
-        late = _fitting(stages.tail, late)
+        ranks = {name: shape.rank for name, shape in stages.tail.parameter_shapes().items()}
+        fits = late and all(name in ranks and ranks[name] in (None, len(lens)) for name, lens in late[0].items())
+        late = late if fits else ()
         try:
             with scope.tentative():
                 tail = symbolic_program(stages.tail, scope, late[0] if late else None)
@@ -363,17 +365,6 @@ class OpenPlans(ServingPlans[P], ABC):
     def open_plans(self) -> list[OpenPlan]:
         """Return a description of each stage of each symbolic plan; see `OpenPlanned`."""
         return [_shown(plan, self._guards.get(part, [])) for part in self.symbolic_plans for plan in part.own_plans()]
-
-
-def _fitting(tail: Program, late: Sequence[Lens]) -> Sequence[Lens]:
-    """Return the example lengths ``late`` of later stages if the first ones are those of inputs of ``tail``, else none.
-
-    A plan for other lengths may be divided elsewhere, as where a count is known to be 0; its lengths are of other
-    values then.
-    """
-    ranks = {name: shape.rank for name, shape in tail.parameter_shapes().items()}
-    fits = late and all(name in ranks and ranks[name] in (None, len(lens)) for name, lens in late[0].items())
-    return late if fits else ()
 
 
 def _shown(plan: Plan, guards: Sequence[Guard]) -> OpenPlan:

@@ -331,10 +331,10 @@ def _entry(name: str, example: object, order: Sequence[int] | None) -> Callable[
 
 
 def _cuda_device(args: Sequence[object]) -> torch.device:
-    """Return the CUDA device of inputs; some may lie in host memory.
+    """Return the CUDA device of the first input that lies on a CUDA device.
 
     Raises:
-        ParameterError: all lie in host memory.
+        ParameterError: all inputs lie in host memory.
     """
     for value in args:
         if isinstance(value, torch.Tensor) and value.device.type == "cuda":

@@ -235,7 +235,7 @@ def test_groups_of_few_channels(monkeypatch: pytest.MonkeyPatch, ceiling: str, i
 
 
 def test_values_of_a_group_reach_no_other_group() -> None:
-    """Numbers and infinities alike; other groups' outputs stay as they were."""
+    """Changed numbers and infinities in a group's input leave the outputs of other groups unchanged."""
     problem = same(32, 32, 9, groups=8)
     rng = np.random.default_rng(12)
     x = rng.standard_normal((1, 9, 9, 32)).astype(np.float32)

@@ -216,7 +216,7 @@ def test_topk_of_all_bits(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "bool"])
 def test_topk_of_short_rows_ranks_all_elements(dtype: str) -> None:
-    """Rows of some tens of elements, of which many are equal or NaN; they were inserted one by one."""
+    """Top-k of short rows with equal elements and NaN, for which elements were once inserted one by one."""
     for length, k in ((1, 1), (3, 3), (16, 5), (17, 17), (63, 40)):
         x = few_values(29, length, dtype=dtype)
         if np.issubdtype(x.dtype, np.floating):

@@ -31,7 +31,7 @@ def convolution(module: Module, p: list[Instruction], name: str = "convolution",
 
 
 def turned(module: Module, p: list[Instruction], **attributes: object) -> Instruction:
-    """A convolution whose weights are a view with other strides."""
+    """A convolution whose weights are a transposed view."""
     weights = module.add_instruction("transpose", [p[1]], permutation=[3, 2, 0, 1])
     return convolution(module, [p[0], weights], **attributes)
 

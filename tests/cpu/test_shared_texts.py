@@ -1,4 +1,4 @@
-"""Kernels do not depend on numbers of one model: models of one structure share their kernels' texts, bit for bit."""
+"""Models of the same structure share kernel texts bit for bit: constants of a model are operands of its kernels."""
 
 from __future__ import annotations
 

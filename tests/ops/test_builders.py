@@ -228,7 +228,7 @@ def test_bias_uint8() -> None:
 def test_every_macro_has_a_case() -> None:
     named = {c[0] for c in CASES} | {"einsum", "convolution", "rotary_embedding", "bias_uint8"}
     named |= {"quantizelinear", "dequantizelinear", "quant_dot", "quant_convolution"}
-    from mgx_numba.graph.builders.pointwise import NAMES
+    from mgx_numba.graph.builders.macros import NAMES
 
     assert set(base.MACROS) <= named | set(NAMES)
 

@@ -1,4 +1,4 @@
-"""Products of one value by several constant weights become one product."""
+"""Products with a common left operand and constant weights become one product."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def bodies(program: Program) -> list[str]:
     ids=["rows", "columns", "few columns", "inner axes", "booleans", "softmax", "maxima kept", "layer norm"],
 )
 def test_values_stay(program: Program, special: bool, small: Options) -> None:
-    """The results are the same after each pass alone and after both passes; a second run of them changes nothing."""
+    """Each pass alone and both passes keep the results; a second run of both passes changes nothing."""
     steps = [make_pass(name) for name in PASSES]
     for step in steps:
         check(program, step, options=small, special=special, rtol=1e-4, atol=1e-4)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
+import subprocess
+import sys
 import weakref
 from typing import Any
 
@@ -140,8 +142,13 @@ def test_running_statistics_that_eager_mode_updates_are_seen(made: list[Any]) ->
     assert len(made) == 3
 
 
-def _scaled_by_another(weight: torch.Tensor) -> None:
-    weight.mul_(2)
+DOUBLE = """
+import mmap, sys
+with mmap.mmap(int(sys.argv[1]), int(sys.argv[2])) as shared, memoryview(shared).cast("f") as numbers:
+    for k in range(len(numbers)):
+        numbers[k] *= 2
+"""
+"""Doubles the float32 numbers of a shared memory's file descriptor; a process that imports PyTorch takes seconds."""
 
 
 def test_parameters_in_shared_memory_that_another_process_writes(caplog: Any) -> None:
@@ -150,9 +157,9 @@ def test_parameters_in_shared_memory_that_another_process_writes(caplog: Any) ->
     compiled = torch.compile(model, backend="mgx_numba")
     agree(compiled(x), model(x))
     version = model.weight._version
-    process = torch.multiprocessing.get_context("spawn").Process(target=_scaled_by_another, args=(model.weight,))
-    process.start()
-    process.join()
-    assert process.exitcode == 0 and model.weight._version == version
+    before = model.weight.clone()
+    descriptor, size = model.weight.untyped_storage()._share_fd_cpu_()
+    subprocess.run([sys.executable, "-S", "-c", DOUBLE, f"{descriptor}", f"{size}"], pass_fds=[descriptor], check=True)
+    assert model.weight._version == version and torch.equal(model.weight, 2 * before)
     agree(compiled(x), model(x))
     assert "memory that processes share" in caplog.text

@@ -92,7 +92,7 @@ def test_recurrent_layers_under_autocast_give_the_type_of_eager_mode(inside: boo
 @torch._dynamo.config.patch(allow_rnn=True)
 def test_projected_states_of_open_lengths() -> None:
     """PyTorch ran layers with projections."""
-    model = nn.LSTM(4, 6, 2, bidirectional=True, proj_size=3)
+    model = nn.LSTM(4, 6, bidirectional=True, proj_size=3)
     found = torch.compile(model, backend=backends.mgx_numba, dynamic=True)
     for steps, batch in ((5, 3), (7, 2), (1, 4)):
         x = torch.randn(steps, batch, 4)

@@ -25,7 +25,7 @@ S = TypeVar("S", bound=Named)
 
 
 class SolverSet(Generic[R, S]):
-    """Solvers of contractions. A back end's subclass says which there are, when each applies, and what it costs."""
+    """The solvers of contractions of a back end, whose subclass lists them and gives refusals and costs."""
 
     def solvers(self, request: R) -> Sequence[S]:
         """Return the solvers for a request, applicable or not; of equal costs the first one wins."""
@@ -52,7 +52,7 @@ class SolverSet(Generic[R, S]):
         raise NotImplementedError
 
     def own_candidates(self, request: R) -> list[Candidate]:
-        """Return every applicable solver with its own blocking, least cost first."""
+        """Return all applicable solvers with their default blockings, the cheapest first."""
         able = [s for s in self.solvers(request) if not self.refusal(s, request)]
         return [Candidate(s) for s in (able if len(able) == 1 else sorted(able, key=lambda s: self.cost(s, request)))]
 

@@ -24,20 +24,6 @@ def add_library(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--c-interface", action="store_true", help="put the functions of migraphx.h into the library")
 
 
-def check_library(args: argparse.Namespace) -> None:
-    """Raise early, before compiling, if the library flags contradict other flags.
-
-    Raises:
-        OptionError: the flags contradict each other; the message names the flag.
-    """
-    if args.library is None:
-        for flag in ("library_name", "embed_weights", "c_interface"):
-            if getattr(args, flag):
-                raise OptionError(f"--{flag.replace('_', '-')} needs --library FOLDER")
-    elif args.kernels or args.output or args.form:
-        raise OptionError("--library writes a folder of its own: leave out --output, --kernels and the form of output")
-
-
 def write_library(model: program, args: argparse.Namespace) -> None:
     """Write the library and print its path; errors as in ``program.export_library``."""
     name = args.library_name or _name_of(args.file)
@@ -67,7 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    check_library(args)
+    if args.library is None:
+        for flag in ("library_name", "embed_weights", "c_interface"):
+            if getattr(args, flag):
+                raise OptionError(f"--{flag.replace('_', '-')} needs --library FOLDER")
+    elif args.kernels or args.output or args.form:
+        raise OptionError("--library writes a folder of its own: leave out --output, --kernels and the form of output")
     if not (args.kernels or args.plans):
         check_output(args)
     program = load_model(args)

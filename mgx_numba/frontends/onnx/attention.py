@@ -233,17 +233,7 @@ def _restrict_window(g: Builder, node: Node, mask: Mask, s: int, t: int, past: i
     if nonpad is None:
         if causal:
             restrict_causal(g, mask, s, t, past)
-        if any(isinstance(n, Dim) for n in (s, t, past)):
-            _restrict_distance(g, mask, (s, t, past), left, right)
-            return
-        offset = np.arange(s)[:, None] + past - np.arange(t)
-        allowed = np.ones((s, t), bool)
-        if left >= 0:
-            allowed &= offset <= left
-        if right >= 0:
-            allowed &= offset >= -right
-        if not allowed.all():
-            mask.restrict(g, g.literal(allowed))
+        _restrict_distance(g, mask, (s, t, past), left, right)
         return
     count = g.unsqueeze(g.convert(nonpad, Type.int64_type), [1, 2, 3])
     keys = g.iota(t, 3, 4)
@@ -268,7 +258,8 @@ def _restrict_distance(g: Builder, mask: Mask, lens: tuple[int, int, int], left:
         return
     queries = g.pointwise("add", g.iota(s, 0, 2), g.literal(past, Type.int64_type))
     distance = g.pointwise("sub", queries, g.iota(t, 1, 2))
-    if left >= 0:
-        mask.restrict(g, g.pointwise("less_or_equal", distance, g.like(left, distance)))
-    if right >= 0:
-        mask.restrict(g, g.pointwise("greater_or_equal", distance, g.like(-right, distance)))
+    for size, op, limit in ((left, "less_or_equal", left), (right, "greater_or_equal", -right)):
+        allowed = g.pointwise(op, distance, g.like(limit, distance)) if size >= 0 else None
+        known = None if allowed is None else g.constants.value(allowed)
+        if allowed is not None and (known is None or not known.all()):
+            mask.restrict(g, allowed)

@@ -13,7 +13,7 @@ from ...ops.matmul_nbits import BLOCK_SIZES, ROW_TYPES
 from ..arithmetic import mul_scalar
 from .builder import Builder, rank
 from .convolution import fused_activation
-from .matmul import gemm_of, matmul
+from .matmul import gemm_node, matmul
 from .node import Node
 from .normalization import layer_norm
 from .pooling import pool_mode
@@ -257,7 +257,7 @@ def fused_gemm(g: Builder, node: Node, a: Instruction, b: Instruction, c: Instru
     params = [
         node.get_float(name) for name in ("activation_alpha", "activation_beta", "activation_gamma") if node.has(name)
     ]
-    return fused_activation(g, gemm_of(g, node, a, b, c), node.get_str("activation", ""), params)
+    return fused_activation(g, gemm_node(g, node, a, b, c), node.get_str("activation", ""), params)
 
 
 @register("ExpandDims", domain=MICROSOFT)

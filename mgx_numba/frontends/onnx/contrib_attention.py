@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from ...core.dim import known_equal, known_less, maximum
@@ -12,13 +10,10 @@ from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
 from .attention import Mask, attend, merge_heads, primitive_attention, restrict_causal, split_heads
 from .builder import Builder, rank
+from .cached_tokens import score_scale
 from .matmul import matmul
 from .node import Node
 from .registry import MICROSOFT, register
-
-
-def _scale(node: Node, head: int) -> float:
-    return node.get_float("scale", 0.0) or 1 / math.sqrt(head)
 
 
 def _padding(
@@ -99,7 +94,7 @@ def attend_projected(
         _padding(g, mask, mask_index, (b, s, g.lens(k)[2]), filter_value, q.shape.type)
     if attention_bias is not None:
         mask.add(g, attention_bias)
-    y = merge_heads(g, attend(g, q, k, v, _scale(node, d), mask))
+    y = merge_heads(g, attend(g, q, k, v, score_scale(node, d), mask))
     if not node.wants(1):
         return [y]
     if g.lens(k) != g.lens(v):
@@ -153,9 +148,9 @@ def multi_head_attention(
     if attention_bias is not None:
         mask.add(g, attention_bias)
     if node.wants(3):
-        _, _, scores, _, y = primitive_attention(g, q, k, v, _scale(node, d), mask, 0.0)
+        _, _, scores, _, y = primitive_attention(g, q, k, v, score_scale(node, d), mask, 0.0)
         return [merge_heads(g, y), k, v, scores]
-    return [merge_heads(g, attend(g, q, k, v, _scale(node, d), mask)), k, v]
+    return [merge_heads(g, attend(g, q, k, v, score_scale(node, d), mask)), k, v]
 
 
 @register("DecoderMaskedMultiHeadAttention", domain=MICROSOFT)
@@ -216,7 +211,7 @@ def _attend_buffers(
     keys, values = (g.op("update_cache", old, x, places) for old, x in zip(caches, (k, v)))
     start = g.pointwise("sub", ends, g.literal(s, Type.int64_type))
     tokens = g.pointwise("add", start, g.iota(s, 1, 2))
-    causal, scale = node.get_bool("unidirectional"), _scale(node, d)
+    causal, scale = node.get_bool("unidirectional"), score_scale(node, d)
     padding, attention_bias = masks
     if padding is None and attention_bias is None:
         limits = g.op("concat", start, ends, axis=1)

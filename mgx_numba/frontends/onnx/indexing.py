@@ -114,21 +114,22 @@ def pad(
     if len(given) != 2 * len(where):
         raise ParseError(f"pads {given} must be {2 * len(where)} numbers for {len(where)} dimensions")
     fill: float | int = node.get_float("value", 0.0)
+    late = value
     if x.shape.type.hosted and mode == "constant":
-        filler = g.literal("" if x.shape.type is Type.string_type else 0, x.shape.type) if value is None else value
-        return _pad_with_value(g, x, where, given, filler)
-    if value is not None:
+        late = g.literal("" if x.shape.type is Type.string_type else 0, x.shape.type) if value is None else value
+    elif value is not None:
         constant = g.constants.value(value)
-        if constant is None:
-            return _pad_with_value(g, x, where, given, value)
-        if constant.size != 1:
+        late = value if constant is None else None
+        if constant is not None and constant.size != 1:
             raise ParseError(f"input 'constant_value' has {constant.size} elements, expected 1")
-        fill = constant.ravel()[0].item()
+        fill = fill if constant is None else constant.ravel()[0].item()
     begins, ends = [0] * axes_count, [0] * axes_count
     for k, axis in enumerate(where):
         begins[axis], ends[axis] = given[k], given[k + len(where)]
     x = _cut(g, x, begins, ends)
     begins, ends = [maximum(0, n) for n in begins], [maximum(0, n) for n in ends]
+    if late is not None:
+        return _pad_with_value(g, x, (*begins, *ends), late)
     if all(known_equal(n, 0) for n in (*begins, *ends)):
         return g.op("identity", x)
     if mode == "constant":
@@ -154,14 +155,8 @@ def _cut(g: Builder, x: Instruction, begins: list[int], ends: list[int]) -> Inst
     return x
 
 
-def _pad_with_value(g: Builder, x: Instruction, axes: list[int], pads: list[int], value: Instruction) -> Instruction:
+def _pad_with_value(g: Builder, x: Instruction, amount: tuple[int, ...], value: Instruction) -> Instruction:
     """Emit constant padding with a run-time value: padded data inside, the value elsewhere."""
-    count = rank(x)
-    begins, ends = [0] * count, [0] * count
-    for k, axis in enumerate(axes):
-        begins[axis], ends[axis] = pads[k], pads[k + len(axes)]
-    x = _cut(g, x, begins, ends)
-    amount = (*(maximum(0, n) for n in begins), *(maximum(0, n) for n in ends))
     inside = g.broadcast(g.literal(1, Type.uint8_type), g.lens(x))
     data, mask = (g.op("pad", v, pads=amount, value=0.0, mode=0) for v in (x, inside))
     return g.pointwise("where", g.pointwise("greater", mask, g.like(0, mask)), data, g.reshape(value, ()))

@@ -65,12 +65,7 @@ def gemm(
 
 @register("Gemm")
 def gemm_node(g: Builder, node: Node, a: Instruction, b: Instruction, c: Instruction | None = None) -> Instruction:
-    """Emit Gemm with attributes ``alpha``, ``beta``, ``transA``, ``transB``."""
-    return gemm_of(g, node, a, b, c)
-
-
-def gemm_of(g: Builder, node: Node, a: Instruction, b: Instruction, c: Instruction | None) -> Instruction:
-    """Emit `gemm` with the attributes of a node."""
+    """Emit `gemm` with attributes ``alpha``, ``beta``, ``transA`` and ``transB``."""
     alpha, beta = node.get_float("alpha", 1.0), node.get_float("beta", 1.0)
     result = gemm(g, a, b, c, alpha, beta, (node.get_bool("transA"), node.get_bool("transB")))
     if result.shape.ndim != 2:

@@ -229,7 +229,7 @@ def _looked_up(g: Builder, x: Instruction, keys: np.ndarray, values: np.ndarray)
         place = g.pointwise("where", found, slot, g.literal(np.int64(table.slots)))
         rest.insert(0, values[lies])
     else:
-        place = _zeros(g, x)
+        place = g.convert(g.pointwise("less", x, x), Type.int64_type)
     unordered = np.flatnonzero(given != given)
     if unordered.size:
         place = g.pointwise("where", g.op("isnan", x), g.literal(np.int64(sum(map(len, rest)))), place)
@@ -262,11 +262,6 @@ def _slot(g: Builder, x: Instruction, table: HashTable) -> Instruction:
 
 def _number(node: Node, name: str, default: float | int) -> float | int:
     return node.get_float(name, default) if isinstance(default, float) else node.get_int(name, default)
-
-
-def _zeros(g: Builder, x: Instruction) -> Instruction:
-    """Emit int64 zeros with the lengths of ``x``."""
-    return g.convert(g.pointwise("less", x, x), Type.int64_type)
 
 
 @register("TfIdfVectorizer")

@@ -324,12 +324,6 @@ def _spread(g: Builder, skip: Instruction, x: Instruction, last: bool) -> Instru
     return g.reshape(skip, (*batch, *spatial, lens[-1]) if last else (*batch, lens[-1], *spatial))
 
 
-def _normalized(g: Builder, x: Instruction, epsilon: float) -> Instruction:
-    """Emit float32 x over the root of the mean of squares along its last axis."""
-    mean = g.op("reduce_mean", g.pointwise("mul", x, x), axes=(rank(x) - 1,))
-    return g.pointwise("mul", x, g.op("rsqrt", g.pointwise("add", mean, g.like(epsilon, x))))
-
-
 @register("GatedRMSNorm", domain=MICROSOFT)
 def gated_rms_norm(g: Builder, node: Node, x: Instruction, scale: Instruction, gate: Instruction) -> Instruction:
     """Emit the root mean square normalisation of groups as long as ``scale``, times the activated gate."""
@@ -339,7 +333,7 @@ def gated_rms_norm(g: Builder, node: Node, x: Instruction, scale: Instruction, g
         raise ShapeError(f"{width} scales do not divide {lens[-1]} features")
     groups = (*lens[:-1], lens[-1] // width, width)
     wide, z = (g.reshape(g.convert(v, Type.float_type), groups) for v in (x, gate))
-    y = g.pointwise("mul", _normalized(g, wide, node.get_float("epsilon", 1e-5)), g.convert(scale, Type.float_type))
+    y, _ = rms_norm(g, wide, g.convert(scale, Type.float_type), rank(wide) - 1, node.get_float("epsilon", 1e-5))
     y = g.pointwise("mul", y, g.op("sigmoid", z) if kind == "sigmoid" else swish(g, z))
     return g.convert(g.reshape(y, lens), x.shape.type)
 
@@ -354,7 +348,8 @@ def branchwise_rms_norm(g: Builder, node: Node, x: Instruction, scale: Instructi
         wanted = (*lens[:-1], branches, lens[-1] // branches)
     else:
         wanted = lens
-    y = _normalized(g, g.reshape(g.convert(x, Type.float_type), wanted), node.get_float("epsilon", 1e-6))
+    wide = g.reshape(g.convert(x, Type.float_type), wanted)
+    y, _ = rms_norm(g, wide, None, rank(wide) - 1, node.get_float("epsilon", 1e-6))
     if scale is not None:
         factor = g.convert(scale, Type.float_type)
         whole = factor.shape.elements == wanted[-2] * wanted[-1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -51,44 +50,13 @@ def pool_mode(g: Builder, node: Node, x: Instruction, mode: str) -> tuple[Instru
 def _positions(g: Builder, x: Instruction, y: Instruction, window: Window, column_major: bool) -> Instruction:
     """Emit the flat positions in ``x`` of a max pooling's elements: windows are gathered, then argmax."""
     lens, out = g.lens(x), g.lens(y)
-    spatial = len(window.kernel)
-    if x.shape.symbolic:
-        return _symbolic_positions(g, x, out, window, column_major)
-    if prod(out[2:]) * prod(window.kernel) > LARGEST:
-        raise UnsupportedError(f"positions of {list(out)} windows of {list(window.kernel)} are too many")
-    g.limit(sum(out[2:]) * sum(window.kernel), "a table of positions")
-    places, inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
-    strides = row_major_strides(lens[2:])
-    for k in range(spatial):
-        steps = np.arange(out[2 + k])[:, None] * window.stride[k] - window.padding[k]
-        axis = steps + np.arange(window.kernel[k]) * window.dilation[k]
-        valid = (axis >= 0) & (axis < lens[2 + k])
-        places = _outer(places, np.where(valid, axis, 0) * strides[k], np.add)
-        inside = _outer(inside, valid, np.logical_and)
-    flat = g.reshape(x, (*lens[:2], prod(lens[2:])))
-    windows = g.op("gather", flat, g.literal(places), axis=2)
-    lowest = -np.inf if x.shape.type.is_floating else np.iinfo(x.shape.type.numpy).min
-    windows = g.pointwise("where", g.literal(inside), windows, g.like(lowest, x))
-    chosen = g.op("argmax", windows, axis=3)
-    table = places
-    if column_major:
-        unravelled = np.unravel_index(places, lens[2:])
-        table = np.ravel_multi_index(unravelled[::-1], lens[2:][::-1])
-    rows = g.broadcast(g.literal(table), (*lens[:2], *table.shape))
-    index = g.op("gather_elements", rows, chosen, axis=3)
-    images = np.arange(prod(lens[:2]), dtype=np.int64).reshape(*lens[:2], 1, 1) * prod(lens[2:])
-    return g.reshape(g.pointwise("add", index, g.literal(images)), out)
-
-
-def _symbolic_positions(
-    g: Builder, x: Instruction, out: Sequence[int], window: Window, column_major: bool
-) -> Instruction:
-    """Emit the result of `_positions` by tables that are computed once lengths are known."""
-    lens = g.lens(x)
-    spatial = len(window.kernel)
+    if not x.shape.symbolic:
+        if prod(out[2:]) * prod(window.kernel) > LARGEST:
+            raise UnsupportedError(f"positions of {list(out)} windows of {list(window.kernel)} are too many")
+        g.limit(sum(out[2:]) * sum(window.kernel), "a table of positions")
     orders = [row_major_strides(lens[2:]), row_major_strides(lens[2:][::-1])[::-1]]
     tables, inside = [g.literal(np.zeros((1, 1), np.int64))] * 2, g.literal(np.ones((1, 1), bool))
-    for k in range(spatial):
+    for k in range(len(window.kernel)):
         taps = np.arange(window.kernel[k])[None, :] * window.dilation[k] - window.padding[k]
         steps = g.pointwise("mul", g.iota(out[2 + k], 0, 2), g.literal(window.stride[k], Type.int64_type))
         axis = g.pointwise("add", steps, g.literal(taps.astype(np.int64)))
@@ -96,8 +64,8 @@ def _symbolic_positions(
         valid = g.op("logical_and", low, g.pointwise("less", axis, g.like(lens[2 + k], axis)))
         axis = g.pointwise("where", valid, axis, g.like(0, axis))
         moved = [g.pointwise("mul", axis, g.like(strides[k], axis)) for strides in orders]
-        tables = [_outer_of(g, table, own, "add") for table, own in zip(tables, moved)]
-        inside = _outer_of(g, inside, valid, "logical_and")
+        tables = [_outer(g, table, own, "add") for table, own in zip(tables, moved)]
+        inside = _outer(g, inside, valid, "logical_and")
     flat = g.reshape(x, (*lens[:2], prod(lens[2:])))
     lowest = -np.inf if x.shape.type.is_floating else np.iinfo(x.shape.type.numpy).min
     windows = g.pointwise("where", inside, g.op("gather", flat, tables[0], axis=2), g.like(lowest, x))
@@ -108,17 +76,11 @@ def _symbolic_positions(
     return g.reshape(g.pointwise("add", g.op("gather_elements", rows, chosen, axis=3), images), out)
 
 
-def _outer_of(g: Builder, a: Instruction, b: Instruction, combine: str) -> Instruction:
-    """Combine windows of two axes as `_outer` does, for instructions."""
+def _outer(g: Builder, a: Instruction, b: Instruction, combine: str) -> Instruction:
+    """Combine windows [positions, taps] of two axes into windows of both axes."""
     both = g.pointwise(combine, g.unsqueeze(a, [1, 3]), g.unsqueeze(b, [0, 2]))
     first, second, third, fourth = both.shape.lens
     return g.reshape(both, (first * second, third * fourth))
-
-
-def _outer(a: np.ndarray, b: np.ndarray, combine: np.ufunc) -> np.ndarray:
-    """Combine windows [positions, taps] of two axes into windows of both axes."""
-    both = combine(a[:, None, :, None], b[None, :, None, :])
-    return both.reshape(a.shape[0] * b.shape[0], a.shape[1] * b.shape[1])
 
 
 @register(*(f"Global{name}" for name in MODES))

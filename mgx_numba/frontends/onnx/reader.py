@@ -1,4 +1,7 @@
-"""Reader of deferred ONNX nodes, which `deferred` has emitted, once the lengths or values they need are known."""
+"""Reader of deferred ONNX nodes, which `deferred` has emitted, once the lengths or values they need are known.
+
+Importing this module registers the reader.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import functools
 from collections.abc import Sequence
 
 from ...errors import ParseError, UnsupportedError
+from ...graph.deferred import register_reader
 from ...graph.folding import Constants
 from ...graph.instruction import Instruction
 from ...graph.module import Module
@@ -46,3 +50,6 @@ class OnnxReader:
             given = ", ".join(r.shape.type.name for r in results)
             raise UnsupportedError(f"{op.operator} gives {given}, expected {', '.join(t.name for t in types)}")
         return results
+
+
+register_reader("onnx", OnnxReader)

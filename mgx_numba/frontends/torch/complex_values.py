@@ -163,7 +163,7 @@ class _Reader(Interpreter):
         try:
             if own is not None:
                 return own(*args, **kwargs)
-            arithmetic = _name_of(target) in _ARITHMETIC
+            arithmetic = str(target).removeprefix("aten.") in _ARITHMETIC
             if arithmetic and isinstance(kwargs.get("alpha"), complex):
                 args, kwargs = (args[0], _MADE[_aten.mul.Tensor](args[1], kwargs["alpha"])), {}
             return tree_map(_split, target(*_promoted(args, arithmetic), **kwargs))
@@ -181,10 +181,6 @@ def _whole(target: Callable[..., object], args: Sequence[object], kwargs: dict[s
 
 def _types(values: object) -> list[torch.dtype]:
     return [x.dtype for x in tree_leaves(values) if isinstance(x, torch.Tensor)]
-
-
-def _name_of(target: object) -> str:
-    return str(target).removeprefix("aten.")
 
 
 def _pair(x: object) -> tuple[torch.Tensor, torch.Tensor]:

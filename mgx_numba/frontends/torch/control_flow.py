@@ -31,7 +31,7 @@ def cond(
     false: GraphModule,
     operands: Sequence[object] = (),
 ) -> list[Instruction]:
-    """Emit the results of one of two graphs, by a condition."""
+    """Emit the results of graph ``true`` if the condition holds, else of graph ``false``."""
     known = condition if isinstance(condition, bool) else g.constants.value(condition)
     if known is not None:
         return inline(true if np.any(known) else false, operands, g)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
@@ -95,9 +97,7 @@ def dequantize(
     x: Instruction,
     scale: Operand,
     zero: Operand,
-    low: int,
-    high: int,
-    dtype: object,
+    *_: object,
     out_dtype: Type | None = None,
 ) -> Instruction:
     """Emit the inverse of a quantisation by one scale."""
@@ -113,13 +113,11 @@ def quantize_channels(
     scales: Operand,
     zeros: Operand,
     axis: int,
-    low: int,
-    high: int,
-    dtype: object,
+    *bounds_and_type: Any,
 ) -> Instruction:
-    """Emit the quantisation by a scale for each channel."""
+    """Emit the quantisation by a scale for each channel; further arguments are as of `quantize`."""
     axis = g.axis(axis, rank(x))
-    return quantize(g, node, x, _along(g, scales, axis, x), _along(g, zeros, axis, x), low, high, dtype)
+    return quantize(g, node, x, _along(g, scales, axis, x), _along(g, zeros, axis, x), *bounds_and_type)
 
 
 @register(f"{PREFIX}dequantize_per_channel")
@@ -130,11 +128,9 @@ def dequantize_channels(
     scales: Operand,
     zeros: Operand,
     axis: int,
-    low: int,
-    high: int,
-    dtype: object,
+    *_: object,
     out_dtype: Type | None = None,
 ) -> Instruction:
     """Emit the inverse of a quantisation by a scale for each channel."""
     axis = g.axis(axis, rank(x))
-    return dequantize(g, node, x, _along(g, scales, axis, x), _along(g, zeros, axis, x), low, high, dtype)
+    return dequantize(g, node, x, _along(g, scales, axis, x), _along(g, zeros, axis, x))

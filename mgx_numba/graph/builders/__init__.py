@@ -1,6 +1,6 @@
-"""Macros: operations that expand into several instructions, MIGraphX's *op builders*, one family a file."""
+"""Macros: operations that expand into several instructions, MIGraphX's *op builders*."""
 
-from . import activation, convolution, matmul, normalization, pointwise, quantize, tile_and_rotary  # noqa: F401  (each registers its macros)
+from . import macros  # noqa: F401  (registers the macros)
 from .base import add_macro, macro_options
 
 __all__ = ["add_macro", "macro_options"]

@@ -104,6 +104,10 @@ class Pass:
         for module in _rewritten(program, options.later):
             self.apply(program, module, options)
 
+    def note(self, ins: Instruction, reason: str) -> None:
+        """Log that the pass refuses to rewrite an instruction, and why."""
+        self.log.refuse(self.name, ins, reason)
+
     def __repr__(self) -> str:
         return f"<pass {self.name}>"
 

@@ -151,15 +151,11 @@ def scaled_product(ins: Instruction) -> tuple[Instruction, Instruction, np.float
         return None
     taker, current = ins, value
     while True:
-        if any(u is not taker and not _lengths_alone(u, current) for u in current.users):
+        if any(u is not taker and not (u.name in _SPREADS and u.inputs[0] is not current) for u in current.users):
             return None
         if current is dot:
             return dot, value, scale
         taker, current = current, current.inputs[0]
-
-
-def _lengths_alone(user: Instruction, ins: Instruction) -> bool:
-    return user.name in _SPREADS and user.inputs[0] is not ins
 
 
 def scale_first(module: Module, ins: Instruction, dot: Instruction, value: Instruction, scale: np.float32) -> None:

@@ -242,16 +242,6 @@ def _check(m: Match) -> str | None:
     return None
 
 
-@rule("find_attention", op("dot", WEIGHTS, some("v")), _check, exact=False)
-def find_attention_with_low_fills(m: Match, b: RewriteBuilder) -> object:
-    return _attention(m, b)  # fills that hide a key for want of precision
-
-
-@rule("find_attention", op("dot", WEIGHTS, some("v")), _check, exact=True)
-def find_attention(m: Match, b: RewriteBuilder) -> object:
-    return _attention(m, b)
-
-
 def _attention(m: Match, b: RewriteBuilder) -> object:
     """``dot(softmax(dot(q, k^T) * scale + mask), v) -> attention(q, k, v, mask)``."""
     scores = read_scores(m.scores)
@@ -370,6 +360,9 @@ def _with_simpler_mask(m: Match, b: RewriteBuilder, least: float) -> object:
     return b.op(m.ins.op.with_attributes(**attributes), *given, *masks.operands)
 
 
-FuseAttention = rule_pass(
-    "fuse_attention", find_attention_with_low_fills, find_attention, share_heads, simplify_low_mask, simplify_mask
+# Not exact: fills that hide a key for want of precision.
+FOUND = (
+    rule("find_attention", op("dot", WEIGHTS, some("v")), _check, exact=exact)(_attention) for exact in (False, True)
 )
+
+FuseAttention = rule_pass("fuse_attention", *FOUND, share_heads, simplify_low_mask, simplify_mask)

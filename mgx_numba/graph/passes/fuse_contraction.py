@@ -111,15 +111,15 @@ class FuseContraction(Pass):
                 continue
             reason = unfusable(ins) or _refused_types(ins, options.epilogue_types)
             if reason is not None:
-                self._note(ins, reason)
+                self.note(ins, reason)
                 continue
             stored = _stored_operands(module, ins, order, can)
-            leading = prologue_of(ins, order, self._note) if can is None or can.prologues else []
+            leading = prologue_of(ins, order, self.note) if can is None or can.prologues else []
             before = stored + [i for i in leading if i not in stored]
             refuses = pointwise_over(ins.shape.lens)
             if narrow:
                 refuses = _keeping_narrow(refuses)
-            grown = [i for i in grow([ins], order, refuses, note=self._note) if i is not ins]
+            grown = [i for i in grow([ins], order, refuses, note=self.note) if i is not ins]
             if can is not None and can.byte_tables and known_less(can.byte_tables, prod(ins.shape.lens)):
                 grown = _before_table(grown)
             following = take_narrow_operands(module, grown, order, refuses)
@@ -134,9 +134,6 @@ class FuseContraction(Pass):
                 position = order[region[-1]]
                 for result in extract(program, module, region, make_op("fused_contraction"), "contraction"):
                     order[result] = position
-
-    def _note(self, ins: Instruction, reason: str) -> None:
-        self.log.refuse(self.name, ins, reason)
 
 
 def _is_product(ins: Instruction) -> bool:

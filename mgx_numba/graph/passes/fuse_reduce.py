@@ -83,12 +83,12 @@ class FuseReduce(Pass):
                 continue
             full, reduced = ins.inputs[0].shape.lens, ins.shape.lens
             refuses = _alone if environment_flag("MIGRAPHX_DISABLE_REDUCE_FUSION") else _refuser(ins, full, reduced)
-            region = grow([ins], order, refuses, note=self._note)
-            wider = absorb_producers(region, order, refuses, self._note)
+            region = grow([ins], order, refuses, note=self.note)
+            wider = absorb_producers(region, order, refuses, self.note)
             if _reads_full(wider, full):
                 region = wider
             elif len(wider) > len(region):
-                self._note(ins, "nothing of the full lengths would be read if what makes its inputs joined")
+                self.note(ins, "nothing of the full lengths would be read if what makes its inputs joined")
             if options.capabilities is not None and options.capabilities.narrow_results:
                 region = with_narrow_forms(region, order, refuses)
             self.log.apply(self.name, ins)
@@ -96,9 +96,6 @@ class FuseReduce(Pass):
             axes = tuple(sorted(ins.op.axes))  # type: ignore[attr-defined]
             for result in extract(program, module, region, make_op("fused_reduce", axes=axes), "fused_reduce"):
                 order[result] = position
-
-    def _note(self, ins: Instruction, reason: str) -> None:
-        self.log.refuse(self.name, ins, reason)
 
 
 def _reads_full(region: list[Instruction], full: Lens) -> bool:

@@ -6,7 +6,7 @@ match. A failed match names the part that did not match, see ``explain``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...dataclass import dataclass
@@ -24,7 +24,7 @@ Miss = tuple["Pattern", Instruction]
 
 
 class Pattern:
-    """A predicate on instructions that binds names."""
+    """A predicate on instructions that binds names: any instruction; equal names must match the same instruction."""
 
     __slots__ = ("bind",)
 
@@ -48,14 +48,17 @@ class Pattern:
 
 
 class Operation(Pattern):
-    """Matches an instruction with one of several operator names and matching inputs."""
+    """Matches an instruction with one of the operators ``names`` (space-separated) and matching inputs.
+
+    Without ``inputs`` the inputs are not examined.
+    """
 
     __slots__ = ("inputs", "names", "once")
 
-    def __init__(self, names: str, inputs: Sequence[Pattern], bind: str | None, once: bool) -> None:
+    def __init__(self, names: str, *inputs: Pattern, bind: str | None = None, once: bool = False) -> None:
         super().__init__(bind)
         self.names = frozenset(names.split())
-        self.inputs = tuple(inputs)
+        self.inputs = inputs
         self.once = once
 
     def match(self, ins: Instruction, bound: Bound) -> Miss | None:
@@ -112,11 +115,14 @@ class Constant(Pattern):
 
 
 class ScalarValue(Pattern):
-    """Matches a constant with equal elements, close to ``value`` if given."""
+    """Matches a constant with equal elements, within a relative ``tolerance`` of ``value`` if given (``narrow``, if
+    larger, for types of fewer than 32 bits)."""
 
     __slots__ = ("narrow", "tolerance", "value")
 
-    def __init__(self, value: float | None, bind: str | None, tolerance: float, narrow: float) -> None:
+    def __init__(
+        self, value: float | None = None, bind: str | None = None, tolerance: float = 0.0, narrow: float = 0.0
+    ) -> None:
         super().__init__(bind)
         self.value = value
         self.tolerance = tolerance
@@ -144,7 +150,7 @@ class Spread(Pattern):
 
     __slots__ = ("inner",)
 
-    def __init__(self, inner: Pattern, bind: str | None) -> None:
+    def __init__(self, inner: Pattern, bind: str | None = None) -> None:
         super().__init__(bind)
         self.inner = inner
 
@@ -181,9 +187,9 @@ class Either(Pattern):
 
     __slots__ = ("choices",)
 
-    def __init__(self, choices: Sequence[Pattern]) -> None:
+    def __init__(self, *choices: Pattern) -> None:
         super().__init__(None)
-        self.choices = tuple(choices)
+        self.choices = choices
 
     def match(self, ins: Instruction, bound: Bound) -> Miss | None:
         miss: Miss | None = None
@@ -199,30 +205,8 @@ class Either(Pattern):
         return any(choice.may_match(name) for choice in self.choices)
 
 
-def op(names: str, *inputs: Pattern, bind: str | None = None, once: bool = False) -> Operation:
-    """Return a pattern for operators ``names`` (space-separated); without ``inputs`` the inputs are not examined."""
-    return Operation(names, inputs, bind, once)
-
-
-def some(bind: str | None = None) -> Pattern:
-    """Return a pattern for any instruction; equal names must match the same instruction."""
-    return Pattern(bind)
-
-
-def constant(bind: str | None = None) -> Pattern:
-    """Return a pattern for a literal, directly or through views."""
-    return Constant(bind)
-
-
-def scalar(value: float | None = None, bind: str | None = None, tolerance: float = 0.0, narrow: float = 0.0) -> Pattern:
-    """Return a pattern for a constant with equal elements, within a relative ``tolerance`` of ``value`` (``narrow``, if
-    larger, for types of fewer than 32 bits)."""
-    return ScalarValue(value, bind, tolerance, narrow)
-
-
-def spread(inner: Pattern, bind: str | None = None) -> Pattern:
-    """Return a pattern for a value directly or through broadcasts."""
-    return Spread(inner, bind)
+op, some, constant, scalar, spread, either = Operation, Pattern, Constant, ScalarValue, Spread, Either
+"""The names of patterns in rules."""
 
 
 def loosened(pattern: Operation) -> Operation:
@@ -231,15 +215,11 @@ def loosened(pattern: Operation) -> Operation:
 
     def operand(inner: Pattern) -> Pattern:
         if isinstance(inner, Either):
-            return Either([operand(choice) for choice in inner.choices])
+            return Either(*map(operand, inner.choices))
         return Loose(loosened(inner) if isinstance(inner, Operation) else inner)
 
-    return Operation(" ".join(pattern.names), [operand(i) for i in pattern.inputs], pattern.bind, pattern.once)
-
-
-def either(*choices: Pattern) -> Pattern:
-    """Return a pattern that tries several in order."""
-    return Either(choices)
+    operands = map(operand, pattern.inputs)
+    return Operation(" ".join(pattern.names), *operands, bind=pattern.bind, once=pattern.once)
 
 
 class Match:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...core.dim import is_symbolic, known_equal, known_same
+from ...core.dim import is_symbolic, known_equal
 from ...ops.attention import Attention
 from ..instruction import Instruction
 from .build import RewriteBuilder
@@ -22,14 +22,10 @@ def _check(m: Match) -> str | None:
     return None if refused else "a kernel computes it"
 
 
-def _spread(b: RewriteBuilder, x: Instruction, lens: tuple[int, ...]) -> Instruction:
-    return x if known_same(x.shape.lens, lens) else b.op("multibroadcast", x, out_lens=lens)
-
-
 def _hidden(b: RewriteBuilder, keep: Instruction, scores: Instruction, fill: float = -np.inf) -> Instruction:
     """Return the scores with ``fill`` where ``keep`` is false."""
     lens = scores.shape.lens
-    return b.op("where", _spread(b, keep, lens), scores, b.scalar(fill, scores))
+    return b.op("where", b.broadcast(keep, lens), scores, b.scalar(fill, scores))
 
 
 def _masked(b: RewriteBuilder, mask: Instruction, scores: Instruction, fill: float) -> Instruction:
@@ -40,7 +36,7 @@ def _masked(b: RewriteBuilder, mask: Instruction, scores: Instruction, fill: flo
         scores = b.reshape(scores, (batch // period, period, *rest))
     if mask.shape.type.is_floating:
         added = b.convert(mask, scores.shape.type)
-        scores = b.op("add", scores, _spread(b, added, scores.shape.lens))
+        scores = b.op("add", scores, b.broadcast(added, scores.shape.lens))
     else:
         scores = _hidden(b, mask, scores, fill)
     return b.reshape(scores, lens)
@@ -66,7 +62,7 @@ def written_out(m: Match, b: RewriteBuilder) -> object:
         weights = b.op("softmax", scores, axis=3)
     else:
         top = b.op("reduce_max", scores, axes=(3,))
-        unseen = _spread(b, b.op("equal", top, b.scalar(-np.inf, top)), scores.shape.lens)
+        unseen = b.broadcast(b.op("equal", top, b.scalar(-np.inf, top)), scores.shape.lens)
         zero = b.scalar(0, scores)
         weights = b.op("softmax", b.op("where", unseen, zero, scores), axis=3)
         weights = b.op("where", unseen, zero, weights)

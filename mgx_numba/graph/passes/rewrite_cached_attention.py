@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...core.dim import known_same
 from ...core.shape import Shape
 from ...core.types import Type
 from ...ops.caches import BYTE_TYPES, CachedAttention
@@ -25,12 +24,8 @@ def _axis(b: RewriteBuilder, length: int, axis: int) -> Instruction:
     return b.unsqueeze(b.op("iota", length=length), [a for a in range(4) if a != axis])
 
 
-def _spread(b: RewriteBuilder, x: Instruction, lens: tuple[int, ...]) -> Instruction:
-    return x if known_same(x.shape.lens, lens) else b.op("multibroadcast", x, out_lens=lens)
-
-
 def _compare(b: RewriteBuilder, name: str, x: Instruction, y: Instruction, lens: tuple[int, ...]) -> Instruction:
-    made = b.op(name, _spread(b, x, lens), _spread(b, y, lens))
+    made = b.op(name, b.broadcast(x, lens), b.broadcast(y, lens))
     return made if made.shape.type is Type.bool_type else b.convert(made, Type.bool_type)
 
 
@@ -60,13 +55,13 @@ def with_mask(m: Match, b: RewriteBuilder) -> object:
     if given.paged:
         held = b.op("not", b.op("less", table := m.ins.inputs[4], b.scalar(0, table)))
         pages = (batch, table.shape.lens[1], m.ins.inputs[1].shape.lens[2])
-        held = b.reshape(_spread(b, b.unsqueeze(b.convert(held, Type.bool_type), [2]), pages), rows)
+        held = b.reshape(b.broadcast(b.unsqueeze(b.convert(held, Type.bool_type), [2]), pages), rows)
         valid = b.op("logical_and", valid, held)
-    v = b.op("where", _spread(b, valid, v.shape.lens), v, b.scalar(0, v))
+    v = b.op("where", b.broadcast(valid, v.shape.lens), v, b.scalar(0, v))
     lens = (batch, 1, queries, keys)
-    seen = _spread(b, b.reshape(valid, (batch, 1, 1, keys)), lens)
+    seen = b.broadcast(b.reshape(valid, (batch, 1, 1, keys)), lens)
     at = b.reshape(at, (1, 1, 1, keys))
-    position = b.op("add", *(_spread(b, x, (batch, 1, queries, 1)) for x in (start, _axis(b, queries, 2))))
+    position = b.op("add", *(b.broadcast(x, (batch, 1, queries, 1)) for x in (start, _axis(b, queries, 2))))
     if given.causal:
         seen = b.op("logical_and", seen, b.op("not", _compare(b, "greater", at, position, lens)))
     if given.window > 0:
@@ -82,21 +77,21 @@ def with_mask(m: Match, b: RewriteBuilder) -> object:
         cap = b.scalar(given.softcap, scores)
         scores = b.op("mul", b.op("tanh", b.op("div", scores, cap)), cap)
     whole = scores.shape.lens
-    scores = b.op("where", _spread(b, seen, whole), scores, b.scalar(-np.inf, scores))
+    scores = b.op("where", b.broadcast(seen, whole), scores, b.scalar(-np.inf, scores))
     column = (batch, heads, queries, 1)
     if given.sink:
-        sink = _spread(b, b.reshape(b.convert(m.ins.inputs[-1], wide), (1, heads, 1, 1)), column)
+        sink = b.broadcast(b.reshape(b.convert(m.ins.inputs[-1], wide), (1, heads, 1, 1)), column)
     else:
         sink = b.scalar(-np.inf, Shape(wide, column))
     top = b.op("max", b.op("reduce_max", scores, axes=(3,)), sink)
     unseen = b.op("equal", top, b.scalar(-np.inf, top))
     top = b.op("where", b.convert(unseen, Type.bool_type), b.scalar(0, top), top)
-    weights = b.op("exp", b.op("sub", scores, _spread(b, top, whole)))
+    weights = b.op("exp", b.op("sub", scores, b.broadcast(top, whole)))
     total = b.op("reduce_sum", weights, axes=(3,))
     total = b.op("add", total, b.op("exp", b.op("sub", sink, top)))
     none = b.convert(b.op("equal", total, b.scalar(0, total)), Type.bool_type)
     total = b.op("where", none, b.scalar(1, total), total)
-    weights = b.op("div", weights, _spread(b, total, whole))
+    weights = b.op("div", weights, b.broadcast(total, whole))
     mixed = b.op("dot", b.reshape(weights, (batch, shared, heads // shared * queries, keys)), v)
     return b.convert(b.reshape(mixed, made.lens), made.type)
 

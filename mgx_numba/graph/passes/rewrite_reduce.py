@@ -58,16 +58,6 @@ def expand_log_softmax(m: Match, b: RewriteBuilder) -> object:
     return b.convert(b.op("sub", shifted, b.broadcast(b.op("log", total), x.shape.lens)), m.ins.shape.type)
 
 
-@rule("nested_reduce", op(SELECTIONS, op(SELECTIONS, some("x"), bind="inner", once=True)), exact=True)
-def merge_selections(m: Match, b: RewriteBuilder) -> object:
-    return _merged(m, b)  # max[0](max[1](x)) -> max[0, 1](x)
-
-
-@rule("nested_reduce", op(SUMS, op(SUMS, some("x"), bind="inner", once=True)), exact=False)
-def merge_reductions(m: Match, b: RewriteBuilder) -> object:
-    return _merged(m, b)  # sum[0](sum[1](x)) -> sum[0, 1](x)
-
-
 def _merged(m: Match, b: RewriteBuilder) -> Instruction | str:
     """Return one reduction over the axes of both nested reductions, or the reason why they cannot be merged."""
     if m.inner.name != m.ins.name:
@@ -78,6 +68,13 @@ def _merged(m: Match, b: RewriteBuilder) -> Instruction | str:
     if not m.x.shape.type.is_floating and m.ins.name == "reduce_mean":
         return "integer means truncate"
     return b.op(m.ins.name, m.x, axes=tuple(sorted({*outer, *inner})))
+
+
+# max[0](max[1](x)) -> max[0, 1](x), sum[0](sum[1](x)) -> sum[0, 1](x)
+MERGED = tuple(
+    rule("nested_reduce", op(names, op(names, some("x"), bind="inner", once=True)), exact=exact)(_merged)
+    for names, exact in ((SELECTIONS, True), (SUMS, False))
+)
 
 
 @rule("reduce_one", op("reduce_sum reduce_mean reduce_max reduce_min reduce_prod", some("x")), exact=True)
@@ -124,7 +121,6 @@ RewriteReduce = rule_pass(
     expand_softmax_with_reciprocal,
     expand_softmax,
     expand_log_softmax,
-    merge_selections,
-    merge_reductions,
+    *MERGED,
     reduce_single_elements,
 )

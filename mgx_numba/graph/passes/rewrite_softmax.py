@@ -24,24 +24,17 @@ def _axis(m: Match) -> int:
     return int(axis) % m.ins.shape.ndim
 
 
-@rule("find_softmax", op("div", EXP, spread(SUM)), _one_axis, exact=False)
-def softmax_quotient(m: Match, b: RewriteBuilder) -> object:
-    return b.op("softmax", m.x, axis=_axis(m))  # exp(x - max) / sum(exp(x - max)) -> softmax(x)
+def _softmax(m: Match, b: RewriteBuilder) -> object:
+    return b.op("softmax", m.x, axis=_axis(m))
 
 
-@rule(
-    "find_softmax", op("mul", EXP, either(spread(op("recip", SUM)), op("recip", spread(SUM)))), _one_axis, exact=False
+QUOTIENTS = (
+    op("div", EXP, spread(SUM)),
+    op("mul", EXP, either(spread(op("recip", SUM)), op("recip", spread(SUM)))),
+    op("div", op("exp", X, bind="exp"), spread(op("reduce_sum", op("exp", X, bind="exp"), bind="sum"))),
 )
-def softmax_product(m: Match, b: RewriteBuilder) -> object:
-    return b.op("softmax", m.x, axis=_axis(m))  # exp(x - max) * recip(sum) -> softmax(x)
-
-
-PLAIN_SUM = op("reduce_sum", op("exp", X, bind="exp"), bind="sum")
-
-
-@rule("find_softmax", op("div", op("exp", X, bind="exp"), spread(PLAIN_SUM)), _one_axis, exact=False)
-def softmax_without_maximum(m: Match, b: RewriteBuilder) -> object:
-    return b.op("softmax", m.x, axis=_axis(m))  # exp(x) / sum(exp(x)) -> softmax(x), which does not overflow
+"""exp(x - max) / sum(exp(x - max)), also by a reciprocal, and exp(x) / sum(exp(x)), which softmax(x) computes without
+overflow."""
 
 
 @rule("find_logsoftmax", op("sub", SHIFTED, spread(op("log", SUM))), _one_axis, exact=False)
@@ -56,9 +49,7 @@ def log_of_softmax(m: Match, b: RewriteBuilder) -> object:
 
 RewriteSoftmax = rule_pass(
     "rewrite_softmax",
-    softmax_quotient,
-    softmax_product,
-    softmax_without_maximum,
+    *(rule("find_softmax", quotient, _one_axis, exact=False)(_softmax) for quotient in QUOTIENTS),
     log_softmax_difference,
     log_of_softmax,
 )

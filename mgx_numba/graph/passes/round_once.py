@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...core.types import Type
-from ..constants import is_constant
-from ..instruction import Instruction, Parameter
+from ..constants import is_given
+from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
@@ -32,7 +32,7 @@ class RoundOnce(Pass):
         while source.name in MOVED_PAST and len(source.users) == 1 and len(source.inputs) == 1:
             views.append(source)
             source = source.inputs[0]
-        if not views or source.shape.is_dynamic or source.shape.type is not Type.float_type or _is_given(source):
+        if not views or source.shape.is_dynamic or source.shape.type is not Type.float_type or is_given(source):
             return
         self.log.apply(self.name, narrow)
         value = module.insert_instruction(views[-1], narrow.op, [source])
@@ -42,8 +42,3 @@ class RoundOnce(Pass):
             value.debug_symbols = view.debug_symbols
         module.replace_instruction(narrow, value)
         remove_dead(module, [narrow])
-
-
-def _is_given(ins: Instruction) -> bool:
-    """Return whether no kernel computes a value."""
-    return isinstance(ins.op, Parameter) or is_constant(ins)

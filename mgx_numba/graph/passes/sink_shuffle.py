@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.dim import is_symbolic, known_equal, known_same
-from ...ops.base import Operator
 from ..constants import compact, constant_array
 from ..instruction import Instruction
 from ..module import Module
@@ -107,7 +106,7 @@ def _input_of_channels(ins: Instruction) -> Instruction | None:
     if ins.name == "convolution":
         x, w = ins.inputs
         channels = x.shape.lens[1]
-        depthwise = known_equal(channels, _groups_of(ins.op)) and known_equal(channels, w.shape.lens[0])
+        depthwise = known_equal(channels, int(ins.op.attributes()["group"])) and known_equal(channels, w.shape.lens[0])
         return x if depthwise and constant_array(w) is not None else None
     if not ins.op.pointwise or ins.module_args:
         return None
@@ -115,10 +114,6 @@ def _input_of_channels(ins: Instruction) -> Instruction | None:
     if len(varying) != 1 or any(along_axis(i, 1) is None for i in ins.inputs if i is not varying[0]):
         return None
     return varying[0]
-
-
-def _groups_of(op: Operator) -> int:
-    return int(op.attributes()["group"])
 
 
 def _reordered(builder: RewriteBuilder, ins: Instruction, groups: int, axis: int) -> Instruction:

@@ -17,8 +17,8 @@ import numpy as np
 
 from ...core.types import Type
 from ...errors import OptionError
-from ..constants import compact, constant_array, is_constant, uniform
-from ..instruction import Instruction, Parameter
+from ..constants import compact, constant_array, is_constant, is_given, uniform
+from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from .base import CONTRACTIONS, Options, Pass
@@ -133,7 +133,7 @@ class TruncateFloat(Pass):
         """
         order = {ins: k for k, ins in enumerate(module)}
         for source in list(order):
-            if source.module is not module or source.shape.type not in WIDE or _is_given(source) or widens(source):
+            if source.module is not module or source.shape.type not in WIDE or is_given(source) or widens(source):
                 continue
             users = list(source.users)
             same = [u for u in users if self._is_own(u)]
@@ -349,11 +349,6 @@ def _ends(module: Module) -> set[Instruction]:
         if ins.name in PRODUCTS or not inside or any(u in before for u in ins.users):
             before.add(ins)
     return after - before
-
-
-def _is_given(ins: Instruction) -> bool:
-    """Return whether no kernel computes a value."""
-    return isinstance(ins.op, Parameter) or is_constant(ins)
 
 
 def _leads_to_product(ins: Instruction) -> bool:

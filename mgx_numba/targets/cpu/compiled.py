@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ...graph.rewrite_log import RewriteLog
     from ...runtime.cpu.library.nodes import Node
     from ...runtime.library_form import LibraryForm
-    from ..base import Observation, Observer, ThreadSpan
+    from ..base import Observer, ThreadSpan
 
 
 class LoweredProgram:
@@ -146,12 +146,8 @@ class LoweredProgram:
         if target is not self:
             return target.observe(inputs, observer)
         assert target.executable is not None
-        _, text = target._shown(inputs)
-
-        def note(seen: Observation) -> None:
-            observer(dataclasses.replace(seen, instruction=text(seen.instruction)))
-
-        return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), step_observer(note)))
+        note = step_observer(observer, target._shown(inputs)[1])
+        return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), note))
 
     def stages(self, inputs: Mapping[str, np.ndarray]) -> list[Stage]:
         target = self._for(inputs)

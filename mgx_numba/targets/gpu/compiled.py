@@ -30,7 +30,7 @@ from ...runtime.gpu.open_plan import OpenLengths, Shapes
 from ...runtime.gpu.transfers import to_device, to_host
 from ...runtime.host.plan_numbers import runs
 from ...runtime.plan import FallbackStep, ParameterSpec, Plan
-from ..base import Inputs, Kept, KeptPlan, Observation, Observer, Results, Stage, Tree, grouped, step_observer
+from ..base import Inputs, Kept, KeptPlan, Observer, Results, Stage, Tree, grouped, step_observer
 from ..options import TargetOptions
 from ..shown import renamed, with_lengths
 from ..split_point import SplitCompiled, SplitPoint
@@ -241,12 +241,8 @@ class DeviceProgram(DeviceCalls):
         """See `Compiled.observe`; seconds are device times. Inputs come from the host, and results go there."""
         inputs = {name: on_host(self._engine, value) for name, value in inputs.items()}
         assert self.executable is not None
-        _, text = self._shown(inputs)
-
-        def note(seen: Observation) -> None:
-            observer(dataclasses.replace(seen, instruction=text(seen.instruction)))
-
-        return grouped(self._trees, self.executable.run_traced(self._arrays(inputs), step_observer(note)))
+        note = step_observer(observer, self._shown(inputs)[1])
+        return grouped(self._trees, self.executable.run_traced(self._arrays(inputs), note))
 
     def step_seconds(self, inputs: Mapping[str, object]) -> list[float]:
         inputs = {name: on_host(self._engine, value) for name, value in inputs.items()}

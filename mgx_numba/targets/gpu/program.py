@@ -133,34 +133,19 @@ def compile_program(
     """
     device = on or engine(options.device_id)
     with lowering_on(device.number):
-        return _compiled(program, options, progress, device, common, known)
+        if is_dynamic(program):
 
+            def fixed(program: Program, weights: SharedWeights, constants: DeviceConstants) -> object:
+                return compile_program(program, options, None, device, Common(weights, constants))
 
-def _compiled(
-    program: Program,
-    options: TargetOptions,
-    progress: Progress | None,
-    device: Engine,
-    common: Common | None,
-    known: DevicePlans | None,
-) -> DeviceProgram | SplitGpuProgram:
-    """Compile a program for ``device``, the device in use; arguments as of `compile_program`."""
-    if is_dynamic(program):
-
-        def fixed(
-            program: Program, weights: SharedWeights, constants: DeviceConstants
-        ) -> DeviceProgram | SplitGpuProgram:
-            return compile_program(program, options, None, device, Common(weights, constants))
-
-        return DynamicGpuProgram(program, options, progress, device, fixed, known)
-    arrays, trees = without_tuples(program)
-    stages = split(arrays)
-    if stages is None:
-        return GpuProgram(program, options, progress, device, common)
-    made = functools.partial(compile_program, options=options, progress=progress, on=device, common=common)
-    return SplitGpuProgram(
-        made(stages.head), made(stages.tail), stages.split_point, trees, lambda: arrays, device, options
-    )
+            return DynamicGpuProgram(program, options, progress, device, fixed, known)
+        arrays, trees = without_tuples(program)
+        stages = split(arrays)
+        if stages is None:
+            return GpuProgram(program, options, progress, device, common)
+        made = functools.partial(compile_program, options=options, progress=progress, on=device, common=common)
+        head, tail = made(stages.head), made(stages.tail)
+        return SplitGpuProgram(head, tail, stages.split_point, trees, lambda: arrays, device, options)
 
 
 class GpuProgram(DeviceProgram):

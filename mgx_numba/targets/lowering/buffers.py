@@ -172,18 +172,13 @@ def _color_symbolic(buffers: Sequence[Buffer], reuse: bool, shares: int) -> Shar
         beside = [one for one in placed if one[0].first <= last and first <= one[0].last] if reuse else placed
         for other, end in reversed(beside):
             # buffers below a buffer that is already below this one need no check
-            if not any(_together(one, other) for one in below):
+            if not any(one.first <= other.last and other.first <= one.last for one in below):
                 below.append(other)
                 ends[end] = None
         buffer.offset = maximum(*ends)
         placed.append((buffer, buffer.offset + _aligned(buffer.bytes)))
         under.update(map(id, below))
     return maximum(0, *dict.fromkeys([end for buffer, end in placed if id(buffer) not in under]))
-
-
-def _together(a: Buffer, b: Buffer) -> bool:
-    """Return whether two buffers are alive at a common step."""
-    return a.first <= b.last and b.first <= a.last
 
 
 def _color(buffers: Sequence[Buffer], reuse: bool, shares: int) -> int:

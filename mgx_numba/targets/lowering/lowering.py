@@ -57,7 +57,6 @@ from .solutions import kept_answer, problem_key, with_origin
 from .steps import PendingStep, name_results, referenced, resolved, resolved_jumps
 
 if TYPE_CHECKING:
-    from ...codegen.tuning.session import Tuning
     from ...core.argument import Argument
     from ...graph.module import Module
 
@@ -563,7 +562,10 @@ class Lowering(PlanConstants):
                 if buffer.first < jump.to <= buffer.last < jump.at:
                     buffer.last = jump.at - 1
         if reuse and self.options.tuning is not None:
-            self._tell_replaced(self.options.tuning)
+            for request, _, operands, start, stop in self.draft.requested:
+                name = replaced_operand(request.epilogue.moving, operands, start, stop - 1, {})
+                if name:
+                    self.options.tuning.in_place(request, name)
         homes = replaced([(step.launch, step.operands) for step in self.draft.steps]) if reuse else {}
         arena_bytes = color((b for b in arena.values() if b not in homes), reuse, self.threads)
         for buffer, home in homes.items():
@@ -589,14 +591,6 @@ class Lowering(PlanConstants):
             updates=same_memory,
             uses=tuple(Use(b.offset, b.bytes, b.first, b.last) for b in arena.values()),
         )
-
-    def _tell_replaced(self, tuning: Tuning) -> None:
-        """Tell tuning which contractions are computed in place of an operand if their solvers can, since tuning
-        compares solvers. Targets that join steps request nothing here, so the ranges of steps hold."""
-        for request, _, operands, start, stop in self.draft.requested:
-            name = replaced_operand(request.epilogue.moving, operands, start, stop - 1, {})
-            if name:
-                tuning.in_place(request, name)
 
 
 def _is_pure(planner: Callable[..., object], backend: Backend) -> bool:

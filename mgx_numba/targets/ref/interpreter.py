@@ -326,16 +326,11 @@ def named(ins: Instruction) -> str:
     return ins.located(ins.name)
 
 
-def _tells(shape: Shape) -> bool:
-    """Return whether a value determines lengths that the shape leaves open: a tensor with dynamic shape."""
-    return shape.is_dynamic and shape.element is None
-
-
 def _actual(shape: Shape, value: Any, spread: bool) -> Shape:
     """Return the shape of an input with this value; ``spread``: the value was broadcast."""
     if spread:
         return Shape(shape.type, value.shape)
-    return _shape_of(value) if _tells(shape) else shape
+    return _shape_of(value) if shape.is_dynamic and shape.element is None else shape
 
 
 def _shape_of(value: Any) -> Shape:

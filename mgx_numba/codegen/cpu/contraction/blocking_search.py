@@ -167,7 +167,7 @@ class Search:
         of: Machine,
     ) -> None:
         several = beside or any(groups % threads for *_, groups in lens)
-        self.ways, way = _ways(tuple(_divisors(threads)) if several else (1,))
+        self.ways, way = _ways(tuple(d for d in range(threads, 0, -1) if threads % d == 0) if several else (1,))
         own = [Steps.of(tile, m, depth, taps) for m, _, depth, _ in lens]
         m, n, depth, groups = np.array(lens, np.int64).T[:, :, None]
         self._steps = steps = Steps(*np.array(own, np.int64).T[:, :, None])
@@ -268,11 +268,6 @@ def makespan(
         return busy + formed
 
     return cycles_of
-
-
-def _divisors(number: int) -> list[int]:
-    """Return all divisors of ``number``, the largest first."""
-    return [d for d in range(number, 0, -1) if number % d == 0]
 
 
 def _even(total: Sizes, limit: Sizes, multiple: int) -> Sizes:

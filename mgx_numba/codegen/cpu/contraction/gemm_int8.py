@@ -36,8 +36,8 @@ from ..microkernels.register_tile import RegisterTile, TileTypes
 from ..microkernels.tile_table import RESIDUAL_PLACES, residual_tile, tile_for
 from .gemm import (
     LEFT,
-    PACKING_SECONDS,
     GemmPacked,
+    GemmPacking,
     Unpacked,
     distinct_lens,
     distinct_matrices,
@@ -159,8 +159,7 @@ class GemmPackingInt8(Unpacked):
         return Solution((*left, right, *launches), start + math.prod(lens) * matrix * size)
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
-        packed = distinct_matrices(problem) * problem.k * problem.n
-        return product_seconds(problem, threads) + PACKING_SECONDS * packed / threads
+        return GemmPacking().estimate(problem, threads)
 
 
 def _tile_without_sums(types: ElementTypes) -> RegisterTile:

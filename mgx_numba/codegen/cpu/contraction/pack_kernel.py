@@ -72,7 +72,7 @@ def pack_launch(
     elif known_equal(k_stride, 1):
         layout, body = "columns", _contiguous_columns(tile)
     else:
-        layout, body = "scattered", _scattered(tile)
+        layout, body = "scattered", ["for row in range(k):", *_strided_row(tile, "start + row * k_stride")]
     inner_places = [
         line
         for d in range(rank - 1, 0, -1)
@@ -135,10 +135,6 @@ def _contiguous_columns(tile: RegisterTile) -> list[str]:
         "for row in range(whole, k):",
         *_strided_row(tile, "start + row"),
     ]
-
-
-def _scattered(tile: RegisterTile) -> list[str]:
-    return ["for row in range(k):", *_strided_row(tile, "start + row * k_stride")]
 
 
 def _strided_row(tile: RegisterTile, first: str) -> list[str]:

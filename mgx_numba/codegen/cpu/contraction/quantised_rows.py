@@ -56,7 +56,7 @@ def needs_sums(form: BlockFormat) -> bool:
 
 
 def multiplies_quads() -> bool:
-    """Return whether the CPU multiplies and adds four bytes at once, rather than two."""
+    """Return whether the CPU multiplies four unsigned bytes by signed bytes at once, and adds the products."""
     cpu = host.host()
     return has_dot4(cpu, cpu.vector_bits)
 

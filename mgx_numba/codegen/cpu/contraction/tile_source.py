@@ -63,13 +63,8 @@ def epilogue_source(tile: RegisterTile, epilogue: Epilogue, even: int, columns: 
     statements, stored = epilogue_text(epilogue, tile.lanes)
     body, result = "\n".join(statements), f"{epilogue.out_dtype(dtype)} {stored}"
     lines = [f"rows = {RecordText(TILE_BLOCK, 'args').get('rows')}"]
-    for index, rows in enumerate(finished_heights(tile)):
+    for index, rows in enumerate((tile.rows, tile.tall) if tile.tall else (tile.rows,)):
         shape = f"{rows}, {tile.vectors}, {tile.lanes}, {even}, {last}, {int(missing > 0)}, {thin}"
         lines.append(f"{'elif' if index else 'if'} rows == {rows}:")
         lines.append(f"    {tile.finishing}(args, begin, end, {shape}, {operands!r}, {body!r}, {result!r})")
     return cpu_kernel(f"{tile.name}_{dtype}_{kernel_name('tile', epilogue)}", kernel_text(lines))
-
-
-def finished_heights(tile: RegisterTile) -> tuple[int, ...]:
-    """Return the row counts of the variants that run the epilogue in registers: the variants for large matrices."""
-    return (tile.rows, tile.tall) if tile.tall else (tile.rows,)

@@ -8,8 +8,9 @@ from ....core.dim import equal, is_symbolic, preferred
 from ...problems.recurrence import RecurrenceProblem
 from ...statements import indent
 from ..contraction.int16_weights import BLOCK
+from ..contraction.quantised_rows import multiplies_quads
 from ..microkernels.register_tile import RegisterTile
-from .states import HALF, multiplies_four
+from .states import HALF
 from .weights import TOGETHER, VECTORS, Phase, int8_rows, phases
 
 STREAMS = 4
@@ -156,7 +157,7 @@ def _int8_sums(
     """Return statements that accumulate 8-bit weights by 8-bit states; the sums become float32 at the end."""
     size, before = phase.vectors * lanes, int8_rows(problem)
     columns = [(q, v) for q in panels for v in range(phase.vectors)]
-    four = multiplies_four()
+    four = multiplies_quads()
 
     def term(place: str) -> list[str]:
         lines = [f"a_{r} = load_splat(a{r}, {place}, {lanes})" for r in range(rows)]

@@ -11,7 +11,7 @@ from ...launch import Operand
 from ...problems.recurrence import RecurrenceProblem
 from .. import host
 from ..contraction.int16_weights import BLOCK, UP
-from ..microkernels.int8_table import has_dot4
+from ..contraction.quantised_rows import multiplies_quads
 from .weights import SHIFT, TOGETHER
 
 HALF = (1 << 31) // (1 << 15) // BLOCK
@@ -20,12 +20,6 @@ the products of a block of int16 weights fit 32 bits."""
 _SHIFT = HALF.bit_length() - 1
 _SMALLEST = 2.0**-126 * HALF * HALF * UP
 """`SMALLEST_STATE` for states in halves: the least state whose step over `UP` is a normal number."""
-
-
-def multiplies_four() -> bool:
-    """Return whether the CPU multiplies four unsigned bytes by signed bytes at once; states then have `SHIFT` added."""
-    cpu = host.host()
-    return has_dot4(cpu, cpu.vector_bits)
 
 
 class QuantizedStates:
@@ -37,7 +31,7 @@ class QuantizedStates:
 
     def declare(self, arguments: Arguments, at: int) -> None:
         """Declare the arguments that `lines` and the products read."""
-        arguments.pointer("octets", Operand("scratch", at), "uint8" if multiplies_four() else "int8")
+        arguments.pointer("octets", Operand("scratch", at), "uint8" if multiplies_quads() else "int8")
         arguments.pointer("state_words", Operand("scratch", at), "int32")
         arguments.pointer("state_steps", Operand("scratch", at), "float32")
         arguments.integers(octets_size=self.bytes, steps_at=self.rows)
@@ -50,7 +44,7 @@ class QuantizedStates:
         """
         value = f"load_tail(states, place + u, imin(hidden - u, {lanes}), 0, {lanes})"
         code = f"cast_int32(nearbyint(mul({value}, up)))"
-        stored = f"cast_uint8(add({code}, {SHIFT}))" if multiplies_four() else f"cast_int8({code})"
+        stored = f"cast_uint8(add({code}, {SHIFT}))" if multiplies_quads() else f"cast_int8({code})"
         return [
             "own_octets = task * octets_size",
             "own_steps = idiv(own_octets + steps_at, 4)",

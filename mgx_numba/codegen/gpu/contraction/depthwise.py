@@ -113,7 +113,7 @@ def loads(contraction: GpuContraction, tiling: PixelTiling) -> int:
     """Return the bytes of images and weights that all threads load; most of them hit the L1 cache. Short ones
     count as `SHORT_LOADS`."""
     problem = _conv(contraction)
-    columns = len(_columns(problem, tiling.pixels)) + problem.kernel[-1]
+    columns = len(tap_columns(problem, tiling.pixels)) + problem.kernel[-1]
     rows, own = prod(problem.kernel[:-1]), _lanes(contraction, tiling.lanes) * ITEMSIZE[problem.types.a]
     return _threads(contraction, tiling) * rows * columns * SHORT_LOADS.get(own, own)
 
@@ -158,7 +158,7 @@ def _threads(contraction: GpuContraction, tiling: PixelTiling) -> int:
     return prod(_strips(problem, tiling.pixels)) * (problem.out_channels // _lanes(contraction, tiling.lanes))
 
 
-def _columns(problem: ConvProblem, pixels: int) -> list[int]:
+def tap_columns(problem: ConvProblem, pixels: int) -> list[int]:
     """Return the columns under the taps of a thread's pixels, relative to the first tap of its first pixel."""
     step, apart, taps = problem.stride[-1], problem.dilation[-1], problem.kernel[-1]
     return sorted({p * step + t * apart for p in range(pixels) for t in range(taps)})
@@ -166,7 +166,7 @@ def _columns(problem: ConvProblem, pixels: int) -> list[int]:
 
 def _unrolled(problem: ConvProblem, pixels: int, lanes: int) -> bool:
     """Return whether all loads of a thread are in flight together."""
-    columns, words = len(_columns(problem, pixels)), lanes * ITEMSIZE[problem.types.a] / 4
+    columns, words = len(tap_columns(problem, pixels)), lanes * ITEMSIZE[problem.types.a] / 4
     in_flight = words * (problem.taps // problem.kernel[-1] * columns + problem.taps)
     return problem.taps <= FEW_TAPS or in_flight <= UNROLLED_REGISTERS
 
@@ -295,7 +295,7 @@ class _DepthwiseText(ContractionText):
         base = buffer.emit(self._space.offset(0, [image, *("0" for _ in places), "0"]))
         starts = [buffer.emit(f"{i} * {n['step']} - {n['before']}") for i, n in zip(places, self._of)]
         last = len(places) - 1
-        columns = {c: self._tap(buffer, last, starts[last], str(c)) for c in _columns(self.problem, self.pixels)}
+        columns = {c: self._tap(buffer, last, starts[last], str(c)) for c in tap_columns(self.problem, self.pixels)}
         *outer, across = self.problem.kernel
         if self._few:
             for number, taps in enumerate(product(*(range(n) for n in outer))):

@@ -25,7 +25,7 @@ from ..kernel import gpu_kernel
 from ..machine import GpuMachine, machine, multiprocessors
 from .contraction_text import ContractionText
 from .cost import NEAR, not_below_memory
-from .depthwise import FEW_TAPS, depthwise_refusal
+from .depthwise import FEW_TAPS, depthwise_refusal, tap_columns
 from .fma import shared_bytes
 from .gpu_contraction import VECTOR_BYTES, GpuContraction
 
@@ -229,7 +229,7 @@ def _cycles(problem: ConvProblem, lanes: int, tiling: RectangleTiling) -> float:
         copied = (items, problem.taps * patch.vectors if problem.taps > FEW_TAPS else 0)
         waiting += sum(-(-count * parts // (threads * IN_FLIGHT)) * PART_WAIT for count in copied)
     taps, high = full.kernel[2], full.kernel[1]
-    read = high * len(_under(full, tiling.pixels)) + (problem.taps if problem.taps > FEW_TAPS else 0)
+    read = high * len(tap_columns(full, tiling.pixels)) + (problem.taps if problem.taps > FEW_TAPS else 0)
     near = read * max(lanes * ITEMSIZE[problem.types.a], NEAR // WARP) / NEAR
     sums = tiling.pixels * (lanes * high * taps + PER_PIXEL * (LANES + lanes) / (2 * LANES))
     converted = read * lanes * PER_CONVERSION if ITEMSIZE[problem.types.a] == 2 else 0
@@ -255,12 +255,6 @@ def _blocks(problem: ConvProblem, tiling: RectangleTiling) -> tuple[int, int]:
     """Return the blocks along the height and the width of an image."""
     _, tall, long = _volume(problem).out_lens
     return -(-tall // (tiling.high * tiling.turns)), -(-long // (tiling.strips * tiling.pixels))
-
-
-def _under(full: ConvProblem, pixels: int) -> list[int]:
-    """Return the columns under the taps of a thread's pixels, relative to the first one."""
-    step, apart, taps = full.stride[-1], full.dilation[-1], full.kernel[-1]
-    return sorted({p * step + t * apart for p in range(pixels) for t in range(taps)})
 
 
 def rectangle_solution(contraction: GpuContraction, tiling: RectangleTiling) -> Solution:
@@ -469,7 +463,7 @@ class _RectangleText(ContractionText):
         """Emit the multiply-adds of a filter row, whose first pixel lies at ``at``."""
         full, acc = self.full, self.accumulator
         wide = [buffer.emit(f"cast_{acc}({w})") for w in weights]
-        for column in _under(full, self.tiling.pixels):
+        for column in tap_columns(full, self.tiling.pixels):
             place = f"{at} + {column * self.patch.vectors * self.copied}"
             value = buffer.emit(f"cast_{acc}({_load(self.lanes)}(patch, {place}, {self.lanes}))")
             for tap, w in enumerate(wide):

@@ -196,7 +196,7 @@ class DriverDevice:
             return self.functions[symbol]
 
     def prepare(self, function: c_void_p) -> None:
-        """Do what a newly loaded kernel needs before its first launch."""
+        """Configure a newly loaded kernel before its first launch."""
 
 
 class Driver(Library):

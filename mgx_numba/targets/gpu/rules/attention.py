@@ -3,7 +3,6 @@ queries and writes the new rows of the caches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -142,7 +141,9 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
             operands["counters"] = _counters(low, ins, count)
         low.launch_all(with_origin(solution, low.origin(ins)), operands, ins)
     if absorbed is not None:
-        leave_to_several(problem.queries, absorbed.steps)
+        for step in absorbed.steps:
+            assert step.launch is not None
+            (step.launch,) = only_where(negate(equal(problem.queries, 1)), Solution((step.launch,))).launches
 
 
 def _solution(
@@ -311,13 +312,6 @@ def absorbed_rows(
     rows = NewRows(parts[0], parts[1], parts[2], places.strides[0])
     copied = tuple(part.inputs for own in parts for part in own)
     return AbsorbedRows(rows, (tuple(keys), copied, places.strides[0]), operands, steps)
-
-
-def leave_to_several(queries: int, steps: Sequence[PendingStep]) -> None:
-    """Restrict steps to runs with several queries."""
-    for step in steps:
-        assert step.launch is not None
-        (step.launch,) = only_where(negate(equal(queries, 1)), Solution((step.launch,))).launches
 
 
 def _same_places(a: View, b: View, axes: int = 4) -> bool:
