@@ -77,6 +77,7 @@ class Capabilities:
         joined_groups: tells how many groups of a convolution with constant weights should be joined (`JoinGroups`);
             None: never any.
         reads_shuffled: whether grouped 1x1 convolutions are fastest with their input read through the channel shuffle.
+        pools_channels: tells whether a pooling of row-major memory is fastest on channels-last copies; None: never.
         prologues: whether convolution kernels compute pointwise prologues.
         cheap_branches: whether an ``if`` costs no more than a few kernels' launches.
         block_weights: whether kernels multiply block-quantised weights, ``matmul_nbits``.
@@ -114,5 +115,6 @@ class Capabilities:
     queries_of_products: int = 0
     joined_groups: Callable[[Instruction], int] | None = None
     reads_shuffled: bool = False
+    pools_channels: Callable[[Instruction], bool] | None = None
     prologues: bool = True
     cheap_branches: bool = False
