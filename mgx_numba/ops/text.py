@@ -12,7 +12,8 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Sequence
-from itertools import repeat
+from functools import lru_cache
+from itertools import chain, repeat, zip_longest
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,6 +30,7 @@ _MOST_WAYS = 10_000
 """Largest number of attempts for each position where an unbounded repetition may end: 1 ms of work for `re`."""
 
 
+@lru_cache(maxsize=64)
 def full_match(pattern: str) -> Callable[[str], bool]:
     """Return a function that tells whether ``pattern`` matches a whole text.
 
@@ -153,8 +155,7 @@ class StringConcat(_OfStrings):
 
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         lens = common_lens(*(a.shape for a in args))
-        a, b = (np.broadcast_to(x, lens) for x in args)
-        return each(str.__add__, object, a, b)
+        return np.add(*args, out=np.empty(lens, object))
 
 
 @register
@@ -211,13 +212,12 @@ class StringSplit(_OfStrings):
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         x = args[0]
         ranked = output.sub_shapes[0].ndim if output.sub_shapes[0].ranked else x.ndim + 1
-        parts = [s.split(self.delimiter or None, self.maxsplit) for s in x.reshape(-1)]
+        parts = [s.split(self.delimiter or None, self.maxsplit) for s in x.reshape(-1).tolist()]
         most = max(map(len, parts), default=0)
-        pieces = np.full((len(parts), most), "", object)
-        for row, words in zip(pieces, parts):
-            row[: len(words)] = words
-        counts = np.array([len(p) for p in parts], np.int64).reshape(x.shape)
-        return pieces.reshape((*x.shape, most)[-ranked:]), counts
+        pieces = np.empty((most, len(parts)), object)
+        pieces.reshape(-1)[:] = list(chain.from_iterable(zip_longest(*parts, fillvalue="")))
+        counts = np.fromiter(map(len, parts), np.int64, len(parts)).reshape(x.shape)
+        return pieces.T.reshape((*x.shape, most)[-ranked:]), counts
 
 
 _CASES: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}

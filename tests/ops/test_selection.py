@@ -71,7 +71,8 @@ def test_unique(axis: int | None, sorted: bool) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8, np.uint64, bool, np.str_])
 @pytest.mark.parametrize(
-    ("lens", "axis"), [((40, 3), 0), ((3, 40), 1), ((60, 2, 9), 0), ((2, 30, 1), 1), ((5, 0), 0), ((0, 5), 0), ((1, 4), 0)]
+    ("lens", "axis"),
+    [((40, 3), 0), ((3, 40), 1), ((60, 2, 9), 0), ((2, 30, 1), 1), ((5, 0), 0), ((0, 5), 0), ((1, 4), 0)],
 )
 def test_distinct_slices_are_those_of_numpy(lens: tuple[int, ...], axis: int, dtype: type) -> None:
     x = np.random.default_rng(prod(lens)).integers(0, 2, lens).astype(dtype)
