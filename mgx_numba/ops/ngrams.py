@@ -60,35 +60,49 @@ class TfIdf(Operator):
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x, pool, indexes, weights = args
         rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])
-        trie = _trie(pool, indexes, counts=self.counts)
-        numbers = trie.numbers(rows)
-        offset = np.arange(rows.shape[0])[:, None] * self.columns
-        places = [np.zeros(0, np.int64)]
+        trie, length = _trie(pool, indexes, counts=self.counts), rows.shape[1]
+        numbers = trie.numbers(rows.reshape(-1))
+        starts = np.flatnonzero(numbers >= 0)
+        counts = np.zeros((rows.shape[0], self.columns), np.float32)
         for step in range(1, self.max_skip + 2):
-            node = trie.children(np.zeros_like(numbers), numbers)
+            place, node = starts, trie.first[numbers[starts]]
             for n in range(1, min(self.max_length, len(self.counts)) + 1):
                 if n > 1:
-                    node = trie.children(node[:, : max(node.shape[1] - step, 0)], numbers[:, (n - 1) * step :])
+                    ahead = (n - 1) * step
+                    fits = (node >= 0) & (place % length + ahead < length)
+                    place, node = place[fits], node[fits]
+                    number = numbers[place + ahead]
+                    known = number >= 0
+                    place, node = place[known], trie.children(node[known], number[known])
                 if n >= self.min_length and (n > 1 or step == 1):
                     column = trie.columns[node]
-                    places.append((column + offset)[column >= 0])
-        counts = np.bincount(np.concatenate(places), minlength=rows.shape[0] * self.columns)
-        counts = counts.reshape(-1, self.columns).astype(np.float32)
+                    ends = column >= 0
+                    np.add.at(counts.reshape(-1), place[ends] // length * self.columns + column[ends], 1)
         weights = weights[: self.columns] if weights.size else np.ones(self.columns, np.float32)
         values = counts if self.mode == "TF" else weights * (counts if self.mode == "TFIDF" else counts > 0)
-        return values.astype(np.float32).reshape(*x.shape[:-1], self.columns)
+        return values.astype(np.float32, copy=False).reshape(*x.shape[:-1], self.columns)
+
+
+MOST_LISTED = 1 << 20
+"""Largest range of a pool's elements whose numbers are listed (8 MiB); in larger ranges they are searched for."""
 
 
 class _Trie:
-    """A search tree for n-grams. Node 0 is the root, and the last node is that of sequences that are in no n-gram.
+    """A search tree for n-grams. Node 0 is the root, -1 stands for sequences that begin no n-gram.
 
     Attributes:
-        columns: the column of the n-gram that ends at each node, or -1.
+        first: the root's child for the element of each number.
+        columns: the column of the n-gram that ends at each node, or -1; -1 also for node -1.
     """
 
     def __init__(self, tables: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
         """``tables`` has for each length n the n-grams [count, n] and their columns [count]."""
-        self._elements = np.unique(np.concatenate([np.zeros(0, np.int64), *(t.reshape(-1) for t, _ in tables)]))
+        elements = np.unique(np.concatenate([np.zeros(1, np.int64), *(t.reshape(-1) for t, _ in tables)]))
+        self._elements, self._low, self._high = elements, int(elements[0]), int(elements[-1])
+        self._listed: np.ndarray | None = None
+        if self._high - self._low < MOST_LISTED:
+            self._listed = np.zeros(self._high - self._low + 1, np.int64)
+            self._listed[elements - self._low] = np.arange(elements.size)
         numbers = [self.numbers(ngrams) for ngrams, _ in tables]
         nodes = [np.zeros(len(ngrams), np.int64) for ngrams in numbers]
         levels, ends, count = [], [], 1
@@ -100,25 +114,28 @@ class _Trie:
             ends.append(nodes[k])
             count += found.size
         self._known = np.concatenate([*levels, [np.iinfo(np.int64).max]])
-        self.columns = np.full(count + 1, -1)
+        self.first, self.columns = np.full(elements.size, -1), np.full(count + 1, -1)
+        if levels:
+            self.first[levels[0]] = np.arange(levels[0].size) + 1
         for node, (_, columns) in zip(ends, tables):
             self.columns[node[::-1]] = columns[::-1]  # the first of equal n-grams is assigned last
 
     def numbers(self, x: np.ndarray) -> np.ndarray:
-        """Return the number of each element, that of an unknown one for elements in no n-gram."""
-        place = np.searchsorted(self._elements, x)
-        if self._elements.size:
-            place[self._elements.take(place, mode="clip") != x] = self._elements.size
-        return place
+        """Return the number of each element, -1 for an element of no n-gram."""
+        if self._listed is None:
+            number = np.minimum(np.searchsorted(self._elements, x), self._elements.size - 1)
+        else:
+            number = self._listed[np.clip(x.astype(np.int64), self._low, self._high) - self._low]
+        return np.where(self._elements[number] == x, number, -1)
 
     def children(self, node: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """Return the child of each node for the element of a number."""
         keys = self._keys(node, numbers)
         place = np.searchsorted(self._known, keys)
-        return np.where(self._known[place] == keys, place + 1, self._known.size)
+        return np.where(self._known[place] == keys, place + 1, -1)
 
     def _keys(self, node: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        return node * (self._elements.size + 1) + numbers
+        return node * self._elements.size + numbers
 
 
 @kept_for_constants

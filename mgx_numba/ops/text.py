@@ -26,6 +26,7 @@ from .constant_tables import kept_for_constants
 
 _FOREIGN = re.compile(r"(?<!\\)(?:\\\\)*(\\[1-9]|\(\?<?[=!]|\(\?P=|\(\?\()")
 """Backreferences, lookaround and conditions, which `re` supports and RE2 does not."""
+_NOT_FINITE = {"inf": "INF", "-inf": "-INF", "nan": "NaN", "-nan": "NaN"}
 _MOST_WAYS = 10_000
 """Largest number of attempts for each position where an unbounded repetition may end: 1 ms of work for `re`."""
 
@@ -323,8 +324,11 @@ class FormatNumber(Operator):
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x = args[0]
         if x.dtype.kind in "iub":
-            return each(lambda v: str(int(v)), object, x)
-        return each(lambda v: _float_text(float(v)), object, x)
+            return each(str, object, x.view(np.uint8) if x.dtype == bool else x)
+        texts = each("{:.8g}".format, object, x.astype(np.float64))
+        for k in np.argwhere(~np.isfinite(x)):
+            texts[tuple(k)] = _NOT_FINITE[texts[tuple(k)]]
+        return texts
 
 
 def _whole(text: str) -> int:
@@ -332,8 +336,3 @@ def _whole(text: str) -> int:
         return int(text)
     except ValueError:
         return int(float(text))
-
-
-def _float_text(value: float) -> str:
-    text = f"{value:.8g}"
-    return {"inf": "INF", "-inf": "-INF", "nan": "NaN", "-nan": "NaN"}.get(text, text)
