@@ -155,8 +155,8 @@ class StringConcat(_OfStrings):
         return inputs[inputs[0].without_axes].row_major()
 
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
-        lens = common_lens(*(a.shape for a in args))
-        return np.add(*args, out=np.empty(lens, object))
+        a, b = args
+        return np.add(a, b, out=np.empty(common_lens(a.shape, b.shape), object))
 
 
 @register
