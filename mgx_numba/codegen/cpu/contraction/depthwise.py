@@ -4,7 +4,7 @@ Every lane is an output channel. The lanes of a group read the same input channe
 vectors bring there.
 
 A task is a block of channels by a block of output lines. A slice of channels is processed at a time, small enough that
-the input lines which its taps read stay in the L2 cache.
+the input lines which its taps read stay in the L1 cache.
 
 A line is computed in runs of pixels. The accumulators of a run, for one vector of channels, stay in registers for all
 taps and go straight to the epilogue. All runs of one vector come first, or, with many channels, one run for all vectors
@@ -51,13 +51,8 @@ MOST_SHARED = 4
 On Zen 5, 16 groups of 8 channels, 3x3 taps, take 353 us tap by tap, and 418 us with shared vectors.
 """
 LINES_SHARE = 2
-"""The input lines that the taps read take at most one part in this many of the L2 cache, where they stay for the next
-lines.
-
-Slices of the L1 cache's size read memory in short pieces. Zen 4, one thread, us with slices of the L1 and of the L2
-cache, then both with AVX2: 96 channels of 112x112 pixels, 3x3 taps, stride 2: 178, 130, 261, 146; 144 of 56x56, stride
-1: 117, 95, 181, 175, stride 2: 41, 48, 70, 63; 96 of 56x56, 7x7 taps: 301, 295, 438, 411.
-"""
+"""The input lines that the taps read take at most one part in this many of the L1 cache, where they stay for the next
+lines."""
 WINDOWS = range(2, 8)
 """Horizontal kernel sizes for which taps share input vectors."""
 MOST_ROWS = 7
@@ -136,7 +131,7 @@ class ConvDepthwise(Solver[ConvProblem]):
 
     name = "conv_depthwise"
     open_batch = open_lens = True
-    revision = 2
+    revision = 1
     serves_any: ClassVar[bool] = False
     """Whether one kernel, which works pixel by pixel, serves all lengths."""
 
@@ -345,7 +340,7 @@ def _slice(problem: ConvProblem, tile: RegisterTile, channels: Length) -> Length
     """Return the channels of a slice."""
     rows = problem.kernel[1] + (_lines_at_once(problem) - 1) * problem.stride[1]
     line = problem.kernel[0] * rows * problem.in_lens[2] * ITEMSIZE[problem.types.a]
-    near = maximum(machine().l2_bytes // LINES_SHARE // maximum(line, 1), 2 * tile.lanes)
+    near = maximum(machine().l1_bytes // LINES_SHARE // maximum(line, 1), 2 * tile.lanes)
     return minimum(near, ceil_div(channels, tile.lanes) * tile.lanes) // tile.lanes * tile.lanes
 
 
