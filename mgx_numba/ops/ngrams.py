@@ -60,70 +60,94 @@ class TfIdf(Operator):
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x, pool, indexes, weights = args
         rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])
-        tables = _tables(pool, indexes, counts=self.counts)
+        trie, length = _trie(pool, indexes, counts=self.counts), rows.shape[1]
+        numbers = trie.numbers(rows.reshape(-1))
+        starts = np.flatnonzero(numbers >= 0)
         counts = np.zeros((rows.shape[0], self.columns), np.float32)
-        for n in range(max(self.min_length, 1), min(self.max_length, len(tables)) + 1):
-            for step in range(1, 2 if n == 1 else self.max_skip + 2):
-                width = rows.shape[1] - (n - 1) * step
-                if width > 0:
-                    windows = np.stack([rows[:, k * step : k * step + width] for k in range(n)], -1)
-                    column = tables[n - 1].columns(windows)
-                    row, place = np.nonzero(column >= 0)
-                    np.add.at(counts, (row, column[row, place]), 1)
+        for step in range(1, self.max_skip + 2):
+            place, node = starts, trie.first[numbers[starts]]
+            for n in range(1, min(self.max_length, len(self.counts)) + 1):
+                if n > 1:
+                    ahead = (n - 1) * step
+                    fits = (node >= 0) & (place % length + ahead < length)
+                    place, node = place[fits], node[fits]
+                    number = numbers[place + ahead]
+                    known = number >= 0
+                    place, node = place[known], trie.children(node[known], number[known])
+                if n >= self.min_length and (n > 1 or step == 1):
+                    column = trie.columns[node]
+                    ends = column >= 0
+                    np.add.at(counts.reshape(-1), place[ends] // length * self.columns + column[ends], 1)
         weights = weights[: self.columns] if weights.size else np.ones(self.columns, np.float32)
         values = counts if self.mode == "TF" else weights * (counts if self.mode == "TFIDF" else counts > 0)
-        return values.astype(np.float32).reshape(*x.shape[:-1], self.columns)
+        return values.astype(np.float32, copy=False).reshape(*x.shape[:-1], self.columns)
 
 
-class _Ngrams:
-    """A search tree for n-grams of one length.
+MOST_LISTED = 1 << 20
+"""Largest range of a pool's elements whose numbers are listed (8 MiB); in larger ranges they are searched for."""
 
-    Level k numbers the distinct prefixes of k + 1 elements: ``keys[k]`` has, in order, the number of each prefix
-    without its last element times the number of distinct elements, plus the number of the last element.
+
+class _Trie:
+    """A search tree for n-grams. Node 0 is the root, -1 stands for sequences that begin no n-gram.
+
+    Attributes:
+        first: the root's child for the element of each number.
+        columns: the column of the n-gram that ends at each node, or -1; -1 also for node -1.
     """
 
-    def __init__(self, ngrams: np.ndarray, columns: np.ndarray) -> None:
-        """``ngrams`` is [count, n]; ``columns`` has the column of each n-gram."""
-        self._elements, flat = np.unique(ngrams, return_inverse=True)
-        numbers = flat.reshape(ngrams.shape)
-        prefix = np.zeros(len(ngrams), np.int64)
-        self._keys: list[np.ndarray] = []
-        first = np.zeros(0, np.int64)
-        for k in range(ngrams.shape[1]):
-            keys, first, prefix = np.unique(
-                prefix * self._elements.size + numbers[:, k], return_index=True, return_inverse=True
-            )
-            self._keys.append(keys)
-        self._columns = columns[first]
+    def __init__(self, tables: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
+        """``tables`` has for each length n the n-grams [count, n] and their columns [count]."""
+        elements = np.unique(np.concatenate([np.zeros(1, np.int64), *(t.reshape(-1) for t, _ in tables)]))
+        self._elements, self._low, self._high = elements, int(elements[0]), int(elements[-1])
+        self._listed: np.ndarray | None = None
+        if self._high - self._low < MOST_LISTED:
+            self._listed = np.zeros(self._high - self._low + 1, np.int64)
+            self._listed[elements - self._low] = np.arange(elements.size)
+        numbers = [self.numbers(ngrams) for ngrams, _ in tables]
+        nodes = [np.zeros(len(ngrams), np.int64) for ngrams in numbers]
+        levels, ends, count = [], [], 1
+        for k in range(len(tables)):  # nodes are numbered level by level, so that all keys are in order
+            keys = [self._keys(node, ngrams[:, k]) for node, ngrams in zip(nodes[k:], numbers[k:])]
+            found = np.unique(np.concatenate(keys))
+            nodes[k:] = [count + np.searchsorted(found, key) for key in keys]
+            levels.append(found)
+            ends.append(nodes[k])
+            count += found.size
+        self._known = np.concatenate([*levels, [np.iinfo(np.int64).max]])
+        self.first, self.columns = np.full(elements.size, -1), np.full(count + 1, -1)
+        if levels:
+            self.first[levels[0]] = np.arange(levels[0].size) + 1
+        for node, (_, columns) in zip(ends, tables):
+            self.columns[node[::-1]] = columns[::-1]  # the first of equal n-grams is assigned last
 
-    def columns(self, windows: np.ndarray) -> np.ndarray:
-        """Return the column of each n-gram [..., n], -1 for an n-gram that is not in the pool."""
-        if not self._columns.size:
-            return np.full(windows.shape[:-1], -1)
-        numbers, known = _found(self._elements, windows)
-        known, prefix = np.logical_and.reduce(known, axis=-1), np.zeros(windows.shape[:-1], np.int64)
-        for k, keys in enumerate(self._keys):
-            prefix, there = _found(keys, prefix * self._elements.size + numbers[..., k])
-            known &= there
-        return np.where(known, self._columns[prefix], -1)
+    def numbers(self, x: np.ndarray) -> np.ndarray:
+        """Return the number of each element, -1 for an element of no n-gram."""
+        if self._listed is None:
+            number = np.minimum(np.searchsorted(self._elements, x), self._elements.size - 1)
+        else:
+            number = self._listed[np.clip(x.astype(np.int64), self._low, self._high) - self._low]
+        return np.where(self._elements[number] == x, number, -1)
 
+    def children(self, node: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Return the child of each node for the element of a number."""
+        keys = self._keys(node, numbers)
+        place = np.searchsorted(self._known, keys)
+        return np.where(self._known[place] == keys, place + 1, -1)
 
-def _found(known: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the index of each value in a sorted array, and whether the array has the value."""
-    place = np.minimum(np.searchsorted(known, wanted), known.size - 1)
-    return place, known[place] == wanted
+    def _keys(self, node: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        return node * self._elements.size + numbers
 
 
 @kept_for_constants
-def _tables(pool: np.ndarray, indexes: np.ndarray, *, counts: tuple[int, ...]) -> list[_Ngrams]:
-    """Return the n-grams of each length of a pool."""
+def _trie(pool: np.ndarray, indexes: np.ndarray, *, counts: tuple[int, ...]) -> _Trie:
+    """Return the n-grams of a pool."""
     tables, number = [], 0
     for start, end, n in _parts(counts, pool.size):
         count = len(range(start, end, n))
         ngrams = pool[start : start + count * n].reshape(count, n)
-        tables.append(_Ngrams(ngrams, indexes[number : number + count]))
+        tables.append((ngrams, indexes[number : number + count]))
         number += count
-    return tables
+    return _Trie(tables)
 
 
 def _parts(counts: tuple[int, ...], size: int) -> list[tuple[int, int, int]]:

@@ -171,26 +171,49 @@ class Unique(Operator):
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         x = args[0]
         axis = 0 if self.axis is None else self.axis
-        if self.axis is None:
+        if self.axis is None or x.ndim == 1:
             x = x.reshape(-1)
-        found, first, inverse, counts = np.unique(
-            x, return_index=True, return_inverse=True, return_counts=True, axis=axis, equal_nan=self.equal_nan
-        )
-        inverse = inverse.reshape(-1)
+            _, first, inverse, counts = np.unique(
+                x, return_index=True, return_inverse=True, return_counts=True, equal_nan=self.equal_nan
+            )
+        else:
+            rows = np.moveaxis(x, axis, 0)
+            first, inverse, counts = _distinct(rows.reshape(len(rows), prod(rows.shape[1:])), self.equal_nan)
         if not self.sorted:
             order = np.argsort(first, kind="stable")
             rank = np.empty_like(order)
             rank[order] = np.arange(order.size)
-            found, first, inverse, counts = (
-                np.take(found, order, axis),
-                first[order],
-                rank[inverse],
-                counts[order],
-            )
+            first, inverse, counts = first[order], rank[inverse], counts[order]
+        found = np.take(x, first, axis)
         results = (found, *(v.astype(np.int64) for v in (first, inverse, counts)))
         if not self.counts:
             return results
         return (*(np.pad(v, (0, x.size - v.size)) for v in results), np.array([found.size], np.int64))
+
+
+SORTED_TOGETHER = 8
+"""Columns by which rows are sorted before their remaining columns are read only if rows are still equal. Zen 4, 3000
+rows of 50 int64, us: by 4 columns 1690, by 8 1710, by 16 1520, by all 4320."""
+
+
+def _distinct(rows: np.ndarray, equal_nan: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return, in the order of distinct rows, their first positions and numbers of appearances, second the position of
+    each row's value."""
+    number = np.zeros(len(rows), np.int64)
+    order, is_first = np.arange(len(rows)), np.arange(len(rows)) == 0
+    for begin in range(0, rows.shape[1], SORTED_TOGETHER):
+        columns = np.ascontiguousarray(rows[:, begin : begin + SORTED_TOGETHER].T)
+        order = np.lexsort((*columns[::-1], number))
+        a, b = columns[:, order[1:]], columns[:, order[:-1]]
+        differ = a != b
+        if equal_nan:
+            differ &= (a == a) | (b == b)
+        is_first[1:] = differ.any(0) | (np.diff(number[order]) > 0)
+        number[order] = np.cumsum(is_first) - 1
+        if is_first.all():
+            break
+    starts = np.flatnonzero(is_first)
+    return order[starts], number, np.diff(starts, append=len(rows))
 
 
 @register

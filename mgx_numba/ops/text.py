@@ -12,7 +12,8 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Sequence
-from itertools import repeat
+from functools import lru_cache
+from itertools import chain, repeat, zip_longest
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,10 +26,12 @@ from .constant_tables import kept_for_constants
 
 _FOREIGN = re.compile(r"(?<!\\)(?:\\\\)*(\\[1-9]|\(\?<?[=!]|\(\?P=|\(\?\()")
 """Backreferences, lookaround and conditions, which `re` supports and RE2 does not."""
+_NOT_FINITE = {"inf": "INF", "-inf": "-INF", "nan": "NaN", "-nan": "NaN"}
 _MOST_WAYS = 10_000
 """Largest number of attempts for each position where an unbounded repetition may end: 1 ms of work for `re`."""
 
 
+@lru_cache(maxsize=64)
 def full_match(pattern: str) -> Callable[[str], bool]:
     """Return a function that tells whether ``pattern`` matches a whole text.
 
@@ -152,9 +155,8 @@ class StringConcat(_OfStrings):
         return inputs[inputs[0].without_axes].row_major()
 
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
-        lens = common_lens(*(a.shape for a in args))
-        a, b = (np.broadcast_to(x, lens) for x in args)
-        return each(str.__add__, object, a, b)
+        a, b = args
+        return np.add(a, b, out=np.empty(common_lens(a.shape, b.shape), object))
 
 
 @register
@@ -211,13 +213,12 @@ class StringSplit(_OfStrings):
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         x = args[0]
         ranked = output.sub_shapes[0].ndim if output.sub_shapes[0].ranked else x.ndim + 1
-        parts = [s.split(self.delimiter or None, self.maxsplit) for s in x.reshape(-1)]
+        parts = [s.split(self.delimiter or None, self.maxsplit) for s in x.reshape(-1).tolist()]
         most = max(map(len, parts), default=0)
-        pieces = np.full((len(parts), most), "", object)
-        for row, words in zip(pieces, parts):
-            row[: len(words)] = words
-        counts = np.array([len(p) for p in parts], np.int64).reshape(x.shape)
-        return pieces.reshape((*x.shape, most)[-ranked:]), counts
+        pieces = np.empty((most, len(parts)), object)
+        pieces.reshape(-1)[:] = list(chain.from_iterable(zip_longest(*parts, fillvalue="")))
+        counts = np.fromiter(map(len, parts), np.int64, len(parts)).reshape(x.shape)
+        return pieces.T.reshape((*x.shape, most)[-ranked:]), counts
 
 
 _CASES: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
@@ -323,8 +324,11 @@ class FormatNumber(Operator):
     def compute(self, output: Shape, args: Sequence[np.ndarray]) -> np.ndarray:
         x = args[0]
         if x.dtype.kind in "iub":
-            return each(lambda v: str(int(v)), object, x)
-        return each(lambda v: _float_text(float(v)), object, x)
+            return each(str, object, x.view(np.uint8) if x.dtype == bool else x)
+        texts = each("{:.8g}".format, object, x.astype(np.float64))
+        for k in np.argwhere(~np.isfinite(x)):
+            texts[tuple(k)] = _NOT_FINITE[texts[tuple(k)]]
+        return texts
 
 
 def _whole(text: str) -> int:
@@ -332,8 +336,3 @@ def _whole(text: str) -> int:
         return int(text)
     except ValueError:
         return int(float(text))
-
-
-def _float_text(value: float) -> str:
-    text = f"{value:.8g}"
-    return {"inf": "INF", "-inf": "-INF", "nan": "NaN", "-nan": "NaN"}.get(text, text)

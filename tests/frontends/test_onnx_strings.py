@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import mgx_numba as migraphx
 from mgx_numba.errors import ParameterError, ParseError, ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
+from mgx_numba.ops.text import full_match
 
 from ..values import normal
 from .support import make_model, single
@@ -83,13 +84,15 @@ def test_split_of_a_string_without_axes() -> None:
 
 
 @pytest.fixture(params=["re2", "re"])
-def expressions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def expressions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Match regular expressions by RE2, or by Python's ``re`` as where ``google-re2`` is not installed."""
     if request.param == "re2":
         pytest.importorskip("re2")
     else:
         monkeypatch.setitem(sys.modules, "re2", None)
-    return str(request.param)
+    full_match.cache_clear()
+    yield str(request.param)
+    full_match.cache_clear()
 
 
 PATTERNS = ["a|B", "[a-z]*", ".*day", "", r"\w+", r"(\W|^)[\w.\-]{0,25}(a|b)\b", "(?:[a-z]{2,3}){1,2}"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import pytest
 
@@ -65,6 +67,33 @@ def test_unique(axis: int | None, sorted: bool) -> None:
     np.testing.assert_array_equal(np.take(flat, first, axis or 0), y)
     np.testing.assert_array_equal(counts, np.bincount(inverse))
     assert sorted or (np.diff(first) > 0).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8, np.uint64, bool, np.str_])
+@pytest.mark.parametrize(
+    ("lens", "axis"),
+    [((40, 3), 0), ((3, 40), 1), ((60, 2, 9), 0), ((2, 30, 1), 1), ((5, 0), 0), ((0, 5), 0), ((1, 4), 0)],
+)
+def test_distinct_slices_are_those_of_numpy(lens: tuple[int, ...], axis: int, dtype: type) -> None:
+    x = np.random.default_rng(prod(lens)).integers(0, 2, lens).astype(dtype)
+    if x.dtype.kind == "f":
+        x = x * np.where(np.arange(x.size).reshape(lens) % 2, -1, 1).astype(dtype)  # zeros of both signs
+        x[x == 1] = np.inf
+    wanted = np.unique(x, True, True, True, axis) if x.size else None
+    given = x.astype(object) if dtype is np.str_ else x
+    found, first, inverse, counts = call("unique", given, axis=axis)
+    np.testing.assert_array_equal(found, np.take(given, first, axis))
+    np.testing.assert_array_equal(np.take(found, inverse, axis), given)
+    assert counts.sum() == lens[axis] and len(first) == len(counts)
+    if wanted is not None:
+        for a, b in zip((first, inverse, counts), wanted[1:]):
+            np.testing.assert_array_equal(a, b.reshape(-1))
+
+
+def test_slices_with_nan_are_equal_on_request() -> None:
+    x = np.array([[np.nan, 1], [0, 2], [np.nan, 1], [np.nan, 3]], np.float32)
+    assert call("unique", x, axis=0)[3].tolist() == [1, 2, 1]
+    assert call("unique", x, axis=0, equal_nan=False)[3].tolist() == [1] * 4
 
 
 def test_unique_of_nothing() -> None:

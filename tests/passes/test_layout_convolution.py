@@ -11,6 +11,8 @@ from mgx_numba.graph.passes.layout_convolution import LayoutConvolution, channel
 from mgx_numba.graph.passes.normalize_ops import NormalizeOps
 from mgx_numba.graph.passes.rewrite_pooling import RewritePooling
 from mgx_numba.graph.passes.rewrite_resize import RewriteResize
+from mgx_numba.targets.cpu.capabilities import NARROW_IMAGE, pass_options
+from mgx_numba.targets.options import TargetOptions
 
 from .support import Graph, check, find, names
 
@@ -172,3 +174,21 @@ def test_shapes_that_have_several_orders_do_not_outvote_others() -> None:
     assert find_permutation([last, Shape(Type.float_type, (2, 8, 1, 1))]) == channels_last(4)
     assert find_permutation([last, Shape(Type.float_type, (2, 8, 4, 1))]) == (0, 1, 2, 3)
     assert find_permutation([Shape(Type.float_type, (2, 8, 1, 1))]) == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("mode", ["max", "average"])
+@pytest.mark.parametrize(("lens", "copied"), [([2, 64, 9], 1), ([1, 64, 7, 5], 1), ([1, 3, 7, 5], 0)])
+def test_the_cpu_pools_narrow_images_in_channels_last_copies(lens: list[int], copied: int, mode: str) -> None:
+    options = pass_options(TargetOptions())
+    spatial = len(lens) - 2
+    for last in (lens[-1], 2 * NARROW_IMAGE + 4):
+        g = Graph()
+        x = g.param("x", [*lens[:-1], last])
+        first, once = {"lengths": (3,) * spatial, "stride": (2,) * spatial}, (1,) * spatial
+        y = g.op("pooling", g.op("relu", x), mode=mode, padding=once * 2, dilations=once, **first)
+        second = {"padding": (0,) * spatial, "stride": once, "dilations": once}
+        y = g.op("pooling", g.op("relu", y), mode=mode, lengths=(2,) * spatial, **second)
+        program = g.ret(y)
+        after = check(program, NormalizeOps(), LayoutConvolution(), options=options)
+        assert names(after).count("layout") == (copied if last == lens[-1] else 0)
+        assert names(check(program, NormalizeOps(), LayoutConvolution())).count("layout") == 0

@@ -229,6 +229,44 @@ def test_a_product_with_one_column_is_a_sum(lens: tuple[tuple[int, ...], ...], t
     assert names(check(program, RewriteReduce(), special=True)) == ["dot"]  # for targets without such reductions
 
 
+@pytest.mark.parametrize("type", ["float", "double", "half"])
+@pytest.mark.parametrize(
+    ("x", "w", "summed"),
+    [
+        ((3, 1, 40), (3, 7, 40), True),
+        ((2, 3, 1, 17), (2, 3, 1, 17), True),
+        ((3, 2, 40), (3, 7, 40), False),  # several rows
+        ((1, 1, 40), (1, 7, 40), False),  # one product
+        ((3, 1, 16), (3, 7, 16), False),  # short sums
+    ],
+)
+def test_a_batch_of_rows_by_transposed_matrices_is_a_sum(
+    x: tuple[int, ...], w: tuple[int, ...], summed: bool, type: str
+) -> None:
+    g = Graph()
+    program = g.ret(g.op("dot", g.param("x", x, type), turned(g, g.param("w", w, type))))
+    after = check(program, RewriteReduce(), options=COLUMNS, special=True, rtol=1e-2 if type == "half" else 1e-5)
+    is_sum = summed and type != "half"
+    assert names(after, views=False) == (["mul", "reduce_sum"] if is_sum else ["dot"])
+    assert names(check(program, RewriteReduce(), special=True), views=False) == ["dot"]
+
+
+def turned(g: Graph, x: Instruction) -> Instruction:
+    rank = x.shape.ndim
+    return g.op("transpose", x, permutation=(*range(rank - 2), rank - 1, rank - 2))
+
+
+def test_rows_by_matrices_that_are_constant_repeated_or_in_order_stay_products() -> None:
+    for build in (
+        lambda g: turned(g, g.random(3, 7, 40)),
+        lambda g: g.spread(turned(g, g.param("w", (7, 40))), 3, 40, 7),
+        lambda g: g.param("w", (3, 40, 7)),
+    ):
+        g = Graph()
+        program = g.ret(g.op("dot", g.param("x", (3, 1, 40)), build(g)))
+        assert names(check(program, RewriteReduce(), options=COLUMNS), views=False) == ["dot"]
+
+
 @pytest.mark.parametrize("batch", [(4,), (2, 3)])
 def test_a_batch_of_columns_is_multiplied_as_one_product(batch: tuple[int, ...]) -> None:
     """Weights of 512x512 multiplied by 16 columns took 570 us as 16 products, and 77 as one."""

@@ -331,7 +331,7 @@ NEEDED: Mapping[str, frozenset[str]] = {
     "eliminate_pad": frozenset({"pad"}),
     "fuse_attention": frozenset({"attention", "softmax"}),
     "fuse_matmul_nbits": frozenset({"dequantizelinear", "matmul_nbits"}),
-    "layout_convolution": _CONVOLUTIONS,
+    "layout_convolution": _CONVOLUTIONS | {"pooling"},
     "merge_rnn_outputs": frozenset({"rnn", "gru", "lstm"}),
     "pad_convolutions": _CONVOLUTIONS,
     "rewrite_float8": frozenset({"dequantizelinear"}),

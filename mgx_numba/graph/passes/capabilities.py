@@ -78,6 +78,7 @@ class Capabilities:
             None: never any.
         computes_updates: tells whether a scatter's kernel computes its updates itself; None: never.
         reads_shuffled: whether grouped 1x1 convolutions are fastest with their input read through the channel shuffle.
+        pools_channels: tells whether a pooling of row-major memory is fastest on channels-last copies; None: never.
         prologues: whether convolution kernels compute pointwise prologues.
         cheap_branches: whether an ``if`` costs no more than a few kernels' launches.
         block_weights: whether kernels multiply block-quantised weights, ``matmul_nbits``.
@@ -116,5 +117,6 @@ class Capabilities:
     joined_groups: Callable[[Instruction], int] | None = None
     computes_updates: Callable[[Instruction], bool] | None = None
     reads_shuffled: bool = False
+    pools_channels: Callable[[Instruction], bool] | None = None
     prologues: bool = True
     cheap_branches: bool = False

@@ -1,4 +1,4 @@
-"""Channels-last layout: convolutions read data and weights with contiguous channels.
+"""Channels-last layout: convolutions, and poolings of narrow images, read data with contiguous channels.
 
 Shape rules propagate the memory order of inputs to outputs, so everything between convolutions follows.
 """
@@ -28,7 +28,8 @@ def channels_last(rank: int) -> tuple[int, ...]:
 
 
 class LayoutConvolution(Pass):
-    """Insert ``layout[permutation={0, 2, 3, 1}]`` on inputs of convolutions that are not channels-last.
+    """Insert ``layout[permutation={0, 2, 3, 1}]`` on inputs of convolutions, and of poolings that the target prefers
+    so, that are not channels-last.
 
     Literal weights are stored in that order. Results of the program, which are returned in row-major order, are made
     contiguous; results of other modules keep their layout: where it changed, ``contiguous`` (or ``layout``) restores
@@ -38,7 +39,9 @@ class LayoutConvolution(Pass):
     name = "layout_convolution"
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
-        if all(ins.shape.is_dynamic for ins in module.named(CONVOLUTIONS)):
+        can = options.capabilities
+        self._pools_channels = None if can is None else can.pools_channels
+        if not any(self._reads_channels(ins) for ins in module.named(CONVOLUTIONS | {"pooling"})):
             return
         results = [(r, r.shape.to_standard() if module is program.main else r.shape) for r in module.results()]
         self._arrange(module)
@@ -53,7 +56,7 @@ class LayoutConvolution(Pass):
             for body in ins.module_args:
                 body.recompute_shapes()
             op, given = ins.op, ins.inputs
-            if ins.name in CONVOLUTIONS and not ins.shape.is_dynamic:
+            if self._reads_channels(ins):
                 inputs = [self._in_order(module, ins, i, arranged) for i in given]
                 if inputs != given:
                     module.rewire(ins, inputs)
@@ -67,6 +70,12 @@ class LayoutConvolution(Pass):
                     reshaped.add(ins)
         if module.return_instruction is not None:
             module.replace_return(module.results())
+
+    def _reads_channels(self, ins: Instruction) -> bool:
+        """Return whether an instruction is to read channels-last data."""
+        if ins.shape.is_dynamic or ins.name != "pooling" or self._pools_channels is None:
+            return ins.name in CONVOLUTIONS and not ins.shape.is_dynamic
+        return ins.inputs[0].shape.standard and self._pools_channels(ins)
 
     @staticmethod
     def _as_view(module: Module, ins: Instruction) -> None:

@@ -67,6 +67,10 @@ and 0.34; 64 to 8 of 64x64, 3x3 taps, 0.35 and 0.42."""
 MOST_COLUMNS = 1 << 27
 """Most elements of the columns of all taps: 512 MiB of float32. Zen 4, 64 to 3 channels of 512x512 pixels, 9x9 taps,
 255 MB of columns: 132 ms, and 453 ms as a convolution."""
+NARROW_IMAGE = 28
+"""Longest last axis of row-major images whose poolings read and write channels-last copies. Zen 4, us in row-major
+memory and with copies, 3x3 means of 64 channels: 7x7 pixels 7.3 and 3.5, 14x14 12.5 and 6.1, 28x28 31 and 18, 32x32
+35 and 42; 2x2 28x28 11.7 and 10.4; with AVX2 3x3 14x14 16.8 and 6.5, 24x24 24 and 15."""
 QUERIES_OF_PRODUCTS = 8
 """Most queries whose scores are computed as a product if positions are contiguous in the keys: the kernel for many
 queries has queries in its lanes. Zen 4, one thread, attention and two products in us: 12 heads of 1 query, 64 features
@@ -105,6 +109,7 @@ def pass_options(options: TargetOptions) -> Options:
             scattered_integers=True,
             reads_shuffled=_reads_shuffled(),
             adds_columns=_adds_columns(options),
+            pools_channels=_pools_channels,
             sums_columns=True,
             queries_of_products=QUERIES_OF_PRODUCTS,
             multiplies_bfloat16=_multiplies_bfloat16(options),
@@ -116,6 +121,12 @@ def pass_options(options: TargetOptions) -> Options:
 def _reads_shuffled() -> bool:
     tile = declared_tile(FLOAT32)
     return tile is not None and tile.rows >= SHUFFLED_ROWS
+
+
+def _pools_channels(pooling: Instruction) -> bool:
+    """Return whether a pooling of row-major memory is fastest on channels-last copies."""
+    lens = pooling.inputs[0].shape.lens
+    return hint(lens[1]) >= lanes_for(0) and hint(lens[-1]) <= NARROW_IMAGE
 
 
 def _adds_columns(options: TargetOptions) -> Callable[[Instruction], bool]:

@@ -62,8 +62,18 @@ def col2im_launch(op: Col2Im, x: Tensor, out: Tensor, origin: str = "") -> Launc
             )
         ]
 
+    def leave(left: str) -> list[str]:
+        return [store_text("r_out", "c", out.strides[-1], t1, const_text(dtype, 0, lanes), left)]
+
     kernel, step, _, steps, whole, rest = _names(rank - 1)
+    clear = [
+        "c = 0",
+        f"while c < {step} * depth:",
+        *indent([f"store(sums, {place}c, {const_text(dtype, 0, lanes)})" for place in ("", f"{room} + ")]),
+        f"    c += {lanes}",
+    ]
     lines = [
+        *([] if rank == 1 else ["if not met:", *indent([*clear, "met = True"])]),
         "ahead = nearest",  # of a window's own number is the place of its element in the phase
         "phase = early",
         f"for k in range({kernel}):",
@@ -110,17 +120,14 @@ def col2im_launch(op: Col2Im, x: Tensor, out: Tensor, origin: str = "") -> Launc
         "    for c in range(done, count):",
         f"        store_scalar(to, c * {step} * pixel, {total})",
     ]
+    added = vector_loop(lanes, put) if known_in(stride, 1) else spread
     inside = [
         f"r_x = offset(p_x, {loop.offset(0)})",
         f"r_out = offset(p_out, {loop.offset(1)})",
-        "c = 0",
-        f"while c < {step} * depth:",
-        *indent([f"store(sums, {place}c, {const_text(dtype, 0, lanes)})" for place in ("", f"{room} + ")]),
-        f"    c += {lanes}",
         "bank = 0",
-        *(["tap = 0", "place = 0"] if rank == 1 else []),
+        *([*clear, "tap = 0", "place = 0"] if rank == 1 else ["met = False"]),
         *lines,
-        *(vector_loop(lanes, put) if known_in(stride, 1) else spread),
+        *(added if rank == 1 else ["if met:", *indent(added), "else:", *indent(vector_loop(lanes, leave))]),
     ]
     prologue = [f"sums = local_{dtype}({2 * room})"]
     before = [f"base = idiv(first, {step})", f"width = idiv(last - first + {step} - 1, {step})"]
