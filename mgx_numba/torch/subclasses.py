@@ -1,8 +1,8 @@
 """Inputs of subclasses of ``torch.Tensor`` that PyTorch's operators take as they are.
 
-Dynamo traces the ``__torch_function__`` of such a class, and gives the results their class; its graph computes with plain
-tensors. The class must not reach the operators of a call: the modes that are active in AOTAutograd's functions refuse
-unknown classes. Classes with a ``__torch_dispatch__`` are AOTAutograd's task.
+Dynamo traces the ``__torch_function__`` of such a class and restores the class of results. The operators of a call must
+get plain tensors: the modes that are active in AOTAutograd's functions refuse other classes. AOTAutograd itself unwraps
+classes with a ``__torch_dispatch__``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.weak import WeakIdKeyDictionary
 
 __all__ = ["with_plain_inputs"]
@@ -48,5 +47,6 @@ def with_plain_inputs(run: Callable[..., object], inputs: Sequence[object]) -> C
 
 def _is_subclass(value: object) -> bool:
     """Return whether a value has a subclass of `torch.Tensor` without a ``__torch_dispatch__`` as its class."""
-    plain = type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-    return isinstance(value, torch.Tensor) and not plain and not is_traceable_wrapper_subclass(value)
+    if not isinstance(value, torch.Tensor) or type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        return False
+    return type(value).__torch_dispatch__ is torch.Tensor.__torch_dispatch__

@@ -36,7 +36,9 @@ WIDE = frozenset({Type.float_type, Type.double_type})
 
 ROUNDING = frozenset({"nearbyint", "floor", "ceil", "sign"})
 SPREADS = frozenset({"broadcast", "multibroadcast", "scalar"})
-_OF_SCALES = frozenset({"abs", "clip", "contiguous", "max", "min", "recip", "reshape", "squeeze", "unsqueeze", *SPREADS})
+_OF_SCALES = frozenset(
+    {"abs", "clip", "contiguous", "max", "min", "recip", "reshape", "squeeze", "unsqueeze", *SPREADS}
+)
 """Operators between the division that makes the scale of a dynamic quantisation and the products with the scale."""
 SUMS = frozenset(
     {*CONTRACTIONS, "convolution_backwards", "quant_dot", "quant_convolution", "quant_convolution_backwards"}
