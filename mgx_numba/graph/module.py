@@ -87,6 +87,11 @@ class Module:
         return self._tail
 
     @property
+    def is_run(self) -> bool:
+        """Whether an instruction has the module as a body."""
+        return bool(self._runners)
+
+    @property
     def return_instruction(self) -> Instruction | None:
         """The ``@return`` instruction, or ``None``."""
         return self._tail if self._tail is not None and isinstance(self._tail.op, Return) else None

@@ -111,7 +111,7 @@ class Program:
             bodies = dict.fromkeys(ins.module_args)
             module.remove_instruction(ins)
             for body in bodies:  # before the instructions whose values they capture
-                if not body._runners and body.name in self._modules:
+                if not body.is_run and body.name in self._modules:
                     self.remove_module(body)
         del self._modules[module.name]
 

@@ -22,6 +22,7 @@ from .logs import warn_lacking, warn_once
 from .options import BackendOptions, parse_options
 from .partition import REGION, divide, of_no_cost, views_at_end
 from .region import KeptTorchRegion, NotKeptError, TorchRegion
+from .subclasses import with_plain_inputs
 from .updates import take_updates, with_updates
 from .value_checks import check_divisors, unwrap_checks
 
@@ -115,7 +116,8 @@ def _by_autograd(
         reason = str(error).partition("\n")[0]
         warn_once("a graph runs in eager mode, since PyTorch's AOTAutograd refuses it: %s", reason)
         return graph_module.forward
-    return with_alias_check(compiled, graph_module.forward, example_inputs) if writes else compiled
+    run = with_alias_check(compiled, graph_module.forward, example_inputs) if writes else compiled
+    return with_plain_inputs(run, example_inputs)
 
 
 def _is_pure() -> bool:

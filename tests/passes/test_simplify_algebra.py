@@ -255,11 +255,24 @@ def test_a_constant_float16_divisor_without_a_normal_reciprocal_stays(size: floa
     assert "div" in names(after)
 
 
+def _quantised(g: Graph, x: Instruction, by: str) -> Instruction:
+    """Return ``x`` in steps of its largest element, as models quantise that take the scale from each input."""
+    largest = g.op("reduce_max", x, axes=[1])
+    scale = g.op("max", g.op("div", largest, c(g, 127.5, largest)), c(g, 1e-7, largest))
+    if by == "mul":
+        inverse = g.op("recip", scale)
+        scale = g.op("mul", inverse, c(g, 3, inverse))
+    return g.op("nearbyint", g.op(by, x, g.op("multibroadcast", scale, out_lens=[3, 4])))
+
+
 DECLINED: list[tuple[str, Build, str]] = [
     ("x / 0", lambda g, x: g.op("div", x, c(g, 0, x)), "div"),
     ("x / tiny", lambda g, x: g.op("div", x, c(g, 1e-40, x)), "div"),
     ("x / inf", lambda g, x: g.op("div", x, c(g, np.inf, x)), "div"),
     ("round(x / 3)", lambda g, x: g.op("nearbyint", g.op("div", x, c(g, 3, x))), "div"),
+    ("round(x / 3 + x)", lambda g, x: g.op("nearbyint", g.op("add", g.op("div", x, c(g, 3, x)), x)), "div"),
+    ("round(x / (max(x) / 127.5))", lambda g, x: _quantised(g, x, "div"), "div"),
+    ("round(x * (1 / (max(x) / 127.5) * 3))", lambda g, x: _quantised(g, x, "mul"), "div"),
     (
         "round((x + 1) * 0.1)",
         lambda g, x: g.op("nearbyint", g.op("mul", g.op("add", x, c(g, 1, x)), c(g, 0.1, x))),

@@ -81,6 +81,26 @@ def test_recurrent_layers() -> None:
 
 
 @pytest.mark.parametrize("target", ["ref", "cpu"])
+@pytest.mark.parametrize("batched", [True, False])
+def test_recurrent_layers_over_open_lengths(target: str, batched: bool) -> None:
+    class Stack(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(4, 6, 2, batch_first=True, bidirectional=True, proj_size=3)
+            self.gru, self.relu, self.rnn = nn.GRU(6, 5), nn.RNN(5, 3, nonlinearity="relu"), nn.RNN(3, 3)
+
+        def forward(self, x: Any) -> Any:
+            y, (h, c) = self.lstm(x)
+            y, last = self.gru(y.transpose(0, 1) if x.dim() == 3 else y)
+            return (*self.rnn(self.relu(y)[0]), h, c, last)
+
+    steps, lengths = torch.export.Dim("steps", max=64), ((2, 5), (3, 1), (1, 17))
+    given = [torch.randn(b, s, 4) if batched else torch.randn(s, 4) for b, s in lengths]
+    shapes = {0: torch.export.Dim("batch", max=8), 1: steps} if batched else {0: steps}
+    check(Stack(), *([x] for x in given), dynamic=(shapes,), target=target)
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
 def test_recurrent_layers_with_projections(target: str) -> None:
     class Projected(nn.Module):
         def __init__(self) -> None:

@@ -32,6 +32,7 @@ class AtenBuilder(GraphBuilder):
         super().__init__(module, constants)
         self.lengths: set[Instruction] = set()
         self.program = program
+        self._bodies: list[AtenBuilder] = []
 
     def inner(self, suffix: str) -> AtenBuilder:
         """Return a builder of a new submodule, whose instructions may use values of this builder's module."""
@@ -39,7 +40,22 @@ class AtenBuilder(GraphBuilder):
         name = self.symbols[0] if self.symbols else self.module.name
         made = AtenBuilder(self.program.unique_module(f"{name}_{suffix}"), self.constants, self.program)
         made.lengths, made.symbols = self.lengths, self.symbols
+        self._bodies.append(made)
         return made
+
+    def take_back(self, count: int) -> None:
+        """Remove all appended instructions after the first ``count``, and the submodules that no instruction runs."""
+        for ins in reversed(self.written[count:]):
+            self._remove_bodies()  # before the instructions whose values they capture
+            self.module.remove_instruction(ins)
+        self._remove_bodies()
+        del self.written[count:]
+
+    def _remove_bodies(self) -> None:
+        for body in [body for body in self._bodies if not body.module.is_run]:
+            body._remove_bodies()
+            body.program.remove_module(body.module)  # type: ignore[union-attr]
+            self._bodies.remove(body)
 
     def value(self, x: Operand, type: Type) -> Instruction:
         """Return an operand as an instruction of a type; a number becomes a scalar constant."""

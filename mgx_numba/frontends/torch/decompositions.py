@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
+from typing import Any
 
 import torch
 import torch.nn.functional as f
@@ -76,8 +77,33 @@ def whole_operators(autocast: bool) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def open_steps() -> Iterator[None]:
+    """Let ``torch.export`` infer the shapes of recurrent layers without unrolled steps, whose number would be fixed."""
+    kept = dict.fromkeys(_composite("recurrent"), _kept)
+    table = global_decomposition_table["post_autograd"]
+    known = {op: table[op] for op in kept if op in table}
+    table.update(dict.fromkeys(known, _recurrent_results))
+    try:
+        with _override_composite_implicit_decomp(kept):
+            yield
+    finally:
+        table.update(known)
+
+
+def _recurrent_results(x: Tensor, states: Tensor | Sequence[Tensor], *options: Any) -> tuple[Tensor, ...]:
+    """Return empty results of ``aten::lstm.input``, ``aten::gru.input`` or ``aten::rnn_tanh.input``."""
+    bidirectional, batch_first = options[-2:]
+    last = [states] if isinstance(states, Tensor) else list(states)
+    features = last[0].shape[-1] * (2 if bidirectional else 1)
+    turned = batch_first and x.dim() == 3
+    steps = x.transpose(0, 1) if turned else x
+    hidden = steps.new_empty((*steps.shape[:-1], features))
+    return (hidden.transpose(0, 1) if turned else hidden, *map(torch.empty_like, last))
+
+
 @functools.cache
-def _composite(family: str) -> list[object]:
+def _composite(family: str) -> list[torch._ops.OpOverload]:
     """Return the operators of a family of which PyTorch has a kernel in Python that decomposes them."""
     aten = torch.ops.aten
     names = dict.fromkeys(name.partition(".")[0] for name in registry.names(family))

@@ -22,7 +22,7 @@ from ...errors import OptionError, UnsupportedError
 from ...graph.program import Program
 from ...graph.safetensors import Safetensors
 from .complex_values import without_complex
-from .decompositions import export_table
+from .decompositions import export_table, open_steps
 from .flex_attention import plain_flex_attention
 from .parser import parse_graph
 
@@ -55,7 +55,7 @@ def from_module(
         exported = exported_module(model, *example_call(model, example_inputs), dynamic_shapes)
     table = export_table()
     table.update(decompositions or {})
-    with plain_flex_attention():
+    with plain_flex_attention(), open_steps():
         exported = exported.run_decompositions(table)
     signature = exported.graph_signature
     kinds = {spec.kind for spec in signature.output_specs} - {OutputKind.USER_OUTPUT, OutputKind.TOKEN}
@@ -89,7 +89,7 @@ def exported_module(
             if of_all is not None:
                 raise OptionError(f"dynamic_shapes do not fit: PyTorch exports **{of_all} with fixed lengths alone")
             _check_axes(shapes, bound if isinstance(shapes, Mapping) else list(bound.values()), "dynamic_shapes")
-        with torch.no_grad():
+        with torch.no_grad(), open_steps():
             return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)  # type: ignore[arg-type]
     except (UserError, ConstraintViolationError, AssertionError, ValueError, RuntimeError) as error:
         _check_leaves(args, kwargs, error)

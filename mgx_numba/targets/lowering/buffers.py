@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 
@@ -257,11 +258,11 @@ def _matching(buffer: Buffer, gaps: Gaps, placed: Sequence[Buffer], shares: int,
         offsets |= {min(max(wanted, start), end - size) for start, end in gaps if start <= middle < end}
     fitting = [int(at) for at in offsets if at + size <= most] or [lowest]
 
-    places = [(b.offset, b.bytes) for b in rivals]
+    places = Counter((b.offset, b.bytes) for b in rivals)  # repeated blocks of a network share few places
 
     def moved(at: int) -> int:
-        end = at + size
-        return sum(_moved(at, buffer.bytes, o, n, shares) for o, n in places if o < end and at < o + n)
+        end, among = at + size, places.items()
+        return sum(k * _moved(at, buffer.bytes, o, n, shares) for (o, n), k in among if o < end and at < o + n)
 
     return min(fitting, key=lambda at: (moved(at), at))
 

@@ -36,6 +36,10 @@ WIDE = frozenset({Type.float_type, Type.double_type})
 
 ROUNDING = frozenset({"nearbyint", "floor", "ceil", "sign"})
 SPREADS = frozenset({"broadcast", "multibroadcast", "scalar"})
+_OF_SCALES = frozenset(
+    {"abs", "clip", "contiguous", "max", "min", "recip", "reshape", "squeeze", "unsqueeze", *SPREADS}
+)
+"""Operators between the division that makes the scale of a dynamic quantisation and the products with the scale."""
 SUMS = frozenset(
     {*CONTRACTIONS, "convolution_backwards", "quant_dot", "quant_convolution", "quant_convolution_backwards"}
 )
@@ -78,6 +82,23 @@ def has_zero(ins: Instruction) -> bool:
 def rounds_next(ins: Instruction) -> bool:
     """Return whether a reader rounds a value to integers or 8 bits, where an error of one ulp can change the result."""
     return any(u.name in ROUNDING or (u.name == "convert" and _is_coarse(u.shape.type)) for u in ins.users)
+
+
+def decides_rounding(ins: Instruction) -> bool:
+    """Return whether `rounds_next` holds for a value, or for a sum, product or quotient of the value or its scales."""
+    seen, pending = {ins}, [ins]
+    while pending:
+        value = pending.pop()
+        if rounds_next(value) or len(seen) > MOST_OPERATIONS:
+            return True
+        for user in value.users:
+            if user.name in ("add", "sub", "mul", "div") and rounds_next(user):
+                return True
+            factor = user.name in ("mul", "div") and any(map(is_constant, user.inputs))
+            if (factor or user.name in _OF_SCALES) and user not in seen:
+                seen.add(user)
+                pending.append(user)
+    return False
 
 
 def _is_coarse(type: Type) -> bool:

@@ -11,7 +11,7 @@ from ...instruction import Instruction
 from ...ranges import Ranges
 from ..build import RewriteBuilder
 from ..match import Match, becomes, constant, op, rule, scalar, some, spread
-from .merging import WIDE, rounds_next
+from .merging import WIDE, decides_rounding
 
 NEAR = 8
 """Instructions that are looked through, one after another: a floor under a divisor is near to it."""
@@ -55,8 +55,12 @@ def _cube_check(m: Match) -> str | None:
     return _wide_only(m) if m.ins.shape.type.is_floating else None
 
 
+def _decided(m: Match) -> str | None:
+    return "the quotient is rounded later, where the last bit decides" if decides_rounding(m.ins) else None
+
+
 def _divide_by_spread(m: Match) -> str | None:
-    refused = _float_only(m)
+    refused = _float_only(m) or _decided(m)
     if refused:
         return refused
     if hint(m.x.shape.elements) * 2 > hint(m.ins.shape.elements) or known_equal(m.x.shape.elements, 1):
@@ -99,7 +103,7 @@ def _power_check(m: Match) -> str | None:
 
 
 def _rounded_check(m: Match) -> str | None:
-    return "the quotient is rounded next, where the last bit decides" if rounds_next(m.ins) else _reciprocal_check(m)
+    return _decided(m) or _reciprocal_check(m)
 
 
 @rule("idempotent", op(" ".join(sorted(IDEMPOTENT)), op(" ".join(sorted(IDEMPOTENT)), bind="inner")), exact=True)
