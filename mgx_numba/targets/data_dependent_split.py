@@ -22,7 +22,7 @@ from ..graph.module import Module
 from ..graph.passes.dead_code_elimination import SIDE_EFFECTS
 from ..graph.program import Program
 from ..ops.base import Operator
-from ..ops.deferred import Deferred
+from ..ops.deferred import LENGTH_SCALARS, Deferred, is_length
 from ..ops.fused import GetTupleElem
 from ..ops.sampling import RandomSeed
 from ..ops.selection import DynamicRange
@@ -32,9 +32,9 @@ from .split_point import LARGEST_SIZE, SplitPoint
 WORTHWHILE = frozenset(
     "dot quant_dot matmul_nbits convolution convolution_backwards quant_convolution quant_convolution_backwards"
     " deformable_convolution roialign"
-    " lstm gru rnn attention".split()
+    " lstm gru rnn attention GroupQueryAttention".split()
 )
-"""Operators that justify a second stage, with a plan of its own. Without such an operator, or `FEWEST_LIGHT` others,
+"""Operators, of deferred nodes the model's, that justify a second stage, with a plan of its own. Without such an operator, or `FEWEST_LIGHT` others,
 instructions after a data-dependent length run in fallback steps, which handle any length."""
 LIGHT = frozenset("gather gather_elements gathernd softmax logsoftmax concat argmax argmin topk".split())
 """Operators, beside those on elements and reductions, of which several justify a second stage."""
@@ -114,6 +114,7 @@ def _spread(head: Module, sizes: Sequence[Instruction]) -> None:
     for one, tensor in zip(sizes, tensors, strict=True):
         count = one.shape.elements
         flat = head.add_instruction("reshape", [tensor], dims=[count])
+        flat = head.add_instruction("convert", [flat], target_type=Type.int64_type)
         for k in range(count):
             kept.append(
                 flat if count == 1 else head.add_instruction("slice", [flat], axes=[0], starts=[k], ends=[k + 1])
@@ -211,7 +212,10 @@ def _sizes(
 ) -> dict[Instruction, None] | None:
     """Return the tensors, known before the instructions ``late``, whose elements determine the sizes of an
     instruction's result; None if a size may follow from anything else."""
-    places = SIZED.get(ins.op.operator if isinstance(ins.op, Deferred) else ins.name)
+    kind = _kind(ins)
+    places = (
+        [k for k, one in enumerate(ins.inputs) if is_length(one.shape)] if kind in LENGTH_SCALARS else SIZED.get(kind)
+    )
     if places is None:
         return None
     is_slice = isinstance(ins.op, Deferred) and ins.op.operator == "Slice"
@@ -225,7 +229,7 @@ def _sizes(
             continue
         if (
             one.shape.is_dynamic
-            or one.shape.type is not Type.int64_type
+            or one.shape.type not in (Type.int64_type, Type.int32_type)
             or not known_less_equal(one.shape.elements, MOST_SIZES)
         ):
             return None
@@ -236,6 +240,11 @@ def _sizes(
         else:
             found[one] = None
     return found
+
+
+def _kind(ins: Instruction) -> str:
+    """Return an instruction's operator, for a deferred node the model's."""
+    return ins.op.operator if isinstance(ins.op, Deferred) else ins.name
 
 
 def _joins(ins: Instruction) -> bool:
@@ -250,7 +259,7 @@ def _joins(ins: Instruction) -> bool:
 
 
 def _is_worthwhile(ins: Instruction) -> bool:
-    if ins.name in WORTHWHILE:
+    if _kind(ins) in WORTHWHILE:
         return True
     return any(map(is_worthwhile, ins.module_args))
 
@@ -262,7 +271,7 @@ def _is_tensor(ins: Instruction) -> bool:
 
 
 def _is_light(ins: Instruction) -> bool:
-    kind = ins.op.operator if isinstance(ins.op, Deferred) else ins.name
+    kind = _kind(ins)
     return _is_tensor(ins) and (ins.op.pointwise or kind in LIGHT or kind in SIZED or ins.name.startswith("reduce_"))
 
 
@@ -378,6 +387,8 @@ def _taken_sizes(main: Module, names: Sequence[str], shape: Shape) -> Instructio
         own = main.add_literal(np.zeros(0, np.int64))
     else:
         own = elements[0] if len(elements) == 1 else main.add_instruction("concat", elements, axis=0)
+    if shape.type is not own.shape.type:
+        own = main.add_instruction("convert", [own], target_type=shape.type)
     if shape.without_axes:
         own = main.add_instruction("squeeze", [own], axes=[0])
     elif shape.lens != own.shape.lens:
