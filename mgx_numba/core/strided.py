@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .dim import Dim, Length, SharedLength, ceil_div, known_equal, typical
+from .dim import Dim, Length, SharedLength, ceil_div, known_equal, known_stretched, typical
 
 
 class Strided(NamedTuple):
@@ -57,7 +57,7 @@ class Strided(NamedTuple):
             raise ValueError(f"{len(self.lens)} axes do not broadcast to {len(lens)}")
         strides: list[Length] = [0] * missing
         for own, length, stride in zip(self.lens, lens[missing:], self.strides):
-            if known_equal(own, 1):
+            if known_equal(own, 1) or known_stretched(own, length):
                 strides.append(0)
             elif own == length:  # the shape rule has recorded this guard
                 strides.append(stride)

@@ -51,6 +51,31 @@ def test_a_table_of_positions_on_an_axis_of_fixed_length_has_no_symbolic_steps(
     assert len(compiled.open_plans()) == 1
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda g, first: g.op("Sub", "x", first),
+        lambda g, first: g.op("Expand", first, g.op("Shape", "x")),
+        lambda g, first: g.op("Where", g.op("Greater", first, "x"), "x", first),
+        lambda g, first: g.op("MatMul", "x", g.op("Transpose", first, perm=[0, 2, 1])),
+    ],
+)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_first_row_of_an_open_length_broadcasts_without_a_guard(build: Callable[..., str], axis: int) -> None:
+    """Its length min(1, n) was compared with n: a length of 1 was planned in its run."""
+    g = Graph()
+    model = g.model({"x": (FLOAT, ["n", "m", 4])}, [build(g, g.op("Slice", "x", g.ints(0), g.ints(1), g.ints(axis)))])
+    compiled = public_program.wrap(parse_onnx(model)).compile("cpu")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for n, m in ((3, 5), (1, 5), (3, 1), (1, 1), (0, 5), (2, 0)):
+        x = normal(n, m, 4)
+        (wanted,) = session.run(None, {"x": x})
+        found = np.asarray(compiled.run({"x": x})[0])
+        assert found.shape == wanted.shape
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    assert len(compiled.open_plans()) == 1
+
+
 def test_an_image_pyramid_has_its_plan_before_it_runs() -> None:
     """Half an image equals the doubled quarter only for some lengths, of which primes are none."""
     g = Graph()

@@ -166,7 +166,7 @@ def test_a_total_length_that_a_run_gives_is_a_symbol(batch: int, room: int) -> N
     names = [f"past_key_values.{name}" for name in caches(batch, 0, layers, np.float32)]
     own = other = list(caches(batch, room, layers, np.float32).values())
     total = 0
-    for number, s in enumerate((5, 1, 1, 1, 1, 1, 3, 1, 1)):
+    for number, s in enumerate((5, 1, 1, 1, 1, 3 if batch == 1 else 1, 1, 1)):
         total += s
         feeds = step([total] * batch, s, total, True, number, np.float32)
         y, *own = program.run({**feeds, **dict(zip(names, own))})
