@@ -64,7 +64,9 @@ MOST_RELATIONS = 64
 """Most relations between lengths that are derived for one program."""
 
 
-def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence[int]] | None = None) -> Program:
+def symbolic_program(
+    program: Program, scope: Scope, lens: Mapping[str, Sequence[int]] | None = None, computed_lengths: bool = False
+) -> Program:
     """Return a copy of a program whose dynamic inputs have symbols for lengths.
 
     Dimensions of the same name share a symbol. A name such as ``past + tokens`` is parsed as an expression if its parts
@@ -78,6 +80,8 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
         lens: lengths of dynamic inputs for which the copy must be valid. They become the hints. A length of 0 gets no
             symbol, nor does one that is not given and whose only optimal value is 0; dimensions of one name with
             different lengths get separate symbols.
+        computed_lengths: whether lengths may follow from others in a way that no expression has, such as by a
+            product with 1.7. They are as open as lengths that depend on data.
 
     Raises:
         SymbolicLengthError: the program needs a number where a length is symbolic.
@@ -90,7 +94,7 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
     while True:
         own = inputs.lengths(scope, relations, rows[number])
         try:
-            made = _Symbolic(own).copy(program)
+            made = _Symbolic(own, computed_lengths).copy(program)
             settled = _settled_equalities(scope, relations) if alone else None
             if not settled:
                 return made
@@ -322,8 +326,8 @@ def _symbol_of(scope: Scope, first: int, difference: Any, known: Mapping[str, Le
 class _Symbolic(Specializer):
     """A symbolic copy of a program under construction."""
 
-    def __init__(self, lens: Mapping[str, Sequence[Length]]) -> None:
-        super().__init__(lens)
+    def __init__(self, lens: Mapping[str, Sequence[Length]], computed_lengths: bool) -> None:
+        super().__init__(lens, computed_lengths)
         self._valued: dict[Instruction, None] = {}
 
     def _twin(self, ins: Instruction, target: Module) -> Instruction:

@@ -24,6 +24,7 @@ from ..graph.program import Program
 from ..ops.base import Operator
 from ..ops.deferred import LENGTH_SCALARS, Deferred, is_length
 from ..ops.fused import GetTupleElem
+from ..ops.lengths import Lengths
 from ..ops.sampling import RandomSeed
 from ..ops.selection import DynamicRange
 from ..runtime.completed import Counted, Spaced
@@ -219,13 +220,13 @@ def _sizes(
     if places is None:
         return None
     is_slice = isinstance(ins.op, Deferred) and ins.op.operator == "Slice"
-    if is_slice and not all(_is_constant(axes, constants) for axes in ins.inputs[3:4]):  # no size stands for an axis
+    if is_slice and not all(_is_constant(axes, constants, of_lengths=False) for axes in ins.inputs[3:4]):  # no size stands for an axis
         return None
     found: dict[Instruction, None] = {}
     pending = [one for k, one in enumerate(ins.inputs) if k in places]
     while pending:
         one = pending.pop()
-        if one.name in ("dimensions_of", "lengths") or one in found or _is_constant(one, constants):
+        if one.name in ("dimensions_of", "lengths") or one in found or _is_constant(one, constants, of_lengths=False):
             continue
         if (
             one.shape.is_dynamic
@@ -315,14 +316,20 @@ def _passed(late: dict[Instruction, None], sizes: dict[Instruction, None]) -> di
     return found
 
 
-def _is_constant(ins: Instruction, known: dict[Instruction, bool]) -> bool:
-    """Return whether a value is computed from literals alone; ``known`` keeps the answers.
+def _is_constant(ins: Instruction, known: dict[Instruction, bool], of_lengths: bool = True) -> bool:
+    """Return whether a value is computed from literals alone, or, if ``of_lengths``, from symbolic lengths, too.
 
     A random seed is not constant: two stages would draw different ones.
+
+    Args:
+        ins: computes the value.
+        known: keeps the answers.
+        of_lengths: whether symbolic lengths count as literals.
     """
     if ins not in known:
         varies = ins.is_param or bool(ins.module_args) or isinstance(ins.op, RandomSeed)
-        known[ins] = not varies and all(_is_constant(i, known) for i in ins.inputs)
+        varies = varies or (not of_lengths and (isinstance(ins.op, Lengths) or ins.shape.symbolic))
+        known[ins] = not varies and all(_is_constant(i, known, of_lengths) for i in ins.inputs)
     return known[ins]
 
 
