@@ -47,6 +47,7 @@ SIZED = {
     **dict.fromkeys("AffineGrid Expand OneHot Reshape Split Tile TopK broadcast_with_dims".split(), (1,)),
     **dict.fromkeys("Resize Slice slice".split(), (1, 2, 3, 4)),
     "ConstantOfShape": (0,),
+    "if": (0,),
     "MaxUnpool": (2,),
     "Pad": (1, 3),
     "Range": (0, 1, 2),
@@ -87,6 +88,9 @@ def split(program: Program, on_host: bool = False, by_sizes: bool = False) -> Pr
     """
     sizes: dict[Instruction, None] = {}
     late = _late(program.main, sizes if by_sizes else None)
+    if by_sizes and not _has_few_branches(program.main, late):
+        sizes.clear()
+        late = _late(program.main, sizes, False)
     results = program.main.results()
     kept = [ins for ins in dict.fromkeys(results) if ins not in late]
     passed = list(_passed(late, sizes))
@@ -179,13 +183,23 @@ def _completed(head: Module, passed: int) -> tuple[Counted | Spaced, ...]:
     return tuple(made[ins][1](number) for number, ins in zip(numbers, results, strict=True) if ins in made)
 
 
-def _late(main: Module, sizes: dict[Instruction, None] | None) -> dict[Instruction, None]:
+def _has_few_branches(main: Module, late: dict[Instruction, None]) -> bool:
+    """Return whether the second stage may have a plan for each branch of an ``if``: one condition decides, and the
+    first stage is light, since it runs once more where another plan than in the last run is needed."""
+    conditions = {ins.inputs[0] for ins in late if ins.name == "if" and ins.inputs[0] not in late}
+    return not conditions or (len(conditions) == 1 and not any(_is_worthwhile(ins) for ins in main if ins not in late))
+
+
+def _late(
+    main: Module, sizes: dict[Instruction, None] | None, by_branches: bool = True
+) -> dict[Instruction, None]:
     """Return the instructions that depend, directly or not, on a tensor with data-dependent lengths.
 
     Args:
         main: the main module.
         sizes: receives the tensors of sizes of these instructions. An instruction whose result has such sizes is one of
             them. None: sizes are not looked for.
+        by_branches: whether conditions of ``if`` are sizes, too.
     """
     found: dict[Instruction, None] = {}
     if not any(ins.shape.is_dynamic for ins in main):
@@ -196,7 +210,8 @@ def _late(main: Module, sizes: dict[Instruction, None] | None) -> dict[Instructi
             break
         needed = ins.dependencies
         late = not found.keys().isdisjoint(needed) or (ins.name != "get_tuple_elem" and any(map(_is_open, needed)))
-        own = _sizes(ins, found, constants) if sizes is not None and _is_open(ins) else None
+        sized = sizes is not None and _is_open(ins) and (by_branches or ins.name != "if")
+        own = _sizes(ins, found, constants) if sized else None
         if late or own:
             found[ins] = None
         if sizes is not None:
@@ -230,7 +245,7 @@ def _sizes(
             continue
         if (
             one.shape.is_dynamic
-            or one.shape.type not in (Type.int64_type, Type.int32_type)
+            or one.shape.type not in (Type.int64_type, Type.int32_type, Type.bool_type)
             or not known_less_equal(one.shape.elements, MOST_SIZES)
         ):
             return None
