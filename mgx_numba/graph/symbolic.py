@@ -19,6 +19,7 @@ from ..core.dim import (
     Length,
     Scope,
     SymbolicLengthError,
+    UnfollowedLengthError,
     exact_quotient,
     substitute,
     symbols_of,
@@ -389,7 +390,7 @@ class _Symbolic(Specializer):
             return super()._computed(ins, shape, values, target)
         if isinstance(ins.op, DynamicRange):
             return self._range(ins, [v.reshape(-1)[0] for v in values], target)
-        raise SymbolicLengthError(ins.located(f"{ins.name} of lengths gives a number of elements that is not followed"))
+        raise UnfollowedLengthError(ins.located(f"{ins.name} of lengths gives a number of elements that is not followed"))
 
     def _range(self, ins: Instruction, bounds: Sequence[object], target: Module) -> Instruction:
         """Append a range between bounds that are symbolic lengths."""
@@ -408,4 +409,4 @@ class _Symbolic(Specializer):
             return  # the body decides how states grow, not the first states
         follows = [self.constants.value(i) is None and self.constants.follows_lengths(i) for i in ins.inputs]
         if ins.inputs and (all(follows) or any(follows[1:])):
-            raise SymbolicLengthError(ins.located(f"{ins.name} gives a number of elements that is not followed"))
+            raise UnfollowedLengthError(ins.located(f"{ins.name} gives a number of elements that is not followed"))

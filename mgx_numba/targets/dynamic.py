@@ -17,6 +17,7 @@ from ..core.dim import (
     Guard,
     Scope,
     SymbolicLengthError,
+    UnfollowedLengthError,
     chosen_where,
     evaluate,
     shared_space,
@@ -198,7 +199,7 @@ class OpenPlans(ServingPlans[P], ABC):
         """
         try:
             return self._symbolic_plan(lens, late, progress, False)
-        except SymbolicLengthError:
+        except UnfollowedLengthError:
             if not self.by_sizes:
                 raise
             return self._symbolic_plan(lens, late, progress, True)
