@@ -390,7 +390,9 @@ class _Symbolic(Specializer):
             return super()._computed(ins, shape, values, target)
         if isinstance(ins.op, DynamicRange):
             return self._range(ins, [v.reshape(-1)[0] for v in values], target)
-        raise UnfollowedLengthError(ins.located(f"{ins.name} of lengths gives a number of elements that is not followed"))
+        raise UnfollowedLengthError(
+            ins.located(f"{ins.name} of lengths gives a number of elements that is not followed")
+        )
 
     def _range(self, ins: Instruction, bounds: Sequence[object], target: Module) -> Instruction:
         """Append a range between bounds that are symbolic lengths."""

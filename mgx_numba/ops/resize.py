@@ -18,8 +18,8 @@ from .scalar import cast_array
 
 SIGNIFICAND = 24  # bits of float32
 LONGEST_ROUNDED = 1 << 16
-"""Longest symbolic length whose product with a scale may be rounded: more than sides of images have. Each doubling is one
-more condition in the expression of the product."""
+"""Longest symbolic length whose product with a scale may be rounded: more than sides of images have. Each doubling is
+one more condition in the expression of the product."""
 MODES = ("nearest", "linear", "cubic")
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 COORDINATES = (

@@ -35,8 +35,9 @@ WORTHWHILE = frozenset(
     " deformable_convolution roialign"
     " lstm gru rnn attention GroupQueryAttention".split()
 )
-"""Operators, of deferred nodes the model's, that justify a second stage, with a plan of its own. Without such an operator, or `FEWEST_LIGHT` others,
-instructions after a data-dependent length run in fallback steps, which handle any length."""
+"""Operators, of deferred nodes the model's, that justify a second stage, with a plan of its own. Without such an
+operator, or `FEWEST_LIGHT` others, instructions after a data-dependent length run in fallback steps, which handle any
+length."""
 LIGHT = frozenset("gather gather_elements gathernd softmax logsoftmax concat argmax argmin topk".split())
 """Operators, beside those on elements and reductions, of which several justify a second stage."""
 FEWEST_LIGHT = 4
@@ -190,9 +191,7 @@ def _has_few_branches(main: Module, late: dict[Instruction, None]) -> bool:
     return not conditions or (len(conditions) == 1 and not any(_is_worthwhile(ins) for ins in main if ins not in late))
 
 
-def _late(
-    main: Module, sizes: dict[Instruction, None] | None, by_branches: bool = True
-) -> dict[Instruction, None]:
+def _late(main: Module, sizes: dict[Instruction, None] | None, by_branches: bool = True) -> dict[Instruction, None]:
     """Return the instructions that depend, directly or not, on a tensor with data-dependent lengths.
 
     Args:
@@ -235,7 +234,8 @@ def _sizes(
     if places is None:
         return None
     is_slice = isinstance(ins.op, Deferred) and ins.op.operator == "Slice"
-    if is_slice and not all(_is_constant(axes, constants, of_lengths=False) for axes in ins.inputs[3:4]):  # no size stands for an axis
+    axes = ins.inputs[3:4] if is_slice else []  # no size stands for an axis
+    if not all(_is_constant(one, constants, of_lengths=False) for one in axes):
         return None
     found: dict[Instruction, None] = {}
     pending = [one for k, one in enumerate(ins.inputs) if k in places]

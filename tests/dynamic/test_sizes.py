@@ -333,3 +333,53 @@ def test_lengths_that_no_expression_has_share_a_plan(name: str) -> None:
         expect_equal(program, session, given)
     assert isinstance(program.compiled, DynamicProgram)
     assert not program.compiled.fixed_plans and len(program.compiled.symbolic_plans) == 1
+
+
+def merged(with_past: bool) -> str:
+    keys, made = ("all", "all = Concat<axis=1>(past, k)") if with_past else ("own", "own = Identity(k)")
+    y = "with_y" if with_past else "y_alone"
+    return f"""q = MatMul(x, w) k = MatMul(q, w) {made} kt = Transpose<perm=[0,2,1]>({keys})
+      scores = MatMul(q, kt) p = Softmax(scores) {y} = MatMul(p, {keys})"""
+
+
+MERGED = f"""<ir_version: 8, opset_import: ["": 18]>
+g (float[b,s,4] x, float[b,p,4] past, bool[1] use, float[4,4] w) => (float[b,s,4] y, float[b,t,4] present) {{
+  y, present = If(use) <
+    then_branch = with () => (float[b,s,4] with_y, float[b,u,4] all) {{ {merged(True)} }},
+    else_branch = without () => (float[b,s,4] y_alone, float[b,s,4] own) {{ {merged(False)} }}>
+}}"""
+"""A decoder whose branches with and without a past are one model, as optimum merges them."""
+
+
+def test_an_if_of_branches_with_other_lengths_has_a_plan_for_each() -> None:
+    """It was a fallback step, 200 us in each run."""
+    program, session = compiled(MERGED)
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((4, 4)).astype(np.float32)
+    past = np.zeros((1, 2, 4), np.float32)
+    for number in range(12):
+        prompt = number % 6 == 0
+        x = rng.standard_normal((1, 3 if prompt else 1, 4)).astype(np.float32)
+        past = past[:, :2] if prompt else past
+        feeds = {"x": x, "past": past, "use": np.array([not prompt]), "w": w}
+        expect_equal(program, session, feeds)
+        past = np.array(program.run(feeds)[1])
+    assert isinstance(program.compiled, DynamicProgram)
+    assert len(program.compiled.symbolic_plans) == 2 and not program.compiled.fixed_plans
+    steps = [step for one in program.compiled.symbolic_plans for plan in one.own_plans() for step in plan.steps]
+    assert not any(isinstance(step, FallbackStep) for step in steps)
+
+
+def test_an_if_behind_a_product_runs_that_product_once() -> None:
+    """Plans for each branch would run the first stage again where the branch changes."""
+    program, session = compiled("""<ir_version: 8, opset_import: ["": 18]>
+    g (float[b,s] x, float[s,s] w, bool use) => (float[b,t] y) {
+      h = MatMul(x, w)
+      y = If(use) <then_branch = t () => (float[b,s] a) { a = Relu(h) },
+        else_branch = e () => (float[b,u] d) { d = Concat<axis=1>(h, h) }>
+    }""")
+    rng = np.random.default_rng(0)
+    for number, (b, s) in enumerate(((2, 3), (1, 4), (2, 1), (0, 3))):
+        x, w = (rng.standard_normal(n).astype(np.float32) for n in ((b, s), (s, s)))
+        expect_equal(program, session, {"x": x, "w": w, "use": np.array(number % 2 > 0)})
+    assert len(program.compiled.symbolic_plans) == 1
