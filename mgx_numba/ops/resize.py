@@ -67,7 +67,8 @@ def scaled_length(length: int, scale: float) -> int:
         if not less_equal(length, most):
             raise SymbolicLengthError(f"the product of the length {length} and {scale} is too large for float32")
         product = length * numerator
-        for bits in range(SIGNIFICAND, (most * numerator).bit_length()):  # half of the last place is added: it doubles
+        last = (most * numerator).bit_length() if most > exact else 0
+        for bits in range(SIGNIFICAND, last):  # half of the last place is added: it doubles
             half = 1 << max(bits - SIGNIFICAND - 1, 0)
             product = product + select(less_equal(-(-(1 << bits) // numerator), length), half, 0)
         return product // denominator  # type: ignore[no-any-return]
