@@ -120,6 +120,12 @@ def known_equal(a: Length, b: Length) -> bool:
     return type(found := equal(a, b)) is int and found == 1
 
 
+def known_stretched(old: Length, new: Length) -> bool:
+    """Return whether ``old`` is the minimum of 1 and the symbolic length ``new``: it broadcasts to ``new``, also to 0,
+    with stride 0."""
+    return isinstance(old, Dim) and isinstance(new, Dim) and old is not new and known_equal(old, minimum(1, new))
+
+
 def known_in(length: Length, *values: int) -> bool:
     """Return whether a length is a plain integer among ``values``, without recording a guard."""
     return not isinstance(length, Dim) and length in values

@@ -21,6 +21,10 @@ class SymbolicLengthError(MgxError, TypeError):
     """A symbolic length was used where a number is required, or a closed scope was asked an undecided question."""
 
 
+class UnfollowedLengthError(SymbolicLengthError):
+    """A length follows from symbolic lengths in a way that no expression has."""
+
+
 class Atom:
     """A factor of a product: a symbol, or an operation on lengths.
 

@@ -34,7 +34,7 @@ from typing import Any
 
 from ..dataclass import dataclass
 from ..errors import ShapeError
-from .dim import Dim, known_equal, known_less, known_less_equal, known_same, range_of, same, typical
+from .dim import Dim, known_equal, known_less, known_less_equal, known_same, known_stretched, range_of, same, typical
 from .types import Type
 
 MAX_BYTES = 1 << 62
@@ -175,6 +175,8 @@ def common_lens(*lens: Sequence[int]) -> tuple[int, ...]:
     result = []
     for column in zip(*((1,) * (rank - len(n)) + tuple(n) for n in lens)):
         wide = list(dict.fromkeys(n for n in column if not known_equal(n, 1)))
+        if len(wide) > 1:
+            wide = [n for n in wide if not any(known_stretched(n, other) for other in wide)]
         numbers = [n for n in wide if not isinstance(n, Dim)]
         if numbers:  # a symbolic length equals the number or 1; the broadcast decides
             wide = numbers

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .dim import Dim, Length, SharedLength, ceil_div, known_equal, typical
+from .dim import Dim, Length, SharedLength, ceil_div, exact_quotient, known_equal, known_stretched, typical
 
 
 class Strided(NamedTuple):
@@ -57,7 +57,7 @@ class Strided(NamedTuple):
             raise ValueError(f"{len(self.lens)} axes do not broadcast to {len(lens)}")
         strides: list[Length] = [0] * missing
         for own, length, stride in zip(self.lens, lens[missing:], self.strides):
-            if known_equal(own, 1):
+            if known_equal(own, 1) or known_stretched(own, length):
                 strides.append(0)
             elif own == length:  # the shape rule has recorded this guard
                 strides.append(stride)
@@ -111,10 +111,12 @@ def _split_and_merged(
         end, new_end = i + 1, j + 1
         size, new_size = old[i][0], new_lens[j]
         while not known_equal(size, new_size):
-            smaller = typical(new_size) <= typical(size)  # a wrong choice only misses a view; equality is proven
-            if smaller and new_end < len(new_lens):
+            # A wrong choice only misses a view; equality is proven.
+            own, new = typical(size), typical(new_size)
+            smaller = new < own or (new == own and exact_quotient(new_size, size) is None)
+            if new_end < len(new_lens) and (smaller or end == len(old)):
                 new_size, new_end = new_size * new_lens[new_end], new_end + 1
-            elif not smaller and end < len(old):
+            elif end < len(old):
                 size, end = size * old[end][0], end + 1
             else:
                 return None

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dim import Dim, Length, SymbolicLengthError, known_equal, known_same
+from ..core.dim import Dim, Length, UnfollowedLengthError, known_equal, known_same
 from ..core.types import Type
 from ..errors import ParseError, UnknownValueError
 from ..graph.emitter import Emitter
@@ -127,7 +127,7 @@ class GraphBuilder(Emitter):
         if value is None:
             reason = self.constants.reason(x)
             if self.constants.follows_lengths(x):
-                raise SymbolicLengthError(f"input {what!r} follows from lengths that are known when the program runs")
+                raise UnfollowedLengthError(f"input {what!r} follows from lengths that are known when the program runs")
             raise UnknownValueError(f"input {what!r} must be constant, but it {reason}")
         return value
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.dim import known_equal
 from ..errors import MgxError
 from .emitter import Emitter
 from .instruction import Instruction
@@ -134,6 +135,8 @@ def _product(e: Emitter, left: Labelled, right: Labelled, later: set[str]) -> La
     sizes: dict[str, int] = {}
     for label, n in [*zip(a_labels, e.lens(a)), *zip(b_labels, e.lens(b))]:
         known = sizes.setdefault(label, n)
+        if known_equal(n, known):
+            continue
         if n != known and 1 not in (n, known):
             raise e.fail(f"label {label!r} stands for lengths {known} and {n}")
         sizes[label] = n if known == 1 else known

@@ -51,8 +51,20 @@ class Constants:
         used: parameters whose values were requested.
     """
 
-    def __init__(self, allowance: Allowance, given: Mapping[Instruction, np.ndarray] | None = None) -> None:
-        """Create an evaluator; ``given`` has values of parameters, which count as literals."""
+    def __init__(
+        self,
+        allowance: Allowance,
+        given: Mapping[Instruction, np.ndarray] | None = None,
+        computed_lengths: bool = False,
+    ) -> None:
+        """Create an evaluator.
+
+        Args:
+            allowance: limits evaluation.
+            given: values of parameters, which count as literals.
+            computed_lengths: whether a run computes values that follow from lengths, as it computes those of data.
+        """
+        self._computed_lengths = computed_lengths
         self._allowance = allowance
         self._given = given or {}
         self.used: set[Instruction] = set()
@@ -121,10 +133,9 @@ class Constants:
         return "takes more work or memory than may be spent on constants while parsing"
 
     def follows_lengths(self, x: Instruction) -> bool:
-        """Return whether an unknown value follows from literals and symbolic lengths alone.
-
-        A plan could compute such a value, and no data decides it.
-        """
+        """Return whether an unknown value follows from literals and symbolic lengths alone, and no run computes it."""
+        if self._computed_lengths:
+            return False
         seen = {x}
         stack = [x]
         found = False

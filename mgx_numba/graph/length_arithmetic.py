@@ -22,6 +22,7 @@ from ..core.dim import (
     any_of,
     ceil_div,
     equal,
+    hint,
     less,
     less_equal,
     maximum,
@@ -165,11 +166,16 @@ def _exact(numerator: Length, denominator: int, type: Type) -> _Element:
         raise _NotFoldable
     low, high = range_of(numerator)
     if type is not Type.int64_type:  # int64 holds every length
-        if (low is None or low < least) and not less_equal(least, numerator):
+        if (low is None or low < least) and not _guarded(less_equal(least, numerator)):
             raise _NotFoldable
-        if (high is None or high > most) and not less_equal(numerator, most):
+        if (high is None or high > most) and not _guarded(less_equal(numerator, most)):
             raise _NotFoldable
     return _Element(numerator, denominator, type)
+
+
+def _guarded(condition: Length) -> bool:
+    """Return a condition's answer; a guard is recorded if it is true: a value that is not folded is right, too."""
+    return bool(hint(condition)) and bool(condition)
 
 
 class _LengthScalar:

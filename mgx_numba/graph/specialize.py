@@ -70,10 +70,10 @@ def specialize(
 class Specializer:
     """A specialised copy under construction; see `specialize`."""
 
-    def __init__(self, lens: Mapping[str, Sequence[Any]]) -> None:
+    def __init__(self, lens: Mapping[str, Sequence[Any]], computed_lengths: bool = False) -> None:
         self.lens = lens
         self.program = Program()
-        self.constants = Constants(self.program.allowance)
+        self.constants = Constants(self.program.allowance, computed_lengths=computed_lengths)
         self.mapped: dict[Instruction, Instruction] = {}
         self.members: dict[Instruction, list[Instruction]] = {}
         self._readers: dict[str, Reader] = {}

@@ -19,6 +19,7 @@ from ..core.dim import (
     Length,
     Scope,
     SymbolicLengthError,
+    UnfollowedLengthError,
     exact_quotient,
     substitute,
     symbols_of,
@@ -64,7 +65,9 @@ MOST_RELATIONS = 64
 """Most relations between lengths that are derived for one program."""
 
 
-def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence[int]] | None = None) -> Program:
+def symbolic_program(
+    program: Program, scope: Scope, lens: Mapping[str, Sequence[int]] | None = None, computed_lengths: bool = False
+) -> Program:
     """Return a copy of a program whose dynamic inputs have symbols for lengths.
 
     Dimensions of the same name share a symbol. A name such as ``past + tokens`` is parsed as an expression if its parts
@@ -78,6 +81,8 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
         lens: lengths of dynamic inputs for which the copy must be valid. They become the hints. A length of 0 gets no
             symbol, nor does one that is not given and whose only optimal value is 0; dimensions of one name with
             different lengths get separate symbols.
+        computed_lengths: whether lengths may follow from others in a way that no expression has, such as by a
+            product with 1.7. They are as open as lengths that depend on data.
 
     Raises:
         SymbolicLengthError: the program needs a number where a length is symbolic.
@@ -90,7 +95,7 @@ def symbolic_program(program: Program, scope: Scope, lens: Mapping[str, Sequence
     while True:
         own = inputs.lengths(scope, relations, rows[number])
         try:
-            made = _Symbolic(own).copy(program)
+            made = _Symbolic(own, computed_lengths).copy(program)
             settled = _settled_equalities(scope, relations) if alone else None
             if not settled:
                 return made
@@ -322,8 +327,8 @@ def _symbol_of(scope: Scope, first: int, difference: Any, known: Mapping[str, Le
 class _Symbolic(Specializer):
     """A symbolic copy of a program under construction."""
 
-    def __init__(self, lens: Mapping[str, Sequence[Length]]) -> None:
-        super().__init__(lens)
+    def __init__(self, lens: Mapping[str, Sequence[Length]], computed_lengths: bool) -> None:
+        super().__init__(lens, computed_lengths)
         self._valued: dict[Instruction, None] = {}
 
     def _twin(self, ins: Instruction, target: Module) -> Instruction:
@@ -385,7 +390,9 @@ class _Symbolic(Specializer):
             return super()._computed(ins, shape, values, target)
         if isinstance(ins.op, DynamicRange):
             return self._range(ins, [v.reshape(-1)[0] for v in values], target)
-        raise SymbolicLengthError(ins.located(f"{ins.name} of lengths gives a number of elements that is not followed"))
+        raise UnfollowedLengthError(
+            ins.located(f"{ins.name} of lengths gives a number of elements that is not followed")
+        )
 
     def _range(self, ins: Instruction, bounds: Sequence[object], target: Module) -> Instruction:
         """Append a range between bounds that are symbolic lengths."""
@@ -404,4 +411,4 @@ class _Symbolic(Specializer):
             return  # the body decides how states grow, not the first states
         follows = [self.constants.value(i) is None and self.constants.follows_lengths(i) for i in ins.inputs]
         if ins.inputs and (all(follows) or any(follows[1:])):
-            raise SymbolicLengthError(ins.located(f"{ins.name} gives a number of elements that is not followed"))
+            raise UnfollowedLengthError(ins.located(f"{ins.name} gives a number of elements that is not followed"))

@@ -16,6 +16,13 @@ from ..errors import ShapeError, UnsupportedError
 from .base import Operator, operator_class, register
 
 NOTHING = Shape.tuple(())
+LENGTH_SCALARS = frozenset({"GroupQueryAttention"})
+"""Operators of models whose integer scalars are lengths of results."""
+
+
+def is_length(shape: Shape) -> bool:
+    """Return whether an input of one of `LENGTH_SCALARS` is a length."""
+    return shape.without_axes and shape.type in (Type.int32_type, Type.int64_type)
 
 
 @register

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..core.dim import Dim, SharedLength, known_equal, range_of
+from ..core.dim import Dim, SharedLength, known_equal, known_stretched, range_of
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape, common_lens, common_range, find_permutation
 from ..core.strided import reshaped
 
@@ -111,7 +111,9 @@ def broadcast_shape(op: Operator, shape: Shape, lens: Sequence[int]) -> Shape:
         raise op.fail(f"{shape.ndim} axes of {list(shape.lens)} cannot become {len(lens)} axes {list(lens)}")
     strides = [0] * missing
     for old, new, stride in zip(shape.lens, lens[missing:], shape.strides):
-        if not known_equal(old, 1) and old == new:
+        if known_stretched(old, new):
+            strides.append(0)
+        elif not known_equal(old, 1) and old == new:
             strides.append(stride)
         elif old == 1:
             strides.append(stride if known_equal(new, 1) else 0)

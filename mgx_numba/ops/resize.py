@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..core.dim import Dim, SymbolicLengthError, known_equal, less_equal
+from ..core.dim import Dim, SymbolicLengthError, known_equal, less_equal, select
 from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type, from_numpy
 from ..dataclass import dataclass
@@ -17,6 +17,9 @@ from .dims import map_dim, packed_like
 from .scalar import cast_array
 
 SIGNIFICAND = 24  # bits of float32
+LONGEST_ROUNDED = 1 << 16
+"""Longest symbolic length whose product with a scale may be rounded: more than sides of images have. Each doubling is
+one more condition in the expression of the product."""
 MODES = ("nearest", "linear", "cubic")
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 COORDINATES = (
@@ -53,15 +56,22 @@ def scaled_length(length: int, scale: float) -> int:
     """Return ``floor(length * scale)`` with the product in float32, as in ONNX Runtime and ONNX shape inference.
 
     Raises:
-        SymbolicLengthError: the product with a symbolic length would be rounded.
+        SymbolicLengthError: the product with a symbolic length is too large.
     """
     if isinstance(length, Dim):
         numerator, denominator = float(np.float32(scale)).as_integer_ratio()
         if numerator == denominator:
             return length
-        if not less_equal(length * numerator, 1 << SIGNIFICAND):
-            raise SymbolicLengthError(f"the product of the length {length} and {scale} is rounded")
-        return length * numerator // denominator
+        exact = (1 << SIGNIFICAND) // numerator
+        most = max(exact, min(LONGEST_ROUNDED, (denominator << (SIGNIFICAND - 1)) // numerator))
+        if not less_equal(length, most):
+            raise SymbolicLengthError(f"the product of the length {length} and {scale} is too large for float32")
+        product = length * numerator
+        last = (most * numerator).bit_length() if most > exact else 0
+        for bits in range(SIGNIFICAND, last):  # half of the last place is added: it doubles
+            half = 1 << max(bits - SIGNIFICAND - 1, 0)
+            product = product + select(less_equal(-(-(1 << bits) // numerator), length), half, 0)
+        return product // denominator  # type: ignore[no-any-return]
     return int(np.floor(np.float32(length) * np.float32(scale)))
 
 

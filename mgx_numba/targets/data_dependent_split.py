@@ -22,8 +22,9 @@ from ..graph.module import Module
 from ..graph.passes.dead_code_elimination import SIDE_EFFECTS
 from ..graph.program import Program
 from ..ops.base import Operator
-from ..ops.deferred import Deferred
+from ..ops.deferred import LENGTH_SCALARS, Deferred, is_length
 from ..ops.fused import GetTupleElem
+from ..ops.lengths import Lengths
 from ..ops.sampling import RandomSeed
 from ..ops.selection import DynamicRange
 from ..runtime.completed import Counted, Spaced
@@ -32,10 +33,11 @@ from .split_point import LARGEST_SIZE, SplitPoint
 WORTHWHILE = frozenset(
     "dot quant_dot matmul_nbits convolution convolution_backwards quant_convolution quant_convolution_backwards"
     " deformable_convolution roialign"
-    " lstm gru rnn attention".split()
+    " lstm gru rnn attention GroupQueryAttention".split()
 )
-"""Operators that justify a second stage, with a plan of its own. Without such an operator, or `FEWEST_LIGHT` others,
-instructions after a data-dependent length run in fallback steps, which handle any length."""
+"""Operators, of deferred nodes the model's, that justify a second stage, with a plan of its own. Without such an
+operator, or `FEWEST_LIGHT` others, instructions after a data-dependent length run in fallback steps, which handle any
+length."""
 LIGHT = frozenset("gather gather_elements gathernd softmax logsoftmax concat argmax argmin topk".split())
 """Operators, beside those on elements and reductions, of which several justify a second stage."""
 FEWEST_LIGHT = 4
@@ -46,6 +48,7 @@ SIZED = {
     **dict.fromkeys("AffineGrid Expand OneHot Reshape Split Tile TopK broadcast_with_dims".split(), (1,)),
     **dict.fromkeys("Resize Slice slice".split(), (1, 2, 3, 4)),
     "ConstantOfShape": (0,),
+    "if": (0,),
     "MaxUnpool": (2,),
     "Pad": (1, 3),
     "Range": (0, 1, 2),
@@ -86,6 +89,9 @@ def split(program: Program, on_host: bool = False, by_sizes: bool = False) -> Pr
     """
     sizes: dict[Instruction, None] = {}
     late = _late(program.main, sizes if by_sizes else None)
+    if by_sizes and not _has_few_branches(program.main, late):
+        sizes.clear()
+        late = _late(program.main, sizes, False)
     results = program.main.results()
     kept = [ins for ins in dict.fromkeys(results) if ins not in late]
     passed = list(_passed(late, sizes))
@@ -114,6 +120,7 @@ def _spread(head: Module, sizes: Sequence[Instruction]) -> None:
     for one, tensor in zip(sizes, tensors, strict=True):
         count = one.shape.elements
         flat = head.add_instruction("reshape", [tensor], dims=[count])
+        flat = head.add_instruction("convert", [flat], target_type=Type.int64_type)
         for k in range(count):
             kept.append(
                 flat if count == 1 else head.add_instruction("slice", [flat], axes=[0], starts=[k], ends=[k + 1])
@@ -177,13 +184,21 @@ def _completed(head: Module, passed: int) -> tuple[Counted | Spaced, ...]:
     return tuple(made[ins][1](number) for number, ins in zip(numbers, results, strict=True) if ins in made)
 
 
-def _late(main: Module, sizes: dict[Instruction, None] | None) -> dict[Instruction, None]:
+def _has_few_branches(main: Module, late: dict[Instruction, None]) -> bool:
+    """Return whether the second stage may have a plan for each branch of an ``if``: one condition decides, and the
+    first stage is light, since it runs once more where another plan than in the last run is needed."""
+    conditions = {ins.inputs[0] for ins in late if ins.name == "if" and ins.inputs[0] not in late}
+    return not conditions or (len(conditions) == 1 and not any(_is_worthwhile(ins) for ins in main if ins not in late))
+
+
+def _late(main: Module, sizes: dict[Instruction, None] | None, by_branches: bool = True) -> dict[Instruction, None]:
     """Return the instructions that depend, directly or not, on a tensor with data-dependent lengths.
 
     Args:
         main: the main module.
         sizes: receives the tensors of sizes of these instructions. An instruction whose result has such sizes is one of
             them. None: sizes are not looked for.
+        by_branches: whether conditions of ``if`` are sizes, too.
     """
     found: dict[Instruction, None] = {}
     if not any(ins.shape.is_dynamic for ins in main):
@@ -194,7 +209,8 @@ def _late(main: Module, sizes: dict[Instruction, None] | None) -> dict[Instructi
             break
         needed = ins.dependencies
         late = not found.keys().isdisjoint(needed) or (ins.name != "get_tuple_elem" and any(map(_is_open, needed)))
-        own = _sizes(ins, found, constants) if sizes is not None and _is_open(ins) else None
+        sized = sizes is not None and _is_open(ins) and (by_branches or ins.name != "if")
+        own = _sizes(ins, found, constants) if sized else None
         if late or own:
             found[ins] = None
         if sizes is not None:
@@ -211,21 +227,25 @@ def _sizes(
 ) -> dict[Instruction, None] | None:
     """Return the tensors, known before the instructions ``late``, whose elements determine the sizes of an
     instruction's result; None if a size may follow from anything else."""
-    places = SIZED.get(ins.op.operator if isinstance(ins.op, Deferred) else ins.name)
+    kind = _kind(ins)
+    places = (
+        [k for k, one in enumerate(ins.inputs) if is_length(one.shape)] if kind in LENGTH_SCALARS else SIZED.get(kind)
+    )
     if places is None:
         return None
     is_slice = isinstance(ins.op, Deferred) and ins.op.operator == "Slice"
-    if is_slice and not all(_is_constant(axes, constants) for axes in ins.inputs[3:4]):  # no size stands for an axis
+    axes = ins.inputs[3:4] if is_slice else []  # no size stands for an axis
+    if not all(_is_constant(one, constants, of_lengths=False) for one in axes):
         return None
     found: dict[Instruction, None] = {}
     pending = [one for k, one in enumerate(ins.inputs) if k in places]
     while pending:
         one = pending.pop()
-        if one.name in ("dimensions_of", "lengths") or one in found or _is_constant(one, constants):
+        if one.name in ("dimensions_of", "lengths") or one in found or _is_constant(one, constants, of_lengths=False):
             continue
         if (
             one.shape.is_dynamic
-            or one.shape.type is not Type.int64_type
+            or one.shape.type not in (Type.int64_type, Type.int32_type, Type.bool_type)
             or not known_less_equal(one.shape.elements, MOST_SIZES)
         ):
             return None
@@ -236,6 +256,11 @@ def _sizes(
         else:
             found[one] = None
     return found
+
+
+def _kind(ins: Instruction) -> str:
+    """Return an instruction's operator, for a deferred node the model's."""
+    return ins.op.operator if isinstance(ins.op, Deferred) else ins.name
 
 
 def _joins(ins: Instruction) -> bool:
@@ -250,7 +275,7 @@ def _joins(ins: Instruction) -> bool:
 
 
 def _is_worthwhile(ins: Instruction) -> bool:
-    if ins.name in WORTHWHILE:
+    if _kind(ins) in WORTHWHILE:
         return True
     return any(map(is_worthwhile, ins.module_args))
 
@@ -262,7 +287,7 @@ def _is_tensor(ins: Instruction) -> bool:
 
 
 def _is_light(ins: Instruction) -> bool:
-    kind = ins.op.operator if isinstance(ins.op, Deferred) else ins.name
+    kind = _kind(ins)
     return _is_tensor(ins) and (ins.op.pointwise or kind in LIGHT or kind in SIZED or ins.name.startswith("reduce_"))
 
 
@@ -306,14 +331,20 @@ def _passed(late: dict[Instruction, None], sizes: dict[Instruction, None]) -> di
     return found
 
 
-def _is_constant(ins: Instruction, known: dict[Instruction, bool]) -> bool:
-    """Return whether a value is computed from literals alone; ``known`` keeps the answers.
+def _is_constant(ins: Instruction, known: dict[Instruction, bool], of_lengths: bool = True) -> bool:
+    """Return whether a value is computed from literals alone, or, if ``of_lengths``, from symbolic lengths, too.
 
     A random seed is not constant: two stages would draw different ones.
+
+    Args:
+        ins: computes the value.
+        known: keeps the answers.
+        of_lengths: whether symbolic lengths count as literals.
     """
     if ins not in known:
         varies = ins.is_param or bool(ins.module_args) or isinstance(ins.op, RandomSeed)
-        known[ins] = not varies and all(_is_constant(i, known) for i in ins.inputs)
+        varies = varies or (not of_lengths and (isinstance(ins.op, Lengths) or ins.shape.symbolic))
+        known[ins] = not varies and all(_is_constant(i, known, of_lengths) for i in ins.inputs)
     return known[ins]
 
 
@@ -378,6 +409,8 @@ def _taken_sizes(main: Module, names: Sequence[str], shape: Shape) -> Instructio
         own = main.add_literal(np.zeros(0, np.int64))
     else:
         own = elements[0] if len(elements) == 1 else main.add_instruction("concat", elements, axis=0)
+    if shape.type is not own.shape.type:
+        own = main.add_instruction("convert", [own], target_type=shape.type)
     if shape.without_axes:
         own = main.add_instruction("squeeze", [own], axes=[0])
     elif shape.lens != own.shape.lens:

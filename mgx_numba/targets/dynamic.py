@@ -12,7 +12,17 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from ..codegen.launch import Grid, TaskRange
 from ..core.device_array import lens_of
-from ..core.dim import Dim, Guard, Scope, chosen_where, evaluate, shared_space, symbols_of
+from ..core.dim import (
+    Dim,
+    Guard,
+    Scope,
+    SymbolicLengthError,
+    UnfollowedLengthError,
+    chosen_where,
+    evaluate,
+    shared_space,
+    symbols_of,
+)  # fmt: skip
 from ..errors import MgxError
 from ..garbage import uncollected
 from ..graph.passes import Options, run_passes
@@ -187,23 +197,46 @@ class OpenPlans(ServingPlans[P], ABC):
         Raises:
             MgxError: the lengths cannot be symbols, or do not fit the program.
         """
+        try:
+            return self._symbolic_plan(lens, late, progress, False)
+        except UnfollowedLengthError:
+            if not self.by_sizes:
+                raise
+            return self._symbolic_plan(lens, late, progress, True)
+
+    def _symbolic_plan(
+        self, lens: Lens | None, late: Sequence[Lens], progress: Progress | None, computed_lengths: bool
+    ) -> P:
+        """See `make_plan`; for ``computed_lengths`` see `symbolic_program`."""
         self._started = None
         with Scope(shared_space() if self._outer is None else self._outer.space) as scope:
             if self._outer is not None:
                 hints = self._outer.hints() if lens is None else self._outer_lengths(lens)
                 scope.adopt(self._outer, {symbol: hints[symbol] for symbol in self._explicit})
-            program, trees = without_tuples(symbolic_program(self._source, scope, lens))
-            made = self._stage(program, scope, late, trees, progress)
+            program, trees = without_tuples(symbolic_program(self._source, scope, lens, computed_lengths))
+            made = self._stage(program, scope, late, trees, progress, computed_lengths)
         self._guards[made] = list(scope.guards.values())
         if self._waits:
             self._waits, self._started = False, made
         return made
 
     def _stage(
-        self, program: Program, scope: Scope, late: Sequence[Lens], trees: list[Tree] | None, progress: Progress | None
+        self,
+        program: Program,
+        scope: Scope,
+        late: Sequence[Lens],
+        trees: list[Tree] | None,
+        progress: Progress | None,
+        computed_lengths: bool = False,
     ) -> P:
-        """Return a program whose inputs have symbolic lengths, compiled in stages where lengths depend on data."""
+        """Return a program whose inputs have symbolic lengths, compiled in stages where lengths depend on data.
+
+        Raises:
+            SymbolicLengthError: with ``computed_lengths``, stages are not worthwhile: plans for fixed lengths are.
+        """
         stages = split(program, self.on_host, self.by_sizes)
+        if stages is None and computed_lengths:
+            raise SymbolicLengthError("lengths that a run computes would need fallback steps")
         if stages is None:
             return self._lowered(program, scope, trees, progress)
         head = self._lowered(stages.head, scope, None, progress, stages.tail)

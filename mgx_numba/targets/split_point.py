@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
+from ..core.output_buffers import output_buffer
 from ..dataclass import dataclass
 from ..runtime.completed import Counted, Spaced
 from .base import Growing, Inputs, Kept, KeptSplit, Observer, Results, Stage, Tree, grouped, without_buffers
@@ -71,6 +72,14 @@ class SplitPoint:
     def together(self, first: Results, second: Results) -> Results:
         """Return the program's results, picked from the results ``first`` and ``second`` of the stages."""
         return [(first if early else second)[k] for early, k in self.results]
+
+    def buffers(self, inputs: Inputs) -> dict[str, Any]:
+        """Return the memory that ``inputs`` have for results of the second stage.
+
+        The first stage gets no such memory: where that is an input, too, the second stage may still read the input.
+        """
+        places = [(output_buffer(k), own) for k, (early, own) in enumerate(self.results) if not early]
+        return {output_buffer(own): inputs[name] for name, own in places if name in inputs}
 
     def stages(self, inputs: Mapping[str, np.ndarray], head: _Part, tail: _Part) -> list[Stage]:
         """Return the stages that run on these inputs. The first stage is run, because the second's lengths depend on

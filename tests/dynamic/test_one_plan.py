@@ -51,6 +51,65 @@ def test_a_table_of_positions_on_an_axis_of_fixed_length_has_no_symbolic_steps(
     assert len(compiled.open_plans()) == 1
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda g, first: g.op("Sub", "x", first),
+        lambda g, first: g.op("Expand", first, g.op("Shape", "x")),
+        lambda g, first: g.op("Where", g.op("Greater", first, "x"), "x", first),
+        lambda g, first: g.op("MatMul", "x", g.op("Transpose", first, perm=[0, 2, 1])),
+    ],
+)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_first_row_of_an_open_length_broadcasts_without_a_guard(build: Callable[..., str], axis: int) -> None:
+    """Its length min(1, n) was compared with n: a length of 1 was planned in its run."""
+    g = Graph()
+    model = g.model({"x": (FLOAT, ["n", "m", 4])}, [build(g, g.op("Slice", "x", g.ints(0), g.ints(1), g.ints(axis)))])
+    compiled = public_program.wrap(parse_onnx(model)).compile("cpu")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for n, m in ((3, 5), (1, 5), (3, 1), (1, 1), (0, 5), (2, 0)):
+        x = normal(n, m, 4)
+        (wanted,) = session.run(None, {"x": x})
+        found = np.asarray(compiled.run({"x": x})[0])
+        assert found.shape == wanted.shape
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    assert len(compiled.open_plans()) == 1
+
+
+@pytest.mark.parametrize(("size", "hop"), [(16, 4), (400, 160), (37, 5), (1, 1)])
+def test_frames_of_a_signal_of_open_length_have_one_plan(size: int, hop: int) -> None:
+    """Positions of frames were constants, and 64 or 300 samples, at which kernels are compared, have no frame."""
+    g = Graph()
+    window = g.const(np.hanning(size + 2)[1:-1].astype(np.float32))
+    model = g.model({"x": (FLOAT, ["b", "n", 1])}, [g.op("STFT", "x", g.const(hop, np.int64), window)])
+    compiled = public_program.wrap(parse_onnx(model)).compile("cpu")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for b, n in ((2, size), (1, size + 1), (3, 5 * size + 3), (1, 1600), (0, 1601)):
+        x = normal(b, n, 1)
+        (wanted,) = session.run(None, {"x": x})
+        found = np.asarray(compiled.run({"x": x})[0])
+        assert found.shape == wanted.shape
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
+    assert len(compiled.open_plans()) == 1
+
+
+@pytest.mark.parametrize("scale", [1.3, 0.7, 1 / 3, 2.6, 1.1])
+def test_a_length_times_a_scale_that_float32_rounds_has_one_plan(scale: float) -> None:
+    """Each size of an image had a plan of its own."""
+    g = Graph()
+    scales = g.const([1, 1, scale, scale], np.float32)
+    model = g.model({"x": (FLOAT, [1, 2, "h", "w"])}, [g.op("Resize", "x", "", scales, mode="linear")])
+    compiled = public_program.wrap(parse_onnx(model)).compile("cpu")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for h, w in ((10, 190), (30, 14), (20, 13), (100, 17)):  # 190 * 1.3 is below 247 in float32
+        x = normal(1, 2, h, w)
+        (wanted,) = session.run(None, {"x": x})
+        found = np.asarray(compiled.run({"x": x})[0])
+        assert found.shape == wanted.shape
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+    assert len(compiled.open_plans()) == 1
+
+
 def test_an_image_pyramid_has_its_plan_before_it_runs() -> None:
     """Half an image equals the doubled quarter only for some lengths, of which primes are none."""
     g = Graph()

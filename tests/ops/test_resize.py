@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mgx_numba.core.dim import Dim, Scope, evaluate
 from mgx_numba.errors import ShapeError
-from mgx_numba.ops.resize import COORDINATES, NEAREST
+from mgx_numba.ops.resize import COORDINATES, NEAREST, scaled_length
 
 from ..values import normal
 from .running import call, onnx_runtime, shape
@@ -105,3 +106,18 @@ def test_integers_and_refusals() -> None:
     ):
         with pytest.raises(ShapeError, match=message):
             shape("resize", x, **attributes)
+
+
+@pytest.mark.parametrize("scale", [1.3, 0.7, 1.7, 2.6, 1 / 3, 1.001, 100.7, 0.013, 1025 / 1024, 2.0, 1.5, 0.25, 7.306])
+def test_a_symbolic_length_is_scaled_as_float32_rounds(scale: float) -> None:
+    with Scope() as scope:
+        n = scope.symbol("n", 0, 1 << 24, 37)
+        found = scaled_length(n, scale)
+        assert isinstance(found, Dim)
+        holds = scope.holds()
+    lengths = np.random.default_rng(0).integers(0, 1 << 24, 4000) >> np.arange(4000) % 24
+    lengths = [*range(300), *range(65530, 65540), *((1 << k) + d for k in range(25) for d in (-1, 0, 1)), *lengths]
+    served = [k for k in map(int, lengths) if k <= 1 << 24 and evaluate(holds, {n: k})]
+    assert max(served) >= min(65536, 2**23 / scale) - 1
+    for k in served:
+        assert evaluate(found, {n: k}) == scaled_length(k, scale), k

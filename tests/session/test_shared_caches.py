@@ -21,8 +21,18 @@ HEADS, SHARED, HEAD = 4, 2, 8
 TYPES = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.float16): TensorProto.FLOAT16}
 
 
-def decoder(layers: int = 2, dtype: Any = np.float32, total_is_input: bool = False) -> onnx.ModelProto:
-    """Return layers of projection and GroupQueryAttention with open lengths, named as onnxruntime-genai names them."""
+def decoder(
+    layers: int = 2, dtype: Any = np.float32, total_is_input: bool = False, grows: bool | None = None
+) -> onnx.ModelProto:
+    """Return layers of projection and GroupQueryAttention with open lengths, named as onnxruntime-genai names them.
+
+    Args:
+        layers: number of layers.
+        dtype: element type.
+        total_is_input: whether the total length is an input, not the length of a mask.
+        grows: whether caches after the step have another declared length; None: if the total length is no input.
+    """
+    grows = not total_is_input if grows is None else grows
     kind, width = TYPES[np.dtype(dtype)], HEADS * HEAD
     rng = np.random.default_rng(0)
     nodes, weights = [], []
@@ -59,7 +69,7 @@ def decoder(layers: int = 2, dtype: Any = np.float32, total_is_input: bool = Fal
         last = f"y{i}"
         lens = ["batch", SHARED, "past_length", HEAD]
         inputs += [helper.make_tensor_value_info(name, kind, lens) for name in names]
-        grown = ["batch", SHARED, "past_length" if total_is_input else "total_length", HEAD]
+        grown = ["batch", SHARED, "total_length" if grows else "past_length", HEAD]
         outputs += [helper.make_tensor_value_info(name, kind, grown) for name in results]
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
     graph = helper.make_graph(nodes, "decoder", inputs, outputs, weights)
@@ -85,10 +95,10 @@ STEPS = ([5, 3], 5, 5), ([6, 4], 1, 6), ([7, 5], 1, 7)
 """Ends of both sequences, new tokens, and the total length of three steps: a padded prompt, and two tokens."""
 
 
-@pytest.mark.parametrize("total_is_input", [False, True])
+@pytest.mark.parametrize(("total_is_input", "grows"), [(False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_bound_caches_are_updated_in_place(dtype: Any, total_is_input: bool) -> None:
-    model = decoder(dtype=dtype, total_is_input=total_is_input).SerializeToString()
+def test_bound_caches_are_updated_in_place(dtype: Any, total_is_input: bool, grows: bool) -> None:
+    model = decoder(2, dtype, total_is_input, grows).SerializeToString()
     session, peer = InferenceSession(model), onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     own, other = (caches(2, 12, 2, dtype) for _ in range(2))
     binding = session.io_binding()
@@ -120,10 +130,7 @@ def test_bound_caches_are_updated_in_place(dtype: Any, total_is_input: bool) -> 
 
 def test_caches_of_which_a_run_gives_the_total_grow() -> None:
     """They kept the length of the past, without the new rows, when nothing but a run knew the total length."""
-    model = decoder(1, total_is_input=True)
-    for result in model.graph.output[1:]:
-        result.type.tensor_type.shape.dim[2].dim_param = "total_length"
-    source = model.SerializeToString()
+    source = decoder(1, total_is_input=True, grows=True).SerializeToString()
     session, peer = (
         s(source, providers=["CPUExecutionProvider"]) for s in (InferenceSession, onnxruntime.InferenceSession)
     )
@@ -147,12 +154,37 @@ def test_total_beyond_a_shared_cache_is_an_error() -> None:
         session.run(None, {**step([5], 1, 5, True, 0, np.float32), **past})
 
 
-def test_nothing_but_new_rows_is_written() -> None:
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("room", [0, 40])
+def test_a_total_length_that_a_run_gives_is_a_symbol(batch: int, room: int) -> None:
+    """Each attention was a fallback step, which parsed its node anew in each run: 1 ms."""
+    layers = 2
+    source = decoder(layers, total_is_input=True, grows=True).SerializeToString()
+    program = mgx_numba.parse_onnx_buffer(source).compile("cpu", plan_cache=False)
+    peer = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
+    assert len(program.open_plans()) == 2
+    names = [f"past_key_values.{name}" for name in caches(batch, 0, layers, np.float32)]
+    own = other = list(caches(batch, room, layers, np.float32).values())
+    total = 0
+    for number, s in enumerate((5, 1, 1, 1, 1, 3 if batch == 1 else 1, 1, 1)):
+        total += s
+        feeds = step([total] * batch, s, total, True, number, np.float32)
+        y, *own = program.run({**feeds, **dict(zip(names, own))})
+        right, *other = peer.run(None, {**feeds, **dict(zip(names, other))})
+        np.testing.assert_allclose(y, right, rtol=2e-5, atol=2e-5)
+        for found, wanted in zip(own, other, strict=True):
+            assert np.asarray(found).shape == wanted.shape
+            np.testing.assert_allclose(found[:, :, :total], wanted[:, :, :total], rtol=2e-5, atol=2e-5)
+    assert len(program.open_plans()) == 2
+
+
+@pytest.mark.parametrize("total_is_input", [False, True])
+def test_nothing_but_new_rows_is_written(total_is_input: bool) -> None:
     """Rows that are not the step's may hold anything, and keep it."""
-    program = mgx_numba.parse_onnx_buffer(decoder(1).SerializeToString())
+    program = mgx_numba.parse_onnx_buffer(decoder(1, np.float32, total_is_input, True).SerializeToString())
     program.compile("cpu")
     own = caches(1, 9, 1, np.float32, np.nan)
-    feeds = step([4], 4, 4, False, 0, np.float32)
+    feeds = step([4], 4, 4, total_is_input, 0, np.float32)
     outputs = {f"present.{name}": array for name, array in own.items()}
     y, *present = program.run({**feeds, **{f"past_key_values.{n}": a for n, a in own.items()}}, outputs)
     assert np.isfinite(y).all()

@@ -24,7 +24,7 @@ from ...graph.instruction import Instruction
 from ...graph.program import Program
 from ...ops.base import is_known
 from ...ops.custom import custom_name
-from ...ops.deferred import Deferred
+from ...ops.deferred import LENGTH_SCALARS, Deferred, is_length
 from .builder import Builder, is_scalar
 from .leniency import FinalError
 from .model import canonical_domain, load_model, opset_versions
@@ -375,10 +375,14 @@ def _read_for(
     None if it cannot be parsed so."""
     program = Program()
     values = []
+    by_scalars = model.graph.node[0].op_type in LENGTH_SCALARS
     for k, x in enumerate(inputs):
         known = None if x.shape.is_dynamic or x.shape.elements > most else g.constants.value(x)
         if isinstance(known, np.ndarray):
             values.append(program.main.add_literal(known.reshape(()) if is_scalar(x) else known))
+            continue
+        if by_scalars and is_length(x.shape):
+            values.append(program.main.add_literal(np.array(sample, x.shape.type.numpy)))
             continue
         lens = [min(max(sample, d.min), d.max) for d in x.shape.dims]
         shape = Shape(x.shape.type, lens) if x.shape.is_dynamic else x.shape

@@ -6,6 +6,7 @@ from math import isqrt, prod
 
 import numpy as np
 
+from ...core.dim import Dim
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction
@@ -190,10 +191,10 @@ def stft(
     if hop < 1 or not 1 <= size <= lens[1]:
         raise ShapeError(f"frames of {size} every {hop} do not fit a signal of {lens[1]}")
     frames = (lens[1] - size) // hop + 1
-    if frames * size > LARGEST:
+    if not isinstance(frames, Dim) and frames * size > LARGEST:
         raise UnsupportedError(f"{frames} frames of {size} are too many")
-    places = np.arange(frames)[:, None] * hop + np.arange(size)
-    cut = g.op("gather", x, g.literal(places), axis=1)
+    starts = g.pointwise("mul", g.iota(frames, 0, 2), g.literal(np.int64(hop)))
+    cut = g.op("gather", x, g.pointwise("add", starts, g.iota(size, 1, 2)), axis=1)
     if window is not None:
         cut = g.pointwise("mul", cut, g.reshape(window, (size, 1)))
     flat = g.reshape(cut, (lens[0] * frames, size, lens[2]))

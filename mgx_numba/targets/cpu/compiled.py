@@ -21,7 +21,7 @@ from ...runtime.cpu.executor import COMMON_KERNELS, Executable, executor_kernels
 from ...runtime.cpu.native_call import Entry
 from ...runtime.plan import FallbackStep, Plan, Step
 from .. import symbolic_split
-from ..base import FastPath, Inputs, Kept, KeptPlan, Results, Stage, Tree, grouped, step_observer
+from ..base import FastPath, Inputs, Kept, KeptPlan, Results, Stage, Tree, grouped, step_observer, without_buffers
 from ..split_point import SplitCompiled, SplitPoint
 
 if TYPE_CHECKING:
@@ -335,7 +335,8 @@ class SplitProgram(SplitCompiled, LoweredProgram):
         SplitCompiled.__init__(self, head, tail, split_point, trees)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[object]:
-        return grouped(self.trees, self._in_stages(inputs, lambda stage, given: stage.run(given)))
+        buffers = {self._head: {}, self._tail: self._split_point.buffers(inputs)}
+        return grouped(self.trees, self._in_stages(inputs, lambda stage, given: stage.run({**given, **buffers[stage]})))
 
     def direct(
         self, result_type: type[np.ndarray], prefer: Callable[[FastPath | None], None] | None = None
@@ -353,7 +354,7 @@ class SplitProgram(SplitCompiled, LoweredProgram):
         ends = all(early for early, _ in point.results)  # the second stage computes nothing
 
         def run(inputs: Any) -> Results | None:
-            first = head(inputs)
+            first = head(without_buffers(inputs))
             if first is None:
                 return None
             given = point.given(inputs, first)
@@ -362,7 +363,7 @@ class SplitProgram(SplitCompiled, LoweredProgram):
             for name, array in given.items():
                 if array.dtype == np.uint8:  # the fast path takes no other class of arrays of bytes
                     given[name] = array.view(np.ndarray)
-            second = tail(self._with_lengths(inputs, given))
+            second = tail({**self._with_lengths(inputs, given), **point.buffers(inputs)})
             return None if second is None else point.together(first, second)
 
         return run

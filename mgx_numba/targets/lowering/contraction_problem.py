@@ -256,6 +256,8 @@ def _lower_dot(low: Lowering, ins: Instruction, core: Instruction, support: Cont
         points = isinstance(blocks, BlockWeights) and blocks.zero_points is not None
         form = BlockFormat(bits, op.block_size, points, op.accuracy_level == 4, offsets=offsets)
         b_strides = (*(0 for _ in a.lens[:-2]), n, 1)
+    elif weights is not None:
+        k = b.lens[-2]  # a number, whatever expression the shape rule found to be equal
     target = low.output(ins)
     prepared, access, strides = [], [], []
     for view in extras:

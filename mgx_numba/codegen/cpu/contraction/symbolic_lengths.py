@@ -83,6 +83,8 @@ class _Open(NamedTuple):
             problem = self.problem_at(value)
         except ShapeError:  # an image that is smaller than the kernel
             return {}
+        if isinstance(problem, GemmProblem) and min(problem.m, problem.n, problem.k, *problem.batch) < 1:
+            return {}  # such as frames of a signal that is shorter than a frame
         strides = self.request.strides
         preferred = self.chosen(
             problem, lambda: replace(self.request, problem=problem, strides=at_lengths(strides, sample))
