@@ -118,7 +118,7 @@ def test_values_that_others_read_stay(on: Engine) -> None:
 
 
 def test_indices_out_of_range(on: Engine) -> None:
-    """Those of the scatter are left out where it says so, those of the gather are errors."""
+    """A gather reports an index out of range; a scatter that skips such indices drops their updates."""
     for far, skipped in ((True, False), (False, True)):
         n, lens = Network(), (EDGES, 4)
         source, target = edges(EDGES), edges(EDGES, seed=1)

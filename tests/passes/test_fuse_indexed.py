@@ -1,4 +1,4 @@
-"""Gathers join the operations that read them, and these join scatters."""
+"""The pass that fuses gathers with pointwise operators, and these with scatters."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_what_others_read_stays() -> None:
 
 
 def test_rows_beside_columns_stay() -> None:
-    """A pointwise kernel transposes what it reads across rows."""
+    """The kernel of a pointwise operator transposes such columns."""
     g = Graph()
     turned = g.op("transpose", g.param("y", (WIDTH, EDGES)), permutation=(1, 0))
     assert "gather" in fused(g.ret(g.op("add", gathered(g), turned)))

@@ -60,7 +60,7 @@ class FuseIndexed(Pass):
 
 
 def _updates(scatter: Instruction) -> list[Instruction]:
-    """Return the scatter, and before it what computes its updates alone, in program order."""
+    """Return the scatter, after the operators that compute its updates and nothing else, in program order."""
     updates = scatter.inputs[2]
     if not _is_own(updates, scatter):
         return [scatter]
