@@ -175,8 +175,7 @@ def common_lens(*lens: Sequence[int]) -> tuple[int, ...]:
     result = []
     for column in zip(*((1,) * (rank - len(n)) + tuple(n) for n in lens)):
         wide = list(dict.fromkeys(n for n in column if not known_equal(n, 1)))
-        if len(wide) > 1:
-            wide = [n for n in wide if not any(known_stretched(n, other) for other in wide)]
+        wide = [n for n in wide if not any(known_stretched(n, other) for other in wide)]
         numbers = [n for n in wide if not isinstance(n, Dim)]
         if numbers:  # a symbolic length equals the number or 1; the broadcast decides
             wide = numbers
@@ -571,8 +570,7 @@ _known: dict[object, Shape] = {}
 def find_permutation(shapes: Sequence[Shape]) -> tuple[int, ...]:
     """Return the memory order of the axes (slowest first) that most shapes have; row-major wins ties.
 
-    Axes of length 1 have any place in an order. Broadcast and one-element shapes have no definite order and do not
-    vote.
+    Axes of length 1 have any place in an order. Broadcast and one-element shapes have no definite order: no vote.
     """
     votes: dict[tuple[int, ...], int] = {}
     rank = shapes[0].ndim if shapes else 0

@@ -136,6 +136,27 @@ def test_indices_out_of_range(on: Engine) -> None:
             compiled(n.program, on, fast_math=True).run(n.feed)
 
 
+def test_gathered_data_is_not_updated_in_place(on: Engine) -> None:
+    """A run may have the data of a scatter and its result in the same memory, but not where the kernel gathers it."""
+    for other in (False, True):
+        n, lens = Network(), (EDGES, 4)
+        x, source, target = n.given(values(NODES, 4)), n.given(edges(EDGES)), n.given(edges(EDGES, seed=1))
+        read = n.given(values(NODES, 4, dtype=np.float32) + 1) if other else x
+        n.check(on, n.op("scatter_add", x, n.wide(target, (1,), lens), n.op("gather", read, source, axis=0), axis=0))
+        assert n.made.executable is not None
+        assert bool(n.made.executable.plan.updates) == other
+
+
+def test_gathered_values_are_written_into_a_concatenation(on: Engine) -> None:
+    n = Network()
+    parts = [
+        n.op("relu", n.op("add", n.op("gather", n.given(values(NODES, 4)), n.given(edges(EDGES)), axis=0), b))
+        for b in (n.given(values(EDGES, 4)), n.given(values(EDGES, 4) + 1))
+    ]
+    n.check(on, n.op("concat", *parts, axis=1))  # one launch of both
+    assert not any("cop" in label or "concat" in label for label in labels(n.made)), labels(n.made)
+
+
 def test_sums_stay_in_order_without_fast_math(on: Engine) -> None:
     n, lens = Network(), (EDGES, 4)
     x, source, target = n.given(values(NODES, 4)), n.given(edges(EDGES)), n.given(edges(EDGES, seed=1))

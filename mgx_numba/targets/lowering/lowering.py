@@ -294,37 +294,32 @@ class Lowering(PlanConstants):
         self.values[ins] = views
         return views
 
-    def launch(self, launch: Launch, operands: Mapping[str, View], ins: Instruction, label: str = "") -> None:
-        """Append a native step; ``operands`` has a view for every operand name of the launch."""
+    def launch(
+        self,
+        launch: Launch,
+        operands: Mapping[str, View],
+        ins: Instruction,
+        label: str = "",
+        checked_by: tuple[Instruction, ...] = (),
+    ) -> None:
+        """Append a native step; ``operands`` has a view for every operand name of the launch, ``checked_by`` the
+        instruction of each of its checks, if ``ins`` is several in one."""
         if launch.empty:
             return
         if self.resources.finish is not None:
             launch = self.resources.finish(launch)
-        self.draft.steps.append(
-            PendingStep(launch, dict(operands), label or f"{self.backend.name}::{launch.kernel.name}", ins)
-        )
+        label = label or f"{self.backend.name}::{launch.kernel.name}"
+        self.draft.steps.append(PendingStep(launch, dict(operands), label, ins, checked_by=checked_by))
         if self.resources.on_kernels is not None:
             self.resources.on_kernels(launch.kernels)
 
-    def launch_all(
-        self,
-        solution: Solution,
-        operands: Mapping[str, View],
-        ins: Instruction,
-        checked_by: tuple[Instruction, ...] = (),
-    ) -> None:
-        """Append the launches of a solution, with the scratch memory that it needs unless it is among the operands.
-
-        Args:
-            checked_by: the instruction of each check, if ``ins`` is several in one.
-        """
+    def launch_all(self, solution: Solution, operands: Mapping[str, View], ins: Instruction, *by: Instruction) -> None:
+        """Append the launches of a solution, with the scratch memory that it needs unless it is among the operands;
+        ``by`` is ``checked_by`` of `launch`."""
         if "scratch" not in operands and not known_equal(solution.scratch, 0):
             operands = {**operands, "scratch": self.allocate(Shape(Type.uint8_type, (solution.scratch,)))}
         for launch in solution.launches:
-            before = len(self.draft.steps)
-            self.launch(launch, operands, ins)
-            if launch.checks and len(self.draft.steps) > before:
-                self.draft.steps[-1].checked_by = checked_by
+            self.launch(launch, operands, ins, checked_by=by)
 
     def compute(
         self,

@@ -85,9 +85,14 @@ def combine_atomically(
     out: View,
     problem: Callable[[Tensor], UpdateScatter],
     operands: dict[str, View],
-    checked_by: tuple[Instruction, ...] = (),
+    *checked_by: Instruction,
 ) -> None:
-    """Append a copy of the data and the kernel of a problem; 16-bit floats are rounded once, as by other kernels."""
+    """Append a copy of the data and the kernel of a problem; 16-bit floats are rounded once, as by other kernels.
+
+    Args:
+        problem: returns the problem for the tensor in which updates are combined.
+        checked_by: as of `Lowering.launch`.
+    """
     wide = data.type.compute
     total = out if wide is out.type else low.allocate(Shape(wide, out.lens, out.strides))
     if total is out:
@@ -95,7 +100,7 @@ def combine_atomically(
     else:
         convert(low, ins, data, total)
     solution = low.solve(atomic_scatter_launch, problem(total.tensor), low.options.fast_math, low.origin(ins))
-    low.launch_all(solution, {**operands, "out": total}, ins, checked_by)
+    low.launch_all(solution, {**operands, "out": total}, ins, *checked_by)
     if total is not out:
         convert(low, ins, total, out)
 

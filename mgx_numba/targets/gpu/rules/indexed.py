@@ -17,6 +17,7 @@ from ....ops.scatter import ScatterBase
 from ...lowering.buffers import View
 from ...lowering.gathers import may_be_out_of_range
 from ...lowering.lowering import Lowering
+from ...lowering.output_aliasing import keeps_inner_axis
 from .gather_scatter import combine_atomically, is_checked
 from .table import lowering
 
@@ -30,7 +31,7 @@ def computes_updates(fast_math: bool, ins: Instruction) -> bool:
     return many and scatter.combines_in_any_order(op.combine, ins.shape.type, fast_math)
 
 
-@lowering("fused_gather")
+@lowering("fused_gather", accepts=keeps_inner_axis)
 def lower_fused_gather(low: Lowering, ins: Instruction) -> None:
     """Append a kernel that gathers values and computes a module of them."""
     body = ins.module_args[0]
@@ -39,7 +40,7 @@ def lower_fused_gather(low: Lowering, ins: Instruction) -> None:
     sources, operands = _sources(low, ins, last.inputs, out.tensor)
     given = sources, out.tensor, low.options.fast_math, low.origin(ins)
     solution = low.solve(gathered_launch, last.module_args[0], *given)
-    low.launch_all(solution, {**operands, "out": out}, ins, _gathers(last.inputs))
+    low.launch_all(solution, {**operands, "out": out}, ins, *_gathers(last.inputs))
 
 
 @lowering("fused_scatter")
@@ -59,8 +60,7 @@ def lower_fused_scatter(low: Lowering, ins: Instruction) -> None:
     def problem(total: Tensor) -> UpdateScatter:
         return element_scatter(op.combine, axis, sources, module, shape, indices.tensor, total, checked)
 
-    checking = (*_gathers(values), last)
-    combine_atomically(low, ins, data, out, problem, {**operands, "indices": indices}, checking)
+    combine_atomically(low, ins, data, out, problem, {**operands, "indices": indices}, *_gathers(values), last)
 
 
 def _gathers(values: Sequence[Instruction]) -> tuple[Instruction, ...]:
