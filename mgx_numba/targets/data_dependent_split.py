@@ -69,12 +69,14 @@ class ProgramSplit:
         tail: computes the rest.
         split_point: the values passed from head to tail, and the origin of each result.
         optional: whether the two are worthwhile only if one plan of the tail serves all lengths.
+        condition: the tail's input that holds the condition of its ``if``, as a size; "" if none decides a branch.
     """
 
     head: Program
     tail: Program
     split_point: SplitPoint
     optional: bool = False
+    condition: str = ""
 
 
 def split(program: Program, on_host: bool = False, by_sizes: bool = False) -> ProgramSplit | None:
@@ -110,7 +112,18 @@ def split(program: Program, on_host: bool = False, by_sizes: bool = False) -> Pr
     names = tuple(ins.op.parameter for ins in shared)  # type: ignore[attr-defined]
     inputs = tuple(name for name in tail.parameter_shapes() if name not in names)
     places = tuple((r not in late, (ending if r in late else kept).index(r)) for r in results)
-    return ProgramSplit(head, tail, SplitPoint(inputs, places, completed, names, count), optional)
+    point = SplitPoint(inputs, places, completed, names, count)
+    return ProgramSplit(head, tail, point, optional, _condition(late, sizes, inputs[len(inputs) - count :]))
+
+
+def _condition(late: dict[Instruction, None], sizes: dict[Instruction, None], names: Sequence[str]) -> str:
+    """Return `ProgramSplit.condition`; ``names`` has the name of each element of the tensors of sizes."""
+    place = 0
+    for one in sizes:
+        if any(ins.name == "if" and ins.inputs[0] is one for ins in late):
+            return names[place]
+        place += one.shape.elements
+    return ""
 
 
 def _spread(head: Module, sizes: Sequence[Instruction]) -> None:

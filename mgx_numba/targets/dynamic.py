@@ -10,6 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar
 
+import numpy as np
+
 from ..codegen.launch import Grid, TaskRange
 from ..core.device_array import lens_of
 from ..core.dim import (
@@ -41,7 +43,7 @@ from .lowering.tuples import without_tuples
 from .options import TargetOptions
 from .passes import SOURCE_PASSES
 from .serving_plans import ServingPlans
-from .split_point import SplitPoint
+from .split_point import SplitPoint, size_array
 from .symbolic_split import Lens, UnservedLengths
 
 MOST_PLANS = 8
@@ -58,6 +60,8 @@ MOST_FIXED = 16
 plan is dropped."""
 
 T = TypeVar("T")
+BRANCHES = [size_array(np.array(condition)).shape for condition in (True, False)]
+"""Lengths that stand for a condition in `ProgramSplit.condition`."""
 
 
 def source_of(program: Program, options: TargetOptions, settings: Options) -> Program:
@@ -138,6 +142,7 @@ class OpenPlans(ServingPlans[P], ABC):
         self._making = threading.RLock()
         self._started: P | None = None  # its last stage has no plan
         self._waits = False
+        self._condition: str | None = None  # of the first split, see `ProgramSplit`
         self._whole_plans: list[P] = []
         self._guards: dict[P, list[Guard]] = {}
         self.symbolic_plans: list[P] = []
@@ -150,6 +155,8 @@ class OpenPlans(ServingPlans[P], ABC):
             return
         try:
             self.symbolic_plans.append(self.make_plan(None, [], progress))
+            if self._condition and self._started is None:
+                self.symbolic_plans.append(self.make_plan(None, [{self._condition: BRANCHES[1]}], progress))
         except MgxError as error:
             tell("symbolic", INFO, "plans are made when the program runs: %s", error)
 
@@ -244,9 +251,11 @@ class OpenPlans(ServingPlans[P], ABC):
         ranks = {name: shape.rank for name, shape in stages.tail.parameter_shapes().items()}
         fits = late and all(name in ranks and ranks[name] in (None, len(lens)) for name, lens in late[0].items())
         late = late if fits else ()
+        self._condition = stages.condition if self._condition is None else self._condition
+        example = {stages.condition: BRANCHES[0]} if stages.condition else None
         try:
             with scope.tentative():
-                tail = symbolic_program(stages.tail, scope, late[0] if late else None)
+                tail = symbolic_program(stages.tail, scope, late[0] if late else example)
                 after = self._stage(tail, scope, late[1:], None, progress)
         except MgxError as error:
             if by_sizes and not late:  # sizes depend on each other: those of a run fit
